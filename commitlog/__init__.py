@@ -1,0 +1,1 @@
+"""The ground floor: the record format, the log of records, the disk beneath it, errors and limits."""

@@ -1,0 +1,262 @@
+"""Every error that Tidewheel raises on purpose, as one tree.
+
+    TidewheelError
+    |-- ClientMistake            the caller sent something that can never be accepted
+    |   |-- IllegalTopic, IllegalGroup, IllegalTag, IllegalKey, IllegalProperty, IllegalMessageId
+    |   |-- IllegalMessageGroup, IllegalDeliveryTime, IllegalFilter, IllegalInvisibleTime
+    |   |-- BodyEmpty, BodyTooLarge, PropertiesTooLarge
+    |   |-- MessageTypeConflict
+    |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
+    |-- NotFound                 it is not here
+    |   |-- TopicNotFound, MessageNotFound
+    |-- RefusedByState           it is here, and what has already happened forbids the request
+    |   |-- TransactionEnded, TimerEnded
+    |-- Busy                     try again later
+    |   |-- ResultUnknown
+    |-- StoreError               the files on disk are not what they should be
+    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore
+    |-- ConfigurationError       a setting or an address cannot be used
+        |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, JavaMissing
+
+A class carries a stable `code` for people, the name of the protocol's status for
+client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands.
+The docstring is the first sentence of the message; the argument says where, why and what to do next.
+An impossible state is an AssertionError, never one of these.
+"""
+
+from __future__ import annotations
+
+
+class TidewheelError(Exception):
+    """Tidewheel could not do this."""
+
+    code = "TW-100"
+    status = "INTERNAL_SERVER_ERROR"
+    exit_code = 1
+
+    def __init__(self, detail: str = "") -> None:
+        self.detail = detail
+        sentence = (self.__doc__ or "").strip().splitlines()[0]
+        super().__init__(f"{sentence} {detail}".strip())
+
+
+class ClientMistake(TidewheelError):
+    """The request cannot be accepted."""
+
+    code, status, exit_code = "TW-130", "BAD_REQUEST", 2
+
+
+class IllegalTopic(ClientMistake):
+    """The topic name is illegal."""
+
+    code, status = "TW-131", "ILLEGAL_TOPIC"
+
+
+class IllegalGroup(ClientMistake):
+    """The consumer group name is illegal."""
+
+    code, status = "TW-132", "ILLEGAL_CONSUMER_GROUP"
+
+
+class IllegalTag(ClientMistake):
+    """The tag is illegal."""
+
+    code, status = "TW-133", "ILLEGAL_MESSAGE_TAG"
+
+
+class IllegalKey(ClientMistake):
+    """The message key is illegal."""
+
+    code, status = "TW-134", "ILLEGAL_MESSAGE_KEY"
+
+
+class IllegalProperty(ClientMistake):
+    """The message property is illegal."""
+
+    code, status = "TW-135", "ILLEGAL_MESSAGE_PROPERTY_KEY"
+
+
+class IllegalMessageId(ClientMistake):
+    """The message id is illegal."""
+
+    code, status = "TW-136", "ILLEGAL_MESSAGE_ID"
+
+
+class IllegalMessageGroup(ClientMistake):
+    """The message group is illegal."""
+
+    code, status = "TW-137", "ILLEGAL_MESSAGE_GROUP"
+
+
+class IllegalDeliveryTime(ClientMistake):
+    """The delivery time is illegal."""
+
+    code, status = "TW-138", "ILLEGAL_DELIVERY_TIME"
+
+
+class IllegalFilter(ClientMistake):
+    """The filter expression is illegal."""
+
+    code, status = "TW-139", "ILLEGAL_FILTER_EXPRESSION"
+
+
+class IllegalInvisibleTime(ClientMistake):
+    """The invisible duration is illegal."""
+
+    code, status = "TW-140", "ILLEGAL_INVISIBLE_TIME"
+
+
+class BodyEmpty(ClientMistake):
+    """The message has no body."""
+
+    code, status = "TW-141", "MESSAGE_BODY_EMPTY"
+
+
+class BodyTooLarge(ClientMistake):
+    """The message body is too large."""
+
+    code, status = "TW-142", "MESSAGE_BODY_TOO_LARGE"
+
+
+class PropertiesTooLarge(ClientMistake):
+    """The message properties are too large."""
+
+    code, status = "TW-143", "MESSAGE_PROPERTIES_TOO_LARGE"
+
+
+class MessageTypeConflict(ClientMistake):
+    """The topic does not take this type of message."""
+
+    code, status = "TW-144", "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
+
+
+class InvalidTransactionId(ClientMistake):
+    """The transaction id is not one of this store's."""
+
+    code, status = "TW-145", "INVALID_TRANSACTION_ID"
+
+
+class InvalidReceiptHandle(ClientMistake):
+    """The receipt handle is no longer valid."""
+
+    code, status = "TW-146", "INVALID_RECEIPT_HANDLE"
+
+
+class InvalidRecallHandle(ClientMistake):
+    """The recall handle is not one of this broker's."""
+
+    code, status = "TW-147", "BAD_REQUEST"
+
+
+class NotFound(TidewheelError):
+    """It was not found."""
+
+    code, status, exit_code = "TW-150", "NOT_FOUND", 4
+
+
+class TopicNotFound(NotFound):
+    """The topic does not exist."""
+
+    code, status = "TW-151", "TOPIC_NOT_FOUND"
+
+
+class MessageNotFound(NotFound):
+    """The message was not found."""
+
+    code, status = "TW-152", "MESSAGE_NOT_FOUND"
+
+
+class RefusedByState(TidewheelError):
+    """What has already happened forbids this."""
+
+    code, status, exit_code = "TW-160", "PRECONDITION_FAILED", 4
+
+
+class TransactionEnded(RefusedByState):
+    """The transaction has already ended the other way."""
+
+    code = "TW-161"
+
+
+class TimerEnded(RefusedByState):
+    """The timer has already ended."""
+
+    code = "TW-162"
+
+
+class Busy(TidewheelError):
+    """The broker is busy."""
+
+    code, status = "TW-170", "TOO_MANY_REQUESTS"
+
+
+class ResultUnknown(Busy):
+    """The write may or may not be on disk."""
+
+    code, status = "TW-171", "INTERNAL_SERVER_ERROR"
+
+
+class StoreError(TidewheelError):
+    """The store cannot be used."""
+
+    code, exit_code = "TW-110", 5
+
+
+class StoreLocked(StoreError):
+    """The store is open in another broker."""
+
+    code, exit_code = "TW-102", 3
+
+
+class StoreDamaged(StoreError):
+    """The store holds bytes that are not what was written."""
+
+    code = "TW-111"
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer version."""
+
+    code = "TW-105"
+
+
+class NotAStore(StoreError):
+    """The folder is not a Tidewheel store."""
+
+    code = "TW-104"
+
+
+class ConfigurationError(TidewheelError):
+    """A setting cannot be used."""
+
+    code, exit_code = "TW-120", 2
+
+
+class PortTaken(ConfigurationError):
+    """The port is in use."""
+
+    code, exit_code = "TW-101", 3
+
+
+class InputUnreadable(ConfigurationError):
+    """The input file cannot be read."""
+
+    code = "TW-121"
+
+
+class UnknownChoice(ConfigurationError):
+    """The value is not one of the choices."""
+
+    code = "TW-122"
+
+
+class BrokerUnreachable(ConfigurationError):
+    """No broker answers."""
+
+    code, exit_code = "TW-123", 3
+
+
+class JavaMissing(ConfigurationError):
+    """Spark needs Java 17 or newer."""
+
+    code, exit_code = "TW-200", 3

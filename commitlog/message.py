@@ -1,0 +1,57 @@
+"""What a producer hands in and a consumer gets back, free of any protocol.
+
+A `Message` is the user's view; `commitlog.record.Record` is the same thing on disk.
+`commitlog.properties` translates between the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+Host = tuple[str, int]
+"""An address as (IP text, port)."""
+
+
+class MessageType(Enum):
+    """What a topic takes; MIXED takes all. The values are RocketMQ's names."""
+
+    NORMAL = "NORMAL"
+    FIFO = "FIFO"
+    DELAY = "DELAY"
+    TRANSACTION = "TRANSACTION"
+    MIXED = "MIXED"
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """One message.
+
+    `delivery_ms` is wall time in milliseconds since 1970 (None: at once); `keys` must not hold spaces;
+    `gzip` says that the body is transported compressed; `check_immunity_ms` is how long a half message
+    is left alone before its first check-back (None: the topic's default).
+    """
+
+    topic: str
+    body: bytes
+    message_id: str
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    message_group: str = ""
+    delivery_ms: int | None = None
+    transactional: bool = False
+    properties: dict[str, str] = field(default_factory=dict)
+    born_ms: int = 0
+    born_host: Host = ("127.0.0.1", 0)
+    gzip: bool = False
+    trace_context: str = ""
+    check_immunity_ms: int | None = None
+
+    @property
+    def message_type(self) -> MessageType:
+        """The type that the message's own attributes give it: transaction, then delay, then FIFO."""
+        if self.transactional:
+            return MessageType.TRANSACTION
+        if self.delivery_ms is not None:
+            return MessageType.DELAY
+        return MessageType.FIFO if self.message_group else MessageType.NORMAL

@@ -1,0 +1,103 @@
+"""What the broker's verbs return and what its tick asks the shell to do.
+
+Every answer that rests on a record names `durable_at`: the shell gives the answer to the caller
+only once the log is durable up to that physical offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from commitlog.message import Message, MessageType
+
+
+@dataclass(slots=True, frozen=True)
+class Topic:
+    """A topic: its name, what it takes, and how many queues it has."""
+
+    name: str
+    message_type: MessageType
+    queue_count: int
+    durable_at: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class SendReceipt:
+    """A stored message. `queue_offset` counts in the queue that holds it now (timers and halves: their own)."""
+
+    message_id: str
+    queue_offset: int
+    physical_offset: int
+    transaction_id: str
+    recall_handle: str
+    durable_at: int
+
+
+class Verdict(Enum):
+    """The truth about a request to cancel a timer."""
+
+    CANCELLED = "CANCELLED"
+    TOO_LATE = "TOO_LATE"
+    ALREADY = "ALREADY"
+    NEVER_SET = "NEVER_SET"
+
+
+@dataclass(slots=True, frozen=True)
+class TimerVerdict:
+    """A verdict, the message it is about, and when and where the timer ended (log offset; -1 when it did not)."""
+
+    verdict: Verdict
+    message_id: str
+    ended_ms: int
+    ended_offset: int
+    durable_at: int
+
+
+class Resolution(Enum):
+    """How a producer ends its transaction."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+
+
+@dataclass(slots=True, frozen=True)
+class EndReceipt:
+    """A transaction that has ended as asked, now or before (`repeated`)."""
+
+    transaction_id: str
+    resolution: Resolution
+    repeated: bool
+    durable_at: int
+
+
+@dataclass(slots=True, frozen=True)
+class Delivery:
+    """One message leased to a consumer until `visible_ms`; `attempt` counts from 1."""
+
+    message: Message
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_ms: int
+    attempt: int
+    receipt_handle: str
+    visible_ms: int
+
+
+@dataclass(slots=True, frozen=True)
+class Wake:
+    """A topic has something to receive: wake its waiting receivers."""
+
+    topic: str
+
+
+@dataclass(slots=True, frozen=True)
+class CheckBack:
+    """A half message has been open too long: ask one of its topic's producers, then report with `check_asked`."""
+
+    transaction_id: str
+    message: Message
+
+
+Effect = Wake | CheckBack
