@@ -1,0 +1,1 @@
+"""The `tidewheel` command: words for people, exit codes for scripts."""

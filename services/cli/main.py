@@ -1,0 +1,102 @@
+"""The `tidewheel` command: a table of sub-commands, each imported only when it is used.
+
+The rule for a sub-command:
+1. It is one line in `COMMANDS` here and one module `services.cli.<name>` with `app = typer.Typer(add_completion=False)`:
+   one `@app.command()` for `tidewheel <name>`, several (or an `@app.callback()`) for `tidewheel <name> <verb>`.
+2. Its help ends with an example; it takes `--json` where it prints data. Data goes to stdout, talk to stderr
+   (`services.cli.output` has both).
+3. It raises `TidewheelError`s and lets them go: `main` prints "TW-nnn what, where, what next" and exits with
+   the error's `exit_code`. Other exit codes: `raise typer.Exit(code)`. 0 done, 1 a difference was found,
+   2 wrong usage, 3 cannot reach or start, 4 not found or refused by state, 5 damage, 130 interrupted.
+
+Importing is lazy because Spark, gRPC and SQLAlchemy each cost more than `tidewheel --help` may take.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from commitlog.errors import TidewheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_INTERRUPTED = 130
+
+
+class Entry(NamedTuple):
+    """Where a sub-command lives and what the list of commands says about it."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "serve": Entry("services.cli.serve", "Run a broker."),
+    "demo": Entry("services.cli.demo", "Run a whole shop against a broker, then audit it."),
+    "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree."),
+    "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes."),
+    "topic": Entry("services.cli.topic", "List, create and show topics."),
+    "send": Entry("services.cli.send", "Send one message, now or later."),
+    "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
+    "version": Entry("services.cli.version", "Show the versions in use."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows every sub-command's summary and imports only the one that is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Import the sub-command that was asked for."""
+        name, stand_in, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name and stand_in else stand_in, rest
+
+
+def load(name: str) -> Any:
+    """Import the module of a sub-command and return its click command."""
+    module = importlib.import_module(COMMANDS[name].module)
+    command = get_command(module.app)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    name="tidewheel",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.callback()
+def tidewheel() -> None:
+    """Messages that arrive later, and messages that agree with a database.
+
+    Example: tidewheel serve --store ./store
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; errors that Tidewheel raises on purpose become one line and an exit code."""
+    try:
+        get_command(app)(args=arguments, prog_name="tidewheel")
+    except TidewheelError as error:
+        print(f"{error.code} {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()
