@@ -1,8 +1,9 @@
 """The `tidewheel` command: a table of sub-commands, each imported only when it is used.
 
 The rule for a sub-command:
-1. It is one line in `COMMANDS` here and one module `services.cli.<name>` with `app = typer.Typer(add_completion=False)`:
-   one `@app.command()` for `tidewheel <name>`, several (or an `@app.callback()`) for `tidewheel <name> <verb>`.
+1. It is one line in `COMMANDS` here and one module `services.cli.<name>` that holds
+   `app = typer.Typer(add_completion=False)`: one `@app.command()` for `tidewheel <name>`, several (or an
+   `@app.callback()`) for `tidewheel <name> <verb>`.
 2. Its help ends with an example; it takes `--json` where it prints data. Data goes to stdout, talk to stderr
    (`services.cli.output` has both).
 3. It raises `TidewheelError`s and lets them go: `main` prints "TW-nnn what, where, what next" and exits with

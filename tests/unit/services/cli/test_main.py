@@ -22,7 +22,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PortTaken("127.0.0.1:8081 belongs to pid 7. Use --listen.")
 
     monkeypatch.setitem(command.COMMANDS, "refuse", command.Entry("refusing", "Refuse."))
-    monkeypatch.setattr(command.importlib, "import_module", lambda name: SimpleNamespace(app=app))
+    monkeypatch.setitem(sys.modules, "refusing", SimpleNamespace(app=app))
 
 
 @pytest.mark.usefixtures("refusing")
