@@ -1,0 +1,93 @@
+"""Properties of a record: UTF-8 `name 0x01 value 0x02`, repeated; and the names that RocketMQ gives them.
+
+Rules (RocketMQ `MessageDecoder`): the writer closes every pair with 0x02; the reader accepts a missing
+last one, drops pairs without a value, and the last of two equal names wins. There is no escaping, so
+0x01 and 0x02 are refused in names and values before they get here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commitlog.message import Message
+from commitlog.record import COMPRESSED, Record
+
+MESSAGE_ID: Final = "UNIQ_KEY"
+TAG: Final = "TAGS"
+KEYS: Final = "KEYS"
+MESSAGE_GROUP: Final = "__SHARDINGKEY"
+TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTIONAL: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+DUE_MS: Final = "TIMER_OUT_MS"
+DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_OFFSET: Final = "TW_TIMER_OFFSET"
+OUTCOME: Final = "TW_OUTCOME"
+VERB: Final = "TW_VERB"
+DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+RESERVED: Final = frozenset({
+    MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID,
+    TRANSACTIONAL, PRODUCER_GROUP, CHECK_IMMUNITY_SECONDS, DUE_MS, DELIVER_MS, TIMER_OFFSET, OUTCOME, VERB,
+    DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "MIN_OFFSET",
+    "MAX_OFFSET", "WAIT", "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME",
+    "MSG_REGION", "TRACE_ON", "CONSUME_START_TIME", "INSTANCE_ID", "CORRELATION_ID", "MSG_TYPE", "CLUSTER",
+    "TTL", "1ST_POP_TIME", "POP_CK", "POP_CK_OFFSET", "INNER_NUM", "INNER_BASE", "DUP_INFO", "__CRC32#",
+    "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "TIMER_DELAY_LEVEL", "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
+})  # fmt: skip
+"""Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
+
+
+def encode(properties: dict[str, str]) -> bytes:
+    """The stored bytes; pairs without a value are left out, as no reader would see them."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items() if value).encode()
+
+
+def decode(stored: bytes) -> dict[str, str]:
+    """The pairs of the stored bytes; malformed pairs are dropped."""
+    pairs = (pair.split("\x01", 1) for pair in stored.decode(errors="replace").split("\x02") if pair)
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1]}
+
+
+def of_message(message: Message) -> dict[str, str]:
+    """The properties that carry a message's attributes, its own properties first."""
+    attributes = {
+        MESSAGE_ID: message.message_id,
+        TAG: message.tag,
+        KEYS: " ".join(message.keys),
+        MESSAGE_GROUP: message.message_group,
+        TRACE_CONTEXT: message.trace_context,
+    }
+    return message.properties | {name: value for name, value in attributes.items() if value}
+
+
+def to_message(record: Record) -> Message:
+    """The message that a record carries, under its real topic; undoes `of_message`.
+
+    Of the broker's own properties none is shown, except that `delivery_ms` is the time it was due.
+    """
+    stored = decode(record.properties)
+    due_ms = stored.get(DUE_MS, "")
+    immunity = stored.get(CHECK_IMMUNITY_SECONDS, "")
+    return Message(
+        topic=stored.get(REAL_TOPIC) or record.topic,
+        body=record.body,
+        message_id=stored.get(MESSAGE_ID, ""),
+        tag=stored.get(TAG, ""),
+        keys=tuple(stored.get(KEYS, "").split()),
+        message_group=stored.get(MESSAGE_GROUP, ""),
+        delivery_ms=int(due_ms) if due_ms.isdigit() else None,
+        transactional=stored.get(TRANSACTIONAL) == "true",
+        properties={name: value for name, value in stored.items() if name not in RESERVED},
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+        gzip=bool(record.sys_flag & COMPRESSED),
+        trace_context=stored.get(TRACE_CONTEXT, ""),
+        check_immunity_ms=int(immunity) * 1000 if immunity.isdigit() else None,
+    )

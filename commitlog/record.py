@@ -1,0 +1,261 @@
+"""One record of the CommitLog: bytes <-> `Record`, exactly as Apache RocketMQ writes it.
+
+All integers are big-endian. Offsets below are for IPv4 hosts; an IPv6 host field is 20 bytes
+instead of 8 and moves what follows. No padding, no alignment. (RocketMQ `MessageExtEncoder`,
+`MessageDecoder`.)
+
+    offset width  field
+    0      4      record_bytes         the whole record, these 4 included
+    4      4      magic                DAA320A7 (v1), DAA320AB (v2: topic of more than 127 characters)
+    8      4      body CRC             CRC-32 of the body & 0x7FFFFFFF; 0 for an empty body
+    12     4      queue_id
+    16     4      flag                 the user's, opaque
+    20     8      queue_offset
+    28     8      physical_offset      equals the record's own place in the log
+    36     4      sys_flag             see below
+    40     8      born_ms
+    48     8/20   born host            address 4/16, port 4
+    56     8      store_ms
+    64     8/20   store host
+    72     4      reconsume_times
+    76     8      half_offset          of the committed half message, else 0
+    84     4 + b  body length, body
+    88+b   1/2+t  topic length, topic  1 byte in v1, 2 in v2
+           2 + p  properties length, properties
+
+sys_flag: 0x1 body compressed; 0xC transaction type (0 none, 4 half of old stores, 8 commit, 12 rollback,
+which RocketMQ neither queues nor indexes); 0x10 born host is IPv6; 0x20 store host is IPv6.
+
+The last property is always RocketMQ's optional `__CRC32#`: CRC-32 & 0x7FFFFFFF of all bytes before it,
+ten decimal digits, least significant first. A flipped bit anywhere is therefore seen.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from commitlog.errors import StoreDamaged
+from commitlog.message import Host
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+MAGIC_BLANK: Final = 0xCBD43194
+BLANK_BYTES: Final = 8
+RECORD_BYTES_MIN: Final = 91
+
+COMPRESSED: Final = 0x1
+TYPE_MASK: Final = 0xC
+TYPE_NORMAL: Final = 0x0
+TYPE_COMMIT: Final = 0x8
+TYPE_SYSTEM: Final = 0xC
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+
+CRC_NAME: Final = b"__CRC32#\x01"
+CRC_BYTES: Final = 20
+CRC_MASK: Final = 0x7FFFFFFF
+TOPIC_V1_CHARACTERS_MAX: Final = 127
+
+_HEAD = struct.Struct(">IIIiiqqiq")
+_AFTER_HOSTS = struct.Struct(">iqi")
+_FIXED_V4 = struct.Struct(">IIIiiqqiq4sIq4sIiqi")
+_BLANK = struct.Struct(">II")
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """A record; `properties` are the encoded bytes without the CRC property (see `commitlog.properties`)."""
+
+    topic: str
+    body: bytes
+    properties: bytes = b""
+    queue_id: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: Host = ("127.0.0.1", 0)
+    store_ms: int = 0
+    store_host: Host = ("127.0.0.1", 0)
+    reconsume_times: int = 0
+    half_offset: int = 0
+
+    @property
+    def type(self) -> int:
+        """The transaction type bits of `sys_flag`."""
+        return self.sys_flag & TYPE_MASK
+
+
+def encode(record: Record, *, with_crc: bool = True) -> bytes:
+    """The record's bytes; sets the IPv6 bits of `sys_flag` from the hosts.
+
+    `with_crc=False` writes what an unconfigured Apache RocketMQ writes.
+    """
+    topic = record.topic.encode()
+    version_2 = len(record.topic) > TOPIC_V1_CHARACTERS_MAX
+    body = record.body
+    properties = record.properties
+    if with_crc and properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
+    tail = b"".join((
+        struct.pack(">H", len(topic)) if version_2 else bytes((len(topic),)),
+        topic,
+        properties_bytes.to_bytes(2, "big"),
+        properties,
+    ))  # fmt: skip
+    head = _pack_head(record, version_2, len(tail) + (CRC_BYTES if with_crc else 0))
+    record_bytes = b"".join((head, body, tail))
+    return record_bytes + crc_property(record_bytes) if with_crc else record_bytes
+
+
+def encoded_bytes(record: Record) -> int:
+    """How long `encode(record)` will be (with the CRC property), without encoding it."""
+    topic_bytes = len(record.topic.encode()) + (2 if len(record.topic) > TOPIC_V1_CHARACTERS_MAX else 1)
+    separator = 1 if record.properties and not record.properties.endswith(b"\x02") else 0
+    hosts = sum(12 for host in (record.born_host, record.store_host) if ":" in host[0])
+    return (
+        _FIXED_V4.size + hosts + len(record.body) + topic_bytes + 2
+        + len(record.properties) + separator + CRC_BYTES
+    )  # fmt: skip
+
+
+def crc_property(record_bytes: bytes | memoryview) -> bytes:
+    """The closing `__CRC32#` property over all bytes before it."""
+    crc = zlib.crc32(record_bytes) & CRC_MASK
+    return CRC_NAME + (b"%010d" % crc)[::-1] + b"\x02"
+
+
+def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
+    """The record that starts at `position`; raises `StoreDamaged` if its lengths do not add up.
+
+    The CRC property is stripped from `properties`. Call `crc_holds` first where the bytes matter.
+    """
+    try:
+        return _decode(buffer, position)
+    except (struct.error, UnicodeDecodeError, IndexError, ValueError) as error:
+        raise StoreDamaged(f"No record at position {position} of the given bytes ({error}).") from error
+
+
+def crc_holds(record_bytes: bytes | memoryview) -> bool:
+    """Whether one whole record's bytes match its CRC property; False too if it has none."""
+    split = len(record_bytes) - CRC_BYTES
+    return split >= RECORD_BYTES_MIN and bytes(record_bytes[split:]) == crc_property(record_bytes[:split])
+
+
+def blank(left_bytes: int) -> bytes:
+    """The 8-byte filler that closes a segment with `left_bytes` bytes left (its own 8 included)."""
+    return _BLANK.pack(left_bytes, MAGIC_BLANK)
+
+
+def _pack_head(record: Record, version_2: bool, tail_bytes: int) -> bytes:
+    born, born_v6 = _pack_address(record.born_host)
+    store, store_v6 = _pack_address(record.store_host)
+    sys_flag = record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag |= (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
+    record_bytes = _FIXED_V4.size + 12 * (born_v6 + store_v6) + len(record.body) + tail_bytes
+    layout = _FIXED_V4 if not (born_v6 or store_v6) else struct.Struct(
+        f">IIIiiqqiq{len(born)}sIq{len(store)}sIiqi"
+    )  # fmt: skip
+    return layout.pack(
+        record_bytes,
+        MAGIC_V2 if version_2 else MAGIC_V1,
+        zlib.crc32(record.body) & CRC_MASK,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        sys_flag,
+        record.born_ms,
+        born,
+        record.born_host[1],
+        record.store_ms,
+        store,
+        record.store_host[1],
+        record.reconsume_times,
+        record.half_offset,
+        len(record.body),
+    )
+
+
+_addresses: dict[str, tuple[bytes, bool]] = {}
+_ADDRESSES_MAX: Final = 10_000
+
+
+def _pack_address(host: Host) -> tuple[bytes, bool]:
+    """(packed address, is IPv6); remembered, since the same hosts come again and again."""
+    known = _addresses.get(host[0])
+    if known is None:
+        packed = ipaddress.ip_address(host[0]).packed
+        known = (packed, len(packed) == 16)
+        if len(_addresses) < _ADDRESSES_MAX:
+            _addresses[host[0]] = known
+    return known
+
+
+def _decode(buffer: bytes | memoryview, start: int) -> Record:
+    record_bytes, magic, _body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = (
+        _HEAD.unpack_from(buffer, start)
+    )
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise ValueError(f"magic {magic:08X}")
+    born_host, position = _unpack_host(buffer, start + _HEAD.size, bool(sys_flag & BORN_HOST_V6))
+    (store_ms,) = struct.unpack_from(">q", buffer, position)
+    store_host, position = _unpack_host(buffer, position + 8, bool(sys_flag & STORE_HOST_V6))
+    reconsume_times, half_offset, body_length = _AFTER_HOSTS.unpack_from(buffer, position)
+    position += _AFTER_HOSTS.size
+    body, position = _slice(buffer, position, body_length)
+    topic_length, position = _topic_length(buffer, position, magic)
+    topic, position = _slice(buffer, position, topic_length)
+    properties_length = int.from_bytes(buffer[position : position + 2], "big")
+    properties, position = _slice(buffer, position + 2, properties_length)
+    if position != start + record_bytes:
+        raise ValueError(f"lengths give {position - start} bytes, the record says {record_bytes}")
+    return Record(
+        topic=topic.decode(),
+        body=body,
+        properties=_without_crc(properties),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_host=born_host,
+        store_ms=store_ms,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        half_offset=half_offset,
+    )
+
+
+def _unpack_host(buffer: bytes | memoryview, position: int, is_v6: bool) -> tuple[Host, int]:
+    width = 16 if is_v6 else 4
+    packed = bytes(buffer[position : position + width])
+    port = int.from_bytes(buffer[position + width : position + width + 4], "big")
+    text = str(ipaddress.IPv6Address(packed)) if is_v6 else ".".join(map(str, packed))
+    return (text, port), position + width + 4
+
+
+def _topic_length(buffer: bytes | memoryview, position: int, magic: int) -> tuple[int, int]:
+    if magic == MAGIC_V2:
+        return int.from_bytes(buffer[position : position + 2], "big"), position + 2
+    return buffer[position], position + 1
+
+
+def _slice(buffer: bytes | memoryview, position: int, length: int) -> tuple[bytes, int]:
+    end = position + length
+    if length < 0 or end > len(buffer):
+        raise ValueError(f"a field of {length} bytes at {position} leaves the buffer")
+    return bytes(buffer[position:end]), end
+
+
+def _without_crc(properties: bytes) -> bytes:
+    if properties[-CRC_BYTES : len(CRC_NAME) - CRC_BYTES] == CRC_NAME:
+        return properties[:-CRC_BYTES]
+    return properties
