@@ -1,0 +1,41 @@
+"""What the store needs of a disk, as a protocol: `RealDisk` for production, `MemoryDisk` for simulation.
+
+Paths are relative to the store, with `/`. A write is durable only after `sync` of its file; `allocate`,
+`truncate` and `delete` are durable when they return. Reads see all writes, durable or not.
+Every method may raise OSError.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Disk(Protocol):
+    """The file operations under a store."""
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+
+    def size(self, path: str) -> int:
+        """The file's length in bytes; -1 if there is no such file."""
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer at the end of the file."""
+
+    def view(self, path: str) -> memoryview:
+        """The whole file to read in place; valid until the file is truncated or deleted."""
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        """Writes all of `data`, creating the file and its folders if needed."""
+
+    def sync(self, path: str) -> None:
+        """Makes the file's written bytes durable."""
+
+    def allocate(self, path: str, length: int) -> None:
+        """Makes the file `length` bytes long, new bytes zero, with its disk space reserved."""
+
+    def truncate(self, path: str, length: int) -> None:
+        """Cuts the file to `length` bytes."""
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, or a folder and all in it; nothing happens if it does not exist."""

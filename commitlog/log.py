@@ -1,0 +1,100 @@
+"""The CommitLog: one endless sequence of records in segments of equal size.
+
+A record never spans two segments: when it and an 8-byte blank do not both fit, the blank closes the
+segment and the record opens the next. Appending only gathers bytes (see `commitlog.flush`); an append is
+visible to readers once its flush has succeeded. One writer.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from commitlog import layout, record
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.flush import Flush, SegmentWrite
+from commitlog.record import Record
+
+_READ_AHEAD_BYTES: Final = 4096
+
+
+class CommitLog:
+    """The log on `disk`, whose next record goes to `end_offset`; all before it is durable."""
+
+    def __init__(self, disk: Disk, segment_bytes: int, first_offset: int, end_offset: int) -> None:
+        self.segment_bytes: Final = segment_bytes
+        self.first_offset = first_offset
+        self.end_offset = end_offset
+        self.durable_offset = end_offset
+        self._disk = disk
+        self._gathered: list[SegmentWrite] = []
+        self._flying: Flush | None = None
+
+    def append(self, new: Record) -> int:
+        """Gathers one record for the next flush; sets and returns its physical offset."""
+        length = record.encoded_bytes(new)
+        if length + record.BLANK_BYTES > self._left_bytes():
+            self._close_segment()
+        new.physical_offset = self.end_offset
+        encoded = record.encode(new)
+        assert len(encoded) == length
+        self._gather(encoded)
+        return new.physical_offset
+
+    def take_flush(self) -> Flush | None:
+        """Everything gathered, to be written; None if there is nothing or a flush is still under way."""
+        if self._flying is not None or not self._gathered:
+            return None
+        self._flying = Flush(self._gathered, self.end_offset)
+        self._gathered = []
+        return self._flying
+
+    def flushed(self, flush: Flush) -> None:
+        """The flush is on disk: its records may be read, and live readers are told."""
+        assert flush is self._flying
+        assert flush.end_offset > self.durable_offset
+        self._flying = None
+        self.durable_offset = flush.end_offset
+        layout.publish_durable(self._disk, self.durable_offset)
+
+    def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
+        """The durable record at `physical_offset`; `length` is its size where known.
+
+        Raises `StoreDamaged` where no whole record with a right CRC lies there.
+        """
+        stored = self._read_bytes(physical_offset, length)
+        if not record.crc_holds(stored):
+            raise StoreDamaged(
+                f"The record at log offset {physical_offset} does not match its CRC. It is skipped; "
+                "restore the segment from a backup to get it back."
+            )
+        return record.decode(stored)
+
+    def _read_bytes(self, physical_offset: int, length: int) -> bytes:
+        assert self.first_offset <= physical_offset < self.durable_offset
+        position = physical_offset % self.segment_bytes
+        path = layout.segment_path(physical_offset - position)
+        stored = self._disk.read(path, position, max(length, 4))
+        (record_bytes,) = struct.unpack_from(">I", stored)
+        if record_bytes > len(stored):
+            stored = self._disk.read(path, position, min(record_bytes, self.segment_bytes))
+        return stored[:record_bytes]
+
+    def _left_bytes(self) -> int:
+        return self.segment_bytes - self.end_offset % self.segment_bytes
+
+    def _close_segment(self) -> None:
+        left_bytes = self._left_bytes()
+        if left_bytes < self.segment_bytes:
+            self._gather(record.blank(left_bytes))
+            self.end_offset += left_bytes - record.BLANK_BYTES
+
+    def _gather(self, encoded: bytes) -> None:
+        position = self.end_offset % self.segment_bytes
+        if not self._gathered or position == 0:
+            self._gathered.append(
+                SegmentWrite(self.end_offset - position, position, 0 if position else self.segment_bytes)
+            )
+        self._gathered[-1].chunks.append(encoded)
+        self.end_offset += len(encoded)

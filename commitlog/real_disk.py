@@ -1,0 +1,100 @@
+"""The operating system's files as a `Disk`. Safe for one writer thread beside one reading loop."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from pathlib import Path
+from threading import Lock
+
+
+class RealDisk:
+    """Files under `root`; descriptors stay open until their file is deleted or the disk is closed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._descriptors: dict[str, int] = {}
+        self._opening = Lock()
+
+    def list(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.root / folder))
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: str) -> int:
+        try:
+            return os.stat(self.root / path).st_size
+        except FileNotFoundError:
+            return -1
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        return os.pread(self._descriptor(path), length, position)
+
+    def view(self, path: str) -> memoryview:
+        if self.size(path) <= 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self._descriptor(path), 0, access=mmap.ACCESS_READ))
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        descriptor = self._descriptor(path)
+        written = os.pwrite(descriptor, data, position)
+        while written < len(data):
+            written += os.pwrite(descriptor, data[written:], position + written)
+
+    def sync(self, path: str) -> None:
+        descriptor = self._descriptor(path)
+        os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
+
+    def allocate(self, path: str, length: int) -> None:
+        descriptor = self._descriptor(path)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, length)
+        else:
+            os.ftruncate(descriptor, length)
+        os.fsync(descriptor)
+        self._sync_folder((self.root / path).parent)
+
+    def truncate(self, path: str, length: int) -> None:
+        descriptor = self._descriptor(path)
+        os.ftruncate(descriptor, length)
+        os.fsync(descriptor)
+
+    def delete(self, path: str) -> None:
+        self._forget(path)
+        target = self.root / path
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+        if target.parent.exists():
+            self._sync_folder(target.parent)
+
+    def close(self) -> None:
+        """Closes every descriptor; the disk can be used again afterwards."""
+        self._forget("")
+
+    def _descriptor(self, path: str) -> int:
+        descriptor = self._descriptors.get(path)
+        return self._open(path) if descriptor is None else descriptor
+
+    def _open(self, path: str) -> int:
+        with self._opening:
+            if path not in self._descriptors:
+                target = self.root / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._descriptors[path] = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return self._descriptors[path]
+
+    def _forget(self, prefix: str) -> None:
+        inside = f"{prefix}/" if prefix else ""
+        for path in [path for path in self._descriptors if path == prefix or path.startswith(inside)]:
+            os.close(self._descriptors.pop(path))
+
+    def _sync_folder(self, folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

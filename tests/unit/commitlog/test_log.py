@@ -1,0 +1,155 @@
+"""The log over the in-memory disk: segments, group commit, and what recovery makes of crashes and flips."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from commitlog import layout
+from commitlog.errors import NotAStore, StoreDamaged, StoreError, StoreTooNew
+from commitlog.log import CommitLog
+from commitlog.memory_disk import MemoryDisk
+from commitlog.record import Record
+from commitlog.recovery import Damage, LogScan
+
+SEGMENT_BYTES = 4096
+
+
+def new_log(disk: MemoryDisk) -> CommitLog:
+    return CommitLog(disk, SEGMENT_BYTES, 0, 0)
+
+
+def write(log: CommitLog, disk: MemoryDisk, count: int, body: bytes = b"x" * 200) -> list[int]:
+    offsets = [log.append(Record(topic="t", body=body + b"%d" % number)) for number in range(count)]
+    flush = log.take_flush()
+    assert flush is not None
+    flush.write(disk)
+    log.flushed(flush)
+    return offsets
+
+
+def scan(disk: MemoryDisk) -> tuple[LogScan, list[Record]]:
+    scanned = LogScan(disk, SEGMENT_BYTES)
+    return scanned, [found.record for found in scanned]
+
+
+def test_records_are_read_back_across_segments() -> None:
+    disk = MemoryDisk()
+    log = new_log(disk)
+    offsets = write(log, disk, 100)
+    assert len(disk.list("commitlog")) == 8
+    assert [log.read(offset).body[200:] for offset in offsets] == [b"%d" % number for number in range(100)]
+    scanned, records = scan(disk)
+    assert [record.physical_offset for record in records] == offsets
+    assert scanned.end_offset == log.end_offset
+
+
+def test_one_flush_takes_all_and_the_next_waits_for_it() -> None:
+    disk = MemoryDisk()
+    log = new_log(disk)
+    log.append(Record(topic="t", body=b"1"))
+    log.append(Record(topic="t", body=b"2"))
+    flush = log.take_flush()
+    assert flush is not None
+    log.append(Record(topic="t", body=b"3"))
+    assert log.take_flush() is None
+    assert log.durable_offset == 0
+    flush.write(disk)
+    log.flushed(flush)
+    assert log.durable_offset == flush.end_offset < log.end_offset
+    assert log.take_flush() is not None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_crash_keeps_all_that_was_flushed_and_nothing_comes_back_later(seed: int) -> None:
+    chance = random.Random(seed)
+    disk = MemoryDisk()
+    log = new_log(disk)
+    flushed = write(log, disk, chance.randrange(1, 60))
+    for number in range(chance.randrange(1, 40)):
+        log.append(Record(topic="t", body=b"lost" * number))
+    flush = log.take_flush()
+    assert flush is not None
+    for part in flush.writes:
+        if part.allocate_bytes:
+            disk.allocate(layout.segment_path(part.first_offset), part.allocate_bytes)
+        disk.write(layout.segment_path(part.first_offset), part.position, b"".join(part.chunks))
+    disk.crash(lambda length: chance.randrange(length + 1))
+
+    scanned, records = scan(disk)
+    assert [record.physical_offset for record in records][: len(flushed)] == flushed
+    assert not scanned.damaged
+    scanned.cut()
+    again, same = scan(disk)
+    assert [record.physical_offset for record in same] == [record.physical_offset for record in records]
+    assert again.end_offset == scanned.end_offset
+    tail = disk.read(layout.segment_path(again.end_offset // SEGMENT_BYTES * SEGMENT_BYTES), 0, SEGMENT_BYTES)
+    assert not any(tail[again.end_offset % SEGMENT_BYTES :])
+
+
+def test_every_flipped_bit_costs_at_most_its_own_record() -> None:
+    disk = MemoryDisk()
+    log = new_log(disk)
+    offsets = write(log, disk, 30)
+    for segment in disk.list("commitlog"):
+        path = f"commitlog/{segment}"
+        for bit in range(0, SEGMENT_BYTES * 8, 97):
+            disk.flip_bit(path, bit)
+            scanned, records = scan(disk)
+            kept = [record.physical_offset for record in records]
+            hit = [offset for offset in offsets if offset not in kept]
+            assert len(hit) <= 1
+            assert scanned.end_offset == log.end_offset
+            assert [damage.first_offset for damage in scanned.damaged][: len(hit)] == hit
+            disk.flip_bit(path, bit)
+
+
+def test_a_damaged_record_is_named_when_read() -> None:
+    disk = MemoryDisk()
+    log = new_log(disk)
+    first, second = write(log, disk, 2)
+    disk.flip_bit(layout.segment_path(0), (second - 40) * 8)
+    with pytest.raises(StoreDamaged, match=f"log offset {first} "):
+        log.read(first)
+    assert scan(disk)[0].damaged == [Damage(first, second)]
+
+
+def test_a_log_whose_sync_failed_is_cut_at_the_last_durable_offset() -> None:
+    disk = MemoryDisk()
+    log = new_log(disk)
+    write(log, disk, 3)
+    log.append(Record(topic="t", body=b"unknown"))
+    flush = log.take_flush()
+    assert flush is not None
+    disk.failing_syncs = 1
+    with pytest.raises(OSError, match="failed by the test"):
+        flush.write(disk)
+    scanned = LogScan(disk, SEGMENT_BYTES, stop_at=log.durable_offset)
+    assert len(list(scanned)) == 3
+    scanned.cut()
+    assert len(scan(disk)[1]) == 3
+
+
+def test_a_missing_segment_and_a_foreign_file_are_refused() -> None:
+    disk = MemoryDisk()
+    write(new_log(disk), disk, 60)
+    disk.delete(layout.segment_path(SEGMENT_BYTES))
+    with pytest.raises(StoreError, match="missing between two segments"):
+        LogScan(disk, SEGMENT_BYTES)
+    disk.write("commitlog/notes.txt", 0, b"mine")
+    with pytest.raises(StoreError, match=r"notes\.txt is not a log segment"):
+        LogScan(disk, SEGMENT_BYTES)
+
+
+def test_formats_that_cannot_be_opened_are_refused() -> None:
+    disk = MemoryDisk()
+    layout.check_format(disk)
+    layout.check_format(disk)
+    disk.write("format", 0, b"2\n")
+    with pytest.raises(StoreTooNew, match="Upgrade"):
+        layout.check_format(disk)
+    foreign = MemoryDisk()
+    foreign.write("pg_wal", 0, b"x")
+    with pytest.raises(NotAStore, match="pg_wal"):
+        layout.check_format(foreign)

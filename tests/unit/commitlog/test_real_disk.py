@@ -1,0 +1,66 @@
+"""The real disk does what the in-memory disk promises, and the lock keeps a second broker out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commitlog.disk import Disk
+from commitlog.errors import StoreError, StoreLocked
+from commitlog.lock import StoreLock
+from commitlog.memory_disk import MemoryDisk
+from commitlog.real_disk import RealDisk
+
+
+@pytest.fixture(params=["real", "memory"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    return RealDisk(tmp_path) if request.param == "real" else MemoryDisk()
+
+
+def test_files_behave_the_same_on_both_disks(disk: Disk) -> None:
+    assert disk.size("a/b") == -1
+    assert disk.list("a") == []
+    disk.allocate("a/b", 100)
+    disk.write("a/b", 10, b"hello")
+    disk.sync("a/b")
+    assert disk.size("a/b") == 100
+    assert disk.read("a/b", 8, 8) == b"\0\0hello\0"
+    assert disk.read("a/b", 98, 8) == b"\0\0"
+    assert bytes(disk.view("a/b"))[10:15] == b"hello"
+    disk.truncate("a/b", 12)
+    disk.allocate("a/b", 20)
+    assert disk.read("a/b", 10, 10) == b"he" + bytes(8)
+    disk.write("a/c/d", 0, b"x")
+    assert disk.list("a") == ["b", "c"]
+    assert disk.list("") == ["a"]
+    disk.delete("a")
+    disk.delete("a")
+    assert disk.list("a") == []
+    assert disk.size("a/c/d") == -1
+
+
+def test_a_second_process_is_told_who_holds_the_store(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from pathlib import Path\n"
+         "from commitlog.lock import StoreLock\n"
+         "StoreLock(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()",
+         str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(StoreLocked, match=f"process {holder.pid}"):
+        StoreLock(tmp_path).acquire()
+    holder.communicate(b"")
+    lock = StoreLock(tmp_path)
+    lock.acquire()
+    lock.release()
+
+
+def test_a_path_that_is_a_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file cannot be opened"):
+        StoreLock(tmp_path / "file").acquire()
