@@ -1,0 +1,91 @@
+"""The wheel against a sorted list, over all its levels."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timingwheel import levels
+from timingwheel.wheel import Wheel
+
+START_MS = 1_763_700_000_123
+delays = st.one_of(
+    st.integers(0, 600), st.integers(0, 200_000), st.integers(0, 10**8), st.integers(0, 3 * 10**11)
+)
+actions = st.one_of(
+    st.tuples(st.just("place"), st.integers(0, 30), delays),
+    st.tuples(st.just("cancel"), st.integers(0, 30), st.just(0)),
+    st.tuples(st.just("advance"), st.integers(1, 5), delays),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(actions, max_size=60))
+def test_agrees_with_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
+    wheel = Wheel(START_MS)
+    oracle: dict[int, int] = {}
+    now_ms = START_MS
+    for action, number, delay_ms in steps:
+        if action == "place":
+            due_ms = max(now_ms, wheel.now_ms) + delay_ms
+            oracle[number] = due_ms
+            wheel.place(number, due_ms)
+        elif action == "cancel":
+            assert wheel.cancel(number) == (oracle.pop(number, None) is not None)
+        else:
+            now_ms += delay_ms
+            expected = sorted((due, timer) for timer, due in oracle.items() if due <= now_ms)
+            got: list[int] = []
+            while part := wheel.advance(now_ms, number):
+                got += part
+            assert [oracle[timer] for timer in got] == [due for due, _ in expected]
+            assert sorted(got) == sorted(timer for _, timer in expected)
+            for timer in got:
+                del oracle[timer]
+        upcoming = wheel.next_due_ms()
+        assert len(wheel) == len(oracle)
+        assert upcoming is not None or not oracle
+        if oracle and upcoming is not None:
+            assert upcoming <= min(oracle.values())
+
+
+def test_ties_come_in_the_order_of_placing_from_whichever_level() -> None:
+    wheel = Wheel(START_MS)
+    due_ms = START_MS + 70_000
+    for timer in (5, 3):
+        wheel.place(timer, due_ms)
+    wheel.advance(due_ms - 300, 10)
+    wheel.place(9, due_ms)
+    wheel.advance(due_ms - 1, 10)
+    wheel.place(1, due_ms)
+    assert wheel.advance(due_ms, 10) == [5, 3, 9, 1]
+
+
+def test_next_due_reaches_every_timer_in_few_steps() -> None:
+    wheel = Wheel(START_MS)
+    due_ms = START_MS + 40 * 86_400_000 + 17
+    wheel.place(1, due_ms)
+    steps = 0
+    while not wheel.advance(wheel.next_due_ms() or 0, 10):
+        steps += 1
+    assert wheel.now_ms == due_ms
+    assert steps <= levels.LEVEL_COUNT
+    assert wheel.next_due_ms() is None
+
+
+def test_time_that_goes_back_changes_nothing() -> None:
+    wheel = Wheel(START_MS)
+    wheel.place(1, START_MS + 50)
+    assert wheel.advance(START_MS - 10_000, 10) == []
+    assert wheel.now_ms == START_MS
+    assert wheel.advance(START_MS + 50, 10) == [1]
+
+
+def test_a_timer_moved_after_it_expired_but_before_it_was_taken_waits_for_its_new_time() -> None:
+    wheel = Wheel(START_MS)
+    for timer in (1, 2):
+        wheel.place(timer, START_MS + 5)
+    assert wheel.advance(START_MS + 5, 1) == [1]
+    wheel.place(2, START_MS + 9)
+    assert wheel.advance(START_MS + 5, 10) == []
+    assert wheel.advance(START_MS + 9, 10) == [2]

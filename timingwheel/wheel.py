@@ -1,0 +1,127 @@
+"""A hierarchical timing wheel: set, move and cancel in O(1), expiry in due order.
+
+A timer is an integer chosen by the caller; its meaning is the caller's. The wheel holds for each pending
+timer its due time, and in the slots (see `timingwheel.levels`) pairs of due time and timer. Cancelling
+and moving leave the old pair behind; a pair counts only while it agrees with the timer's due time, and
+the present's slot sweeps it out. Rules:
+
+* never early: `advance(now_ms)` gives out only what is due at or before `now_ms`;
+* in due order, ties in the order of (first) placing at that time;
+* time never goes back: an earlier `now_ms` than before changes nothing.
+
+Cost: per timer one dictionary entry and two integers; an advance jumps from one occupied slot to the
+next, so idle time is free however long.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import Final
+
+from timingwheel import levels
+
+
+class Wheel:
+    """The wheel at `now_ms`."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self._due_ms: dict[int, int] = {}
+        self._slots: Final = [
+            [array("q") for _ in range(levels.SLOT_COUNT)] for _ in range(levels.LEVEL_COUNT)
+        ]
+        self._occupied: Final = [0] * levels.LEVEL_COUNT
+        self._expired: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._due_ms)
+
+    def __contains__(self, timer: int) -> bool:
+        return timer in self._due_ms
+
+    def due_ms(self, timer: int) -> int:
+        """When the pending `timer` is due; KeyError if it is not pending."""
+        return self._due_ms[timer]
+
+    def place(self, timer: int, due_ms: int) -> None:
+        """Sets or moves a timer; one that is due already comes with the next `advance`."""
+        due_ms = max(due_ms, self.now_ms)
+        assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
+        if self._due_ms.get(timer) == due_ms:
+            return
+        self._due_ms[timer] = due_ms
+        self._link(timer, due_ms)
+
+    def cancel(self, timer: int) -> bool:
+        """Forgets a timer; False if it was not pending."""
+        return self._due_ms.pop(timer, None) is not None
+
+    def advance(self, now_ms: int, count_max: int) -> list[int]:
+        """Moves the present to `now_ms` and takes out up to `count_max` due timers, in due order.
+
+        With `count_max` timers returned more may be due at once: call again.
+        """
+        due: list[int] = []
+        while len(due) < count_max and (self._expired or self._step(now_ms)):
+            self._take_expired(due, count_max)
+        return due
+
+    def next_due_ms(self) -> int | None:
+        """When `advance` next has something to do, never later than the next due time; None if nothing pends.
+
+        May name the start of a slot that only cascades or holds cancelled timers.
+        """
+        if self._expired:
+            return self.now_ms
+        upcoming = self._next_slot()
+        return None if upcoming is None else upcoming[2]
+
+    def _link(self, timer: int, due_ms: int) -> None:
+        level = levels.level_of(self.now_ms, due_ms)
+        slot = levels.slot_of(level, due_ms)
+        self._slots[level][slot].extend((due_ms, timer))
+        self._occupied[level] |= 1 << slot
+
+    def _step(self, now_ms: int) -> bool:
+        """Goes to the next occupied slot that begins by `now_ms` and empties it; False if there is none."""
+        upcoming = self._next_slot()
+        if upcoming is None or upcoming[2] > now_ms:
+            self.now_ms = max(self.now_ms, now_ms)
+            return False
+        level, slot, start_ms = upcoming
+        self.now_ms = max(self.now_ms, start_ms)
+        self._empty(level, slot)
+        return True
+
+    def _next_slot(self) -> tuple[int, int, int] | None:
+        """(level, slot, its start) of the occupied slot that begins first; upper levels first where equal."""
+        found: tuple[int, int, int] | None = None
+        for level in range(levels.LEVEL_COUNT):
+            slot = levels.first_from(self._occupied[level], levels.slot_of(level, self.now_ms))
+            if slot >= 0:
+                start_ms = levels.slot_start_ms(level, slot, self.now_ms)
+                if found is None or start_ms <= found[2]:
+                    found = (level, slot, start_ms)
+        return found
+
+    def _empty(self, level: int, slot: int) -> None:
+        pairs = self._slots[level][slot]
+        self._slots[level][slot] = array("q")
+        self._occupied[level] &= ~(1 << slot)
+        for index in range(0, len(pairs), 2):
+            due_ms, timer = pairs[index], pairs[index + 1]
+            if self._due_ms.get(timer) != due_ms:
+                continue
+            if level == 0:
+                self._expired.append(timer)
+            else:
+                self._link(timer, due_ms)
+
+    def _take_expired(self, due: list[int], count_max: int) -> None:
+        while self._expired and len(due) < count_max:
+            timer = self._expired.popleft()
+            due_ms = self._due_ms.get(timer)
+            if due_ms is not None and due_ms <= self.now_ms:
+                del self._due_ms[timer]
+                due.append(timer)
