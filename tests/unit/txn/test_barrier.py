@@ -1,0 +1,227 @@
+"""The barrier on real databases; the producer is a double here, a real one is in the acceptance tests."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rocketmq import Message, TransactionResolution
+from sqlalchemy import create_engine, insert, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import sessionmaker
+
+from commitlog.errors import RefusedByState, TransactionEnded, UnknownChoice
+from txn import barrier as barrier_module
+from txn.barrier import Barrier, Outcome, barrier_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+    from sqlalchemy.orm import Session
+
+ROLLED_BACK_ROW = {"message_id": "M1", "outcome": "ROLLED_BACK", "created_ms": 1}
+
+
+class Half:
+    """What the official client's Transaction does, written down instead of sent."""
+
+    def __init__(self, ends: list[str], broker_down: bool) -> None:
+        self.ends = ends
+        self.broker_down = broker_down
+
+    def commit(self) -> None:
+        self.finish("COMMIT")
+
+    def rollback(self) -> None:
+        self.finish("ROLLBACK")
+
+    def finish(self, resolution: str) -> None:
+        if self.broker_down:
+            raise ConnectionError("no broker")
+        self.ends.append(resolution)
+
+
+class Producing:
+    """A producer whose only half message is M1."""
+
+    def __init__(self, broker_down: bool = False) -> None:
+        self.ends: list[str] = []
+        self.broker_down = broker_down
+
+    def begin_transaction(self) -> Half:
+        return Half(self.ends, self.broker_down)
+
+    def send(self, message: Message, transaction: Half) -> Message:
+        message.message_id = "M1"
+        return message
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{request.getfixturevalue('tmp_path') / 'orders.db'}"
+    else:
+        url = request.getfixturevalue("postgresql_url")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
+        connection.execute(text("DROP TABLE IF EXISTS orders"))
+        connection.execute(text("CREATE TABLE orders (order_id INTEGER PRIMARY KEY)"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def barrier(engine: Engine) -> Barrier:
+    made = Barrier(sessionmaker(engine), clock_ms=lambda: 1_000)
+    made.create_table()
+    return made
+
+
+def orders(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return list(connection.execute(text("SELECT order_id FROM orders")).scalars())
+
+
+def rows(engine: Engine) -> list[tuple[Any, ...]]:
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(select(barrier_table))]
+
+
+def insert_and(session: Session, then: Callable[[], object]) -> None:
+    session.execute(text("INSERT INTO orders VALUES (7)"))
+    then()
+
+
+def commit_and_lose_the_answer(session: Session) -> None:
+    driver_connection = session.connection().connection.driver_connection
+    assert driver_connection is not None
+    driver_connection.commit()
+    raise ConnectionResetError
+
+
+def asked() -> Message:
+    message = Message()
+    message.message_id = "M1"
+    return message
+
+
+def test_a_block_that_succeeds_commits_rows_and_message(barrier: Barrier, engine: Engine) -> None:
+    producer = Producing()
+    with barrier.transaction(producer, Message()) as session:
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+    assert (orders(engine), rows(engine)) == ([7], [("M1", "COMMITTED", 1_000)])
+    assert producer.ends == ["COMMIT"]
+    assert barrier.check(asked()) == TransactionResolution.COMMIT
+
+
+def test_the_row_is_the_first_statement(barrier: Barrier) -> None:
+    with barrier.transaction(Producing(), Message()) as session:
+        inside = session.execute(select(barrier_table.c.message_id)).scalars().all()
+    assert inside == ["M1"]
+
+
+def test_an_exception_rolls_both_back_and_leaves_the_fence(barrier: Barrier, engine: Engine) -> None:
+    producer = Producing()
+    with pytest.raises(ZeroDivisionError), barrier.transaction(producer, Message()) as session:
+        insert_and(session, lambda: 1 / 0)
+    assert (orders(engine), rows(engine)) == ([], [("M1", "ROLLED_BACK", 1_000)])
+    assert producer.ends == ["ROLLBACK"]
+
+
+def test_a_failing_statement_rolls_both_back(barrier: Barrier, engine: Engine) -> None:
+    producer = Producing()
+    with pytest.raises(IntegrityError), barrier.transaction(producer, Message()) as session:
+        insert_and(session, lambda: session.execute(text("INSERT INTO orders VALUES (7)")))
+    assert (orders(engine), producer.ends) == ([], ["ROLLBACK"])
+
+
+def test_a_block_that_comes_behind_the_fence_is_refused(barrier: Barrier, engine: Engine) -> None:
+    assert barrier.check(asked()) == TransactionResolution.ROLLBACK
+    producer = Producing()
+    with pytest.raises(TransactionEnded, match="M1"), barrier.transaction(producer, Message()) as session:
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+    assert (orders(engine), producer.ends) == ([], ["ROLLBACK"])
+
+
+def test_a_check_during_the_transaction_is_unknown_and_does_not_wait_for_its_end(
+    barrier: Barrier, engine: Engine
+) -> None:
+    with barrier.transaction(Producing(), Message()) as session:
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+        assert barrier.check(asked()) == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+    assert barrier.check(asked()) == TransactionResolution.COMMIT
+    assert orders(engine) == [7]
+
+
+def test_a_fence_that_waits_for_a_transaction_sees_how_it_ended(
+    barrier: Barrier, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(barrier_module, "FENCE_LOCK_MS", 60_000)
+    answers: list[Outcome] = []
+    asking = threading.Thread(target=lambda: answers.append(barrier.outcome("M1")))
+    with barrier.transaction(Producing(), Message()) as session:
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+        asking.start()
+    asking.join()
+    assert answers == [Outcome.COMMITTED]
+
+
+def test_a_lost_answer_of_the_commit_is_settled_by_the_table(barrier: Barrier, engine: Engine) -> None:
+    producer = Producing()
+    with pytest.raises(ConnectionResetError), barrier.transaction(producer, Message()) as session:
+        insert_and(session, lambda: commit_and_lose_the_answer(session))
+    assert (orders(engine), producer.ends) == ([7], ["COMMIT"])
+
+
+def test_a_broker_that_is_gone_after_the_commit_is_not_the_callers_failure(
+    barrier: Barrier, engine: Engine
+) -> None:
+    with barrier.transaction(Producing(broker_down=True), Message()) as session:
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+    assert orders(engine) == [7]
+    assert barrier.check(asked()) == TransactionResolution.COMMIT
+
+
+@pytest.mark.parametrize(("early_end", "told"), [("commit", "COMMIT"), ("rollback", "ROLLBACK")])
+def test_a_block_that_ends_its_session_itself_is_refused(barrier: Barrier, early_end: str, told: str) -> None:
+    producer = Producing()
+    with pytest.raises(RefusedByState, match="M1"), barrier.transaction(producer, Message()) as session:
+        getattr(session, early_end)()
+    assert producer.ends == [told]
+
+
+def test_a_database_that_cannot_answer_is_unknown(barrier: Barrier, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE tidewheel_barrier"))
+    assert barrier.outcome("M1") is Outcome.UNKNOWN
+
+
+def test_the_fence_gives_the_connection_its_own_lock_timeout_back(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}", connect_args={"timeout": 7})
+    barrier = Barrier(sessionmaker(engine))
+    barrier.create_table()
+    assert barrier.outcome("M1") is Outcome.ROLLED_BACK
+    with engine.connect() as connection:
+        assert connection.execute(text("PRAGMA busy_timeout")).scalar_one() == 7_000
+    engine.dispose()
+
+
+def test_forget_deletes_what_is_older(barrier: Barrier, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(insert(barrier_table).values(ROLLED_BACK_ROW))
+    barrier.outcome("M2")
+    assert barrier.forget(before_ms=1_000) == 1
+    assert rows(engine) == [("M2", "ROLLED_BACK", 1_000)]
+
+
+def test_other_databases_are_refused() -> None:
+    class Oracle:
+        class dialect:  # noqa: N801 # as SQLAlchemy spells it
+            name = "oracle"
+
+    with pytest.raises(UnknownChoice, match="oracle"):
+        barrier_module.lock_timeout_of(Oracle)  # type: ignore[arg-type]

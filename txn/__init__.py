@@ -1,0 +1,1 @@
+"""Transactions: a message that is delivered exactly when a database transaction commits."""
