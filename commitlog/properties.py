@@ -91,3 +91,15 @@ def to_message(record: Record) -> Message:
         trace_context=stored.get(TRACE_CONTEXT, ""),
         check_immunity_ms=int(immunity) * 1000 if immunity.isdigit() else None,
     )
+
+
+def value_of(stored: bytes, name: str) -> str:
+    """The value of one property without parsing the others; empty if it is not there."""
+    marker = f"{name}\x01".encode()
+    start = stored.rfind(b"\x02" + marker)
+    if start < 0:
+        if not stored.startswith(marker):
+            return ""
+        start = -1
+    end = stored.find(b"\x02", start + 1)
+    return stored[start + 1 + len(marker) : end if end >= 0 else None].decode(errors="replace")

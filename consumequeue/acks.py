@@ -1,0 +1,77 @@
+"""Acknowledgements as records: ranges of queue offsets per group, topic and queue.
+
+The body of a `TW_SYS_ACK` record, big-endian, repeated until its end:
+
+    width  field
+    1 + g  group length, group UTF-8
+    1 + t  topic length, topic UTF-8
+    2      queue_id
+    2      range_count
+    12 x n first queue_offset (8), count (4)
+
+All acknowledgements of one turn of the loop share one record, so neighbours cost a few bytes each.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+_QUEUE: Final = struct.Struct(">HH")
+_RANGE: Final = struct.Struct(">QI")
+_RANGE_COUNT_MAX: Final = 0xFFFF
+
+
+class Acknowledged(NamedTuple):
+    """What one group has done on one queue: ranges of (first queue offset, count)."""
+
+    group: str
+    topic: str
+    queue_id: int
+    ranges: list[tuple[int, int]]
+
+
+def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """The offsets as ascending ranges of (first, count)."""
+    ranges: list[tuple[int, int]] = []
+    for offset in sorted(set(offsets)):
+        if ranges and sum(ranges[-1]) == offset:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
+        else:
+            ranges.append((offset, 1))
+    return ranges
+
+
+def encode(acknowledged: Iterable[Acknowledged]) -> bytes:
+    """The body of one acknowledgement record."""
+    parts: list[bytes] = []
+    for group, topic, queue_id, ranges in acknowledged:
+        for first in range(0, len(ranges), _RANGE_COUNT_MAX):
+            part = ranges[first : first + _RANGE_COUNT_MAX]
+            parts += [_text(group), _text(topic), _QUEUE.pack(queue_id, len(part))]
+            parts += [_RANGE.pack(*one) for one in part]
+    return b"".join(parts)
+
+
+def decode(body: bytes) -> Iterator[Acknowledged]:
+    """What one acknowledgement record says."""
+    position = 0
+    while position < len(body):
+        group, position = _read_text(body, position)
+        topic, position = _read_text(body, position)
+        queue_id, range_count = _QUEUE.unpack_from(body, position)
+        position += _QUEUE.size
+        end = position + range_count * _RANGE.size
+        yield Acknowledged(group, topic, queue_id, list(_RANGE.iter_unpack(body[position:end])))
+        position = end
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return bytes((len(encoded),)) + encoded
+
+
+def _read_text(body: bytes, position: int) -> tuple[str, int]:
+    end = position + 1 + body[position]
+    return body[position + 1 : end].decode(), end

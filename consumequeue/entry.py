@@ -1,0 +1,47 @@
+"""One entry of a ConsumeQueue: 20 bytes that say where a record lies, exactly as in Apache RocketMQ.
+
+    offset width  field
+    0      8      physical_offset of the record
+    8      4      record_bytes
+    12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag
+
+A gap left by damage to the log is filled with entries that name the damaged region, tags_code 0, so that
+later entries keep their places; readers find no record there and step over.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+ENTRY_BYTES: Final = 20
+_LAYOUT: Final = struct.Struct(">qiq")
+
+
+class Entry(NamedTuple):
+    """Where one record lies, and the hash of its tag."""
+
+    physical_offset: int
+    record_bytes: int
+    tags_code: int
+
+
+def encode(entry: Entry) -> bytes:
+    """The entry's 20 bytes."""
+    return _LAYOUT.pack(*entry)
+
+
+def decode_all(stored: bytes) -> list[Entry]:
+    """The entries of a multiple of 20 bytes."""
+    return [Entry(*fields) for fields in _LAYOUT.iter_unpack(stored)]
+
+
+@lru_cache(maxsize=4096)
+def tags_code(tag: str) -> int:
+    """Java's `String.hashCode()`: over UTF-16 code units, in 32 signed bits; 0 for no tag."""
+    code = 0
+    units = tag.encode("utf-16-be")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    return code - (1 << 32) if code >= 1 << 31 else code

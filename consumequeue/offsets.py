@@ -1,0 +1,98 @@
+"""The progress of one group on one queue: what is done, what is leased, what comes next.
+
+    ... done ...|low_offset ... done, leased or returned, mixed ...|fresh_offset ... never given out ...
+
+Every offset below `low_offset` is done. Between it and `fresh_offset` each one is done, leased to a
+consumer until `visible_ms`, or returned (its lease ended without an acknowledgement) and given out again
+before anything fresh, lowest first. A lease is known by its generation, which is never used twice.
+Memory: what lies between the two marks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Lease:
+    """One message in a consumer's hands; `client_id` is set when the broker renews the lease for it."""
+
+    generation: int
+    queue_offset: int
+    visible_ms: int
+    client_id: str = ""
+
+
+class Progress:
+    """The progress of a group that starts at queue offset `low_offset`."""
+
+    def __init__(self, low_offset: int = 0) -> None:
+        self.low_offset = low_offset
+        self.fresh_offset = low_offset
+        self._done: set[int] = set()
+        self._returned: list[int] = []
+        self._leases: dict[int, Lease] = {}
+        self._attempts: dict[int, int] = {}
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many messages are leased."""
+        return len(self._leases)
+
+    def candidate(self, next_offset: int) -> int | None:
+        """The offset to give out next, of a queue that ends at `next_offset`; None if there is none."""
+        while self._returned and self._is_done(self._returned[0]):
+            heapq.heappop(self._returned)
+        if self._returned:
+            return self._returned[0]
+        while self.fresh_offset < next_offset and self._is_done(self.fresh_offset):
+            self.fresh_offset += 1
+        return self.fresh_offset if self.fresh_offset < next_offset else None
+
+    def lease(self, lease: Lease) -> int:
+        """Gives out the candidate under `lease`; returns which attempt this is, from 1."""
+        offset = lease.queue_offset
+        self._take(offset)
+        self._leases[offset] = lease
+        self._attempts[offset] = self._attempts.get(offset, 0) + 1
+        return self._attempts[offset]
+
+    def attempts(self, offset: int) -> int:
+        """How often the message was given out so far."""
+        return self._attempts.get(offset, 0)
+
+    def held(self, offset: int, generation: int) -> Lease | None:
+        """The lease of that generation if it still stands."""
+        lease = self._leases.get(offset)
+        return lease if lease is not None and lease.generation == generation else None
+
+    def finish(self, offset: int) -> None:
+        """The message is done: acknowledged, filtered out, or moved to the dead letters."""
+        self._leases.pop(offset, None)
+        self._attempts.pop(offset, None)
+        if not self._is_done(offset):
+            self._done.add(offset)
+        while self.low_offset in self._done:
+            self._done.remove(self.low_offset)
+            self.low_offset += 1
+        self.fresh_offset = max(self.fresh_offset, self.low_offset)
+
+    def give_back(self, offset: int) -> None:
+        """The lease ended without an acknowledgement: the message will be given out again."""
+        del self._leases[offset]
+        heapq.heappush(self._returned, offset)
+
+    def leases_of(self, client_id: str) -> list[Lease]:
+        """The leases that the broker renews for this client."""
+        return [lease for lease in self._leases.values() if lease.client_id == client_id]
+
+    def _is_done(self, offset: int) -> bool:
+        return offset < self.low_offset or offset in self._done
+
+    def _take(self, offset: int) -> None:
+        if self._returned and self._returned[0] == offset:
+            heapq.heappop(self._returned)
+        else:
+            assert offset == self.fresh_offset, f"{offset} is not the next to give out"
+            self.fresh_offset += 1

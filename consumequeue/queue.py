@@ -1,0 +1,66 @@
+"""The index of one queue of one topic: entry number n, at byte 20 n, is the record with queue offset n.
+
+A pure function of the log, kept in files of 300,000 entries as RocketMQ keeps them; it may be deleted and
+is made anew. New entries gather in memory and go to disk in one write per turn.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commitlog.disk import Disk
+from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
+from commitlog.limits import QUEUE_FILE_ENTRIES
+from consumequeue import entry
+from consumequeue.entry import ENTRY_BYTES, Entry
+
+_FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
+
+
+class ConsumeQueue:
+    """The index of queue `queue_id` of `topic`; empty at first."""
+
+    def __init__(self, disk: Disk, topic: str, queue_id: int) -> None:
+        self._disk = disk
+        self._folder = f"{CONSUMEQUEUE}/{topic}/{queue_id}"
+        self._unwritten = bytearray()
+        self._written_count = 0
+
+    @property
+    def next_offset(self) -> int:
+        """The queue offset that the next record will have."""
+        return self._written_count + len(self._unwritten) // ENTRY_BYTES
+
+    def put(self, queue_offset: int, new: Entry) -> None:
+        """Adds the entry at its own queue offset; offsets missing before it are filled as a gap."""
+        assert queue_offset >= self.next_offset, f"{self._folder}: offset {queue_offset} was already given"
+        gap = Entry(new.physical_offset, 0, 0)
+        for _ in range(queue_offset - self.next_offset):
+            self._unwritten += entry.encode(gap)
+        self._unwritten += entry.encode(new)
+
+    def get(self, queue_offset: int, count: int) -> list[Entry]:
+        """Up to `count` entries from `queue_offset` on, from one file; gaps have `record_bytes` 0."""
+        count = min(count, self.next_offset - queue_offset)
+        if count <= 0:
+            return []
+        if self._unwritten:
+            self.write()
+        position = queue_offset * ENTRY_BYTES
+        inside = position % _FILE_BYTES
+        length = min(count * ENTRY_BYTES, _FILE_BYTES - inside)
+        return entry.decode_all(self._disk.read(self._path(position - inside), inside, length))
+
+    def write(self) -> None:
+        """Puts the gathered entries into the files, unsynced: they can always be made again."""
+        data, position = bytes(self._unwritten), self._written_count * ENTRY_BYTES
+        self._unwritten.clear()
+        self._written_count += len(data) // ENTRY_BYTES
+        while data:
+            inside = position % _FILE_BYTES
+            part, data = data[: _FILE_BYTES - inside], data[_FILE_BYTES - inside :]
+            self._disk.write(self._path(position - inside), inside, part)
+            position += len(part)
+
+    def _path(self, first_byte: int) -> str:
+        return f"{self._folder}/{first_byte:0{OFFSET_DIGITS}d}"

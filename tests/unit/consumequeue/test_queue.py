@@ -1,0 +1,68 @@
+"""Queue entries against golden bytes; queues made from records, with gaps and over several files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.memory_disk import MemoryDisk
+from commitlog.record import Record
+from consumequeue import entry, queue
+from consumequeue.dispatch import Dispatch
+from consumequeue.entry import Entry
+from consumequeue.queue import ConsumeQueue
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rocketmq.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in VECTORS if v["kind"] == "consumequeue_entry"], ids=lambda vector: vector["name"]
+)
+def test_entries_match_the_golden_bytes(vector: dict[str, Any]) -> None:
+    fields = vector["input"]
+    golden = bytes.fromhex(vector["hex"])
+    one = Entry(fields["phy"], fields["size"], fields["tagsCode"])
+    assert entry.encode(one) == golden
+    assert entry.decode_all(golden) == [one]
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in VECTORS if v["kind"] == "tag_hash"], ids=lambda v: repr(v["input"])
+)
+def test_tag_hashes_are_those_of_java(vector: dict[str, Any]) -> None:
+    assert entry.tags_code(vector["input"]) == vector["hashCode"]
+
+
+def test_only_messages_and_commits_are_queued() -> None:
+    dispatch = Dispatch(MemoryDisk())
+    kept = Record(topic="t", body=b"", properties=b"TAGS\x01TagA\x02", queue_id=1, physical_offset=300)
+    assert dispatch.dispatch(kept, 120)
+    assert dispatch.dispatch(Record(topic="t", body=b"", queue_id=1, queue_offset=1, sys_flag=8), 100)
+    assert not dispatch.dispatch(Record(topic="t", body=b"", queue_id=1, queue_offset=2, sys_flag=12), 100)
+    assert dispatch.queue("t", 1).get(0, 9)[0] == Entry(300, 120, entry.tags_code("TagA"))
+    assert dispatch.queue("t", 1).next_offset == 2
+
+
+def test_a_gap_keeps_later_entries_in_their_places() -> None:
+    index = ConsumeQueue(MemoryDisk(), "t", 0)
+    index.put(0, Entry(0, 100, 0))
+    index.put(3, Entry(900, 100, 7))
+    assert [one.record_bytes for one in index.get(0, 10)] == [100, 0, 0, 100]
+    assert index.get(3, 1) == [Entry(900, 100, 7)]
+    with pytest.raises(AssertionError):
+        index.put(3, Entry(1000, 100, 7))
+
+
+def test_entries_go_on_in_the_next_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "_FILE_BYTES", 60)
+    disk = MemoryDisk()
+    index = ConsumeQueue(disk, "t", 0)
+    for offset in range(8):
+        index.put(offset, Entry(offset * 100, 100, 0))
+    index.write()
+    assert disk.list("consumequeue/t/0") == [f"{first:020d}" for first in (0, 60, 120)]
+    assert [one.physical_offset for one in index.get(4, 10)] == [400, 500]
+    assert index.get(8, 1) == []
