@@ -1,0 +1,271 @@
+"""The broker inside an asyncio loop: the only owner of the core, and the only one that moves its time.
+
+    caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
+                        |                               ^
+                        +-> flush in a worker thread ---+-> effects: wake receivers, ask producers
+                        +-> alarm at the core's next due time -> tick -> effects
+
+Rules:
+- One flush is in flight at a time. What is appended meanwhile gathers for the next, and the callers of one
+  turn of the loop share one flush, however many they are.
+- A tick that has more to do than its slice is due again at once; the loop serves callers in between.
+- A flush that fails refuses every waiting caller (`ResultUnknown`) and rebuilds the core from the disk.
+- A bug in the core is not survived: `broken` gets the exception, and the process is expected to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from functools import partial
+from typing import TypeVar
+
+from commitlog.disk import Disk
+from commitlog.errors import ResultUnknown, TidewheelError
+from commitlog.flush import Flush
+from commitlog.message import Message, MessageType
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import (
+    CheckBack,
+    Delivery,
+    Effect,
+    EndReceipt,
+    Resolution,
+    SendReceipt,
+    TimerVerdict,
+    Topic,
+    Wake,
+)
+from services.live.alarm import Alarm, CallLater
+from services.live.arrivals import Arrivals
+from services.live.durability import DurableOffset
+
+Answer = TypeVar("Answer")
+Asker = Callable[[CheckBack], bool]
+"""Asks a producer how its transaction ended; False when there is nobody to ask."""
+
+
+def nobody(question: CheckBack) -> bool:
+    """Ask nobody: the asker of a broker that has no producers yet."""
+    return False
+
+
+class LiveBroker:
+    """A broker that answers coroutines. Make it and use it in one running loop.
+
+    Errors of every verb are the core's `TidewheelError`s; a verb that stores also raises `ResultUnknown`
+    when the disk failed before the record was known to be durable.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: BrokerSettings,
+        clock: Callable[[], int],
+        call_later: CallLater,
+        executor: Executor,
+    ) -> None:
+        self._disk, self.settings, self._clock, self._executor = disk, settings, clock, executor
+        self._loop, self._call_later = asyncio.get_running_loop(), call_later
+        self._broker = Broker.open(disk, settings, clock())
+        self._durable = DurableOffset(self._broker.durable_offset)
+        self._arrivals = Arrivals()
+        self._alarm = Alarm(self._tick, clock, call_later)
+        self._asker: Asker = nobody
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self.broken: asyncio.Future[None] = self._loop.create_future()
+        self._stir()
+
+    # Verbs that store: the answer is given once it is durable.
+
+    async def send(self, message: Message) -> SendReceipt:
+        """Store a message (normal, FIFO, delayed or half)."""
+        receipt = self._call(self._broker.send, message)
+        await self._durable.reach(receipt.durable_at)
+        return receipt
+
+    async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
+        """Cancel a delayed message; the verdict is the truth, whatever it is."""
+        verdict = self._call(self._broker.recall, topic, recall_handle)
+        await self._durable.reach(verdict.durable_at)
+        return verdict
+
+    async def end_transaction(
+        self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
+    ) -> EndReceipt:
+        """Commit or roll back a half message."""
+        receipt = self._call(self._broker.end_transaction, topic, transaction_id, message_id, resolution)
+        await self._durable.reach(receipt.durable_at)
+        return receipt
+
+    async def ack(self, group: str, topic: str, receipt_handle: str) -> None:
+        """Acknowledge a delivery."""
+        await self._durable.reach(self._call(self._broker.ack, group, topic, receipt_handle))
+
+    async def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str) -> None:
+        """Put a delivery into the group's dead letters and acknowledge it."""
+        await self._durable.reach(
+            self._call(self._broker.forward_to_dead_letter, group, topic, receipt_handle)
+        )
+
+    async def create_topic(self, name: str, message_type: MessageType, queue_count: int) -> Topic:
+        """Create a topic."""
+        topic = self._call(self._broker.create_topic, name, message_type, queue_count)
+        await self._durable.reach(topic.durable_at)
+        return topic
+
+    async def route(self, name: str) -> Topic:
+        """Return a topic, creating it if the settings say so."""
+        topic = self._call(self._broker.route, name)
+        await self._durable.reach(topic.durable_at)
+        return topic
+
+    # Verbs that lease.
+
+    async def receive(
+        self,
+        group: str,
+        topic: str,
+        tag_expression: str,
+        batch_size: int,
+        invisible_ms: int,
+        client_id: str,
+        auto_renew: bool,
+        wait_seconds: float,
+    ) -> list[Delivery]:
+        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none."""
+        wish = (group, topic, tag_expression, batch_size, invisible_ms, client_id, auto_renew)
+        ends = self._loop.time() + wait_seconds
+        deliveries = self._call(self._broker.receive, *wish)
+        while not deliveries and await self._arrivals.wait(topic, ends - self._loop.time()):
+            deliveries = self._call(self._broker.receive, *wish)
+        return deliveries
+
+    def change_invisible(self, group: str, topic: str, receipt_handle: str, invisible_ms: int) -> str:
+        """Lease a delivery anew for `invisible_ms` from now; the old handle is void."""
+        return self._call(self._broker.change_invisible, group, topic, receipt_handle, invisible_ms)
+
+    def client_alive(self, client_id: str) -> None:
+        """Renew the leases that are renewed for this client."""
+        self._call(self._broker.client_alive, client_id)
+
+    def client_gone(self, client_id: str) -> None:
+        """Give up the leases of a client that has left."""
+        self._call(self._broker.client_gone, client_id)
+
+    # Looks.
+
+    @property
+    def core(self) -> Broker:
+        """The core, to look at only; it is another one after a failed flush."""
+        return self._broker
+
+    def now_ms(self) -> int:
+        """Return the broker's time."""
+        return self._clock()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call back after so many seconds."""
+        self._call_later(seconds, call)
+
+    async def arrival(self, topic: str, seconds: float) -> bool:
+        """Sleep until something arrives in `topic`; False when the time is up."""
+        return await self._arrivals.wait(topic, seconds)
+
+    # Life.
+
+    def ask_with(self, asker: Asker) -> None:
+        """Let `asker` take check-backs to producers."""
+        self._asker = asker
+
+    def release_receivers(self) -> None:
+        """End every long poll, now and from now on."""
+        self._arrivals.close()
+
+    async def close(self) -> None:
+        """Flush what is left and close the core; the disk stays the caller's."""
+        self.release_receivers()
+        self._alarm.stop()
+        await self._quiet.wait()
+        self._alarm.stop()
+        self._broker.close()
+
+    def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
+        try:
+            return verb(*arguments, self._clock())
+        except TidewheelError:
+            raise
+        except Exception as bug:
+            self._break(bug)
+            raise
+        finally:
+            self._stir()
+
+    def _stir(self) -> None:
+        """After anything that may have appended or planned: see to the flush and to the alarm."""
+        if self._quiet.is_set():
+            self._quiet.clear()
+            self._loop.call_soon(self._flush)
+        self._alarm.set(self._broker.next_due_ms())
+
+    def _flush(self) -> None:
+        flush = self._broker.take_flush()
+        if flush is None:
+            self._quiet.set()
+            return
+        written = self._loop.run_in_executor(self._executor, flush.write, self._disk)
+        written.add_done_callback(partial(self._flushed, flush))
+
+    def _flushed(self, flush: Flush, written: asyncio.Future[None]) -> None:
+        try:
+            self._settle(flush, written)
+        except Exception as bug:
+            self._break(bug)
+            self._quiet.set()
+        else:
+            self._flush()
+
+    def _settle(self, flush: Flush, written: asyncio.Future[None]) -> None:
+        try:
+            written.result()
+        except OSError as error:
+            self._rebuild(error)
+        else:
+            effects = self._broker.flushed(flush, self._clock())
+            self._durable.advance(self._broker.durable_offset)
+            self._carry_out(effects)
+        self._alarm.set(self._broker.next_due_ms())
+
+    def _rebuild(self, error: OSError) -> None:
+        refusal = ResultUnknown(
+            f"Writing to the store failed ({error}). Send again with the same message id once the disk works."
+        )
+        try:
+            self._broker = Broker.open(self._disk, self.settings, self._clock())
+        finally:
+            self._durable.refuse(refusal, self._broker.durable_offset)
+        self._arrivals.wake_all()
+
+    def _tick(self) -> None:
+        try:
+            self._carry_out(self._broker.tick(self._clock()))
+        except Exception as bug:
+            self._break(bug)
+        else:
+            self._stir()
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Wake(topic):
+                    self._arrivals.wake(topic)
+                case CheckBack(transaction_id):
+                    asked = self._asker(effect)
+                    self._broker.check_asked(transaction_id, asked, self._clock())
+
+    def _break(self, bug: Exception) -> None:
+        if not self.broken.done():
+            self.broken.set_exception(bug)

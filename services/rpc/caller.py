@@ -1,0 +1,16 @@
+"""Who is calling, as far as a handler may know: what the metadata say, and nothing of the transport."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One call's sender. `seconds_left` is what remains of the call's deadline; None when it has none."""
+
+    client_id: str
+    language: str = ""
+    version: str = ""
+    host: str = "127.0.0.1"
+    seconds_left: float | None = None

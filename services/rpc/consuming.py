@@ -1,0 +1,142 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: what consumers do.
+
+Silent killers (reference/wire-protocol.md 4): the stream must end with `delivery_timestamp` or the Python
+push consumer never consumes; the queue id of a request is ignored, because clients pick one at random and
+expect to find what is in the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from commitlog.errors import IllegalFilter, TidewheelError
+from commitlog.limits import AUTO_RENEW_LEASE_MS, RECEIVE_BATCH_MAX
+from services.broker.values import Delivery
+from services.live.live_broker import LiveBroker
+from services.rpc.caller import Caller
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated.service_pb2 import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+)
+from services.rpc.messages import span_ms, timestamp, to_wire
+from services.rpc.names import stored_name
+from services.rpc.sessions import Sessions
+from services.rpc.settings import LONG_POLL_MS
+from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
+
+LEASE_MS = 60_000
+ANSWER_SECONDS = 0.5
+
+
+class Consuming:
+    """Hands out messages and takes back what became of them."""
+
+    def __init__(self, live: LiveBroker, sessions: Sessions, store_host: str) -> None:
+        self._live, self._sessions, self._store_host = live, sessions, store_host
+
+    async def receive_message(
+        self, request: ReceiveMessageRequest, caller: Caller
+    ) -> AsyncIterator[ReceiveMessageResponse]:
+        """Yield the status, the messages, then the time they left; waits for the first message."""
+        invisible_ms = lease_ms(request)
+        deliveries = await self._lease(request, invisible_ms, caller)
+        if not deliveries:
+            yield ReceiveMessageResponse(status=NO_MESSAGES)
+            return
+        namespace = request.message_queue.topic.resource_namespace
+        yield ReceiveMessageResponse(status=OK)
+        for delivery in deliveries:
+            yield ReceiveMessageResponse(message=to_wire(delivery, namespace, invisible_ms, self._store_host))
+        yield ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
+
+    async def ack_message(self, request: AckMessageRequest, caller: Caller) -> AckMessageResponse:
+        """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
+        self._sessions.seen(caller)
+        entries = await asyncio.gather(*(self._ack(request, entry) for entry in request.entries))
+        return AckMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
+
+    async def change_invisible_duration(
+        self, request: ChangeInvisibleDurationRequest, caller: Caller
+    ) -> ChangeInvisibleDurationResponse:
+        """Lease a delivery anew; the old receipt handle is void."""
+        self._sessions.seen(caller)
+        handle = self._live.change_invisible(
+            stored_name(request.group),
+            stored_name(request.topic),
+            request.receipt_handle,
+            span_ms(request.invisible_duration),
+        )
+        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+
+    async def forward_message_to_dead_letter_queue(
+        self, request: ForwardMessageToDeadLetterQueueRequest, caller: Caller
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """Give a delivery up: into the group's dead letters."""
+        self._sessions.seen(caller)
+        await self._live.forward_to_dead_letter(
+            stored_name(request.group), stored_name(request.topic), request.receipt_handle
+        )
+        return ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    async def _lease(
+        self, request: ReceiveMessageRequest, invisible_ms: int, caller: Caller
+    ) -> list[Delivery]:
+        session = self._sessions.seen(caller)
+        self._live.client_alive(caller.client_id)
+        session.receives += 1
+        try:
+            return await self._live.receive(
+                stored_name(request.group),
+                stored_name(request.message_queue.topic),
+                tag_expression(request.filter_expression),
+                min(request.batch_size, RECEIVE_BATCH_MAX),
+                invisible_ms,
+                caller.client_id,
+                request.auto_renew,
+                poll_seconds(request, caller),
+            )
+        finally:
+            session.receives -= 1
+
+    async def _ack(self, request: AckMessageRequest, entry: AckMessageEntry) -> AckMessageResultEntry:
+        status = OK
+        try:
+            await self._live.ack(stored_name(request.group), stored_name(request.topic), entry.receipt_handle)
+        except TidewheelError as error:
+            status = refusal(error)
+        return AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+        )
+
+
+def lease_ms(request: ReceiveMessageRequest) -> int:
+    """Return how long the deliveries are to be invisible to others."""
+    if request.HasField("invisible_duration"):
+        return span_ms(request.invisible_duration)
+    return AUTO_RENEW_LEASE_MS if request.auto_renew else LEASE_MS
+
+
+def poll_seconds(request: ReceiveMessageRequest, caller: Caller) -> float:
+    """Return how long to wait for a message, leaving time to answer within the call's deadline."""
+    asked = request.HasField("long_polling_timeout")
+    wanted = min(span_ms(request.long_polling_timeout) if asked else LONG_POLL_MS, LONG_POLL_MS) / 1000
+    if caller.seconds_left is None:
+        return wanted
+    return min(wanted, caller.seconds_left - ANSWER_SECONDS)
+
+
+def tag_expression(expression: wire.FilterExpression) -> str:
+    """Return the filter as a tag expression; SQL is refused."""
+    if expression.type == wire.FilterType.SQL:
+        raise IllegalFilter("SQL expressions are not supported; filter by tag, such as 'paid||shipped'.")
+    return expression.expression

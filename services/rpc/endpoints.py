@@ -1,0 +1,75 @@
+"""Which address a client is told to use, in two spellings.
+
+A client is told the address that it dialled itself: it is the one that surely reaches us, through whatever
+forwards ports in between. A fixed address (`advertise`) overrides it.
+
+Two spellings, because the Python client opens its Telemetry stream only when a route names an endpoint set
+it has not got yet (reference/wire-protocol.md 4.7), and without that stream nobody can be asked how a
+transaction ended. So each boot starts with the other spelling, and a client that has no stream is given the
+other one at a later refresh of its routes (`services.rpc.sessions`). Both spellings reach the same socket:
+
+| dialled       | first spelling       | second spelling                         |
+|---------------|----------------------|-----------------------------------------|
+| IPv4 address  | scheme IPv4          | scheme DOMAIN_NAME, the same text       |
+| IPv6 address  | compressed text      | full text                               |
+| name          | as dialled           | the other case (names have no case)     |
+| several       | all of them          | all but the last                        |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from services.rpc.generated.definition_pb2 import Address, AddressScheme, Endpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """What this broker tells clients about its address; `boot` counts the starts of its store."""
+
+    host: str
+    port: int
+    boot: int
+    fixed: bool = False
+
+    def endpoints(self, dialled: Endpoints, turn: int) -> Endpoints:
+        """Return the endpoints for a client that dialled `dialled` and has been turned `turn` times."""
+        known = Endpoints(addresses=[Address(host=self.host, port=self.port)])
+        chosen = dialled if dialled.addresses and not self.fixed else known
+        return spelling(chosen, (self.boot + turn) % 2 == 1)
+
+
+def spelling(endpoints: Endpoints, second: bool) -> Endpoints:
+    """Return the endpoints in their first or second spelling."""
+    addresses = list(endpoints.addresses)
+    if len(addresses) > 1:
+        return Endpoints(
+            scheme=scheme_of(addresses[0].host), addresses=addresses[:-1] if second else addresses
+        )
+    scheme, host = spell_host(addresses[0].host, second)
+    return Endpoints(scheme=scheme, addresses=[Address(host=host, port=addresses[0].port)])
+
+
+def spell_host(host: str, second: bool) -> tuple[AddressScheme, str]:
+    """Return the scheme and text of a host in its first or second spelling."""
+    match parsed(host):
+        case IPv4Address():
+            return (AddressScheme.DOMAIN_NAME if second else AddressScheme.IPv4), host
+        case IPv6Address() as address:
+            return AddressScheme.IPv6, address.exploded if second else address.compressed
+        case _:
+            return AddressScheme.DOMAIN_NAME, host.swapcase() if second else host
+
+
+def scheme_of(host: str) -> AddressScheme:
+    """Return the scheme under which clients understand a host."""
+    return spell_host(host, second=False)[0]
+
+
+def parsed(host: str) -> IPv4Address | IPv6Address | None:
+    """Return a host as an address; None when it is a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None

@@ -1,0 +1,55 @@
+"""Whom to ask how a transaction ended: the producers of its topic, one after the other.
+
+A producer of a topic is a client that declared it **or** sent to it: the Python client declares nothing for
+topics it was not built with (reference/wire-protocol.md 4.8). Who is asked goes to the end of the line, so
+a producer that cannot answer does not keep the others from being asked next time.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from services.broker.values import CheckBack
+from services.rpc.generated.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
+from services.rpc.messages import half_to_wire
+from services.rpc.sessions import Sessions
+
+log = structlog.get_logger()
+
+
+class Producers:
+    """Who produces to which topic, in the order in which they are to be asked."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._lines: dict[str, dict[str, str]] = {}
+
+    def add(self, topic: str, client_id: str, namespace: str) -> None:
+        """Remember that a client produces to a topic (stored name)."""
+        line = self._lines.get(topic)
+        if line is None:
+            line = self._lines[topic] = {}
+        if client_id not in line:
+            line[client_id] = namespace
+
+    def ask(self, question: CheckBack) -> bool:
+        """Ask the next producer that can be reached; False when there is none."""
+        line = self._lines.get(question.message.topic, {})
+        for client_id, namespace in list(line.items()):
+            del line[client_id]
+            if self._sessions.find(client_id) is None:
+                continue
+            line[client_id] = namespace
+            if self._write(client_id, namespace, question):
+                log.info("asked", topic=question.message.topic, transaction=question.transaction_id)
+                return True
+        return False
+
+    def _write(self, client_id: str, namespace: str, question: CheckBack) -> bool:
+        session = self._sessions.find(client_id)
+        if session is None or not session.streams:
+            return False
+        command = RecoverOrphanedTransactionCommand(
+            message=half_to_wire(question.message, namespace), transaction_id=question.transaction_id
+        )
+        return session.streams[-1].write(TelemetryCommand(recover_orphaned_transaction_command=command))

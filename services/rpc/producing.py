@@ -1,0 +1,94 @@
+"""SendMessage, EndTransaction, RecallMessage: what producers do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from commitlog.errors import MessageNotFound, TidewheelError, TimerEnded
+from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
+from services.live.live_broker import LiveBroker
+from services.rpc.caller import Caller
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated.service_pb2 import (
+    EndTransactionRequest,
+    EndTransactionResponse,
+    RecallMessageRequest,
+    RecallMessageResponse,
+    SendMessageRequest,
+    SendMessageResponse,
+    SendResultEntry,
+)
+from services.rpc.messages import from_wire
+from services.rpc.names import stored_name
+from services.rpc.producers import Producers
+from services.rpc.sessions import Sessions
+from services.rpc.statuses import OK, overall, refusal
+
+RESOLUTIONS = {
+    wire.TransactionResolution.COMMIT: Resolution.COMMIT,
+    wire.TransactionResolution.ROLLBACK: Resolution.ROLLBACK,
+}
+
+
+class Producing:
+    """Takes messages, the ends of transactions, and recalls."""
+
+    def __init__(self, live: LiveBroker, sessions: Sessions, producers: Producers) -> None:
+        self._live, self._sessions, self._producers = live, sessions, producers
+
+    async def send_message(self, request: SendMessageRequest, caller: Caller) -> SendMessageResponse:
+        """Store messages; each has its own result, and the answer comes when all are durable."""
+        self._sessions.seen(caller)
+        entries = await asyncio.gather(*(self._send(message, caller) for message in request.messages))
+        return SendMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
+
+    async def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> EndTransactionResponse:
+        """Commit or roll back; an unspecified resolution means that the producer does not know yet."""
+        self._sessions.seen(caller)
+        topic = stored_name(request.topic)
+        resolution = RESOLUTIONS.get(request.resolution)
+        if resolution is not None:
+            await self._live.end_transaction(topic, request.transaction_id, request.message_id, resolution)
+        self._producers.add(topic, caller.client_id, request.topic.resource_namespace)
+        return EndTransactionResponse(status=OK)
+
+    async def recall_message(self, request: RecallMessageRequest, caller: Caller) -> RecallMessageResponse:
+        """Cancel a delayed message. Cancelling twice is fine; cancelling too late is refused, saying when."""
+        self._sessions.seen(caller)
+        verdict = await self._live.recall(stored_name(request.topic), request.recall_handle)
+        refuse_if_not_cancelled(verdict)
+        return RecallMessageResponse(status=OK, message_id=verdict.message_id)
+
+    async def _send(self, sent: wire.Message, caller: Caller) -> SendResultEntry:
+        message = from_wire(sent, caller)
+        try:
+            receipt = await self._live.send(message)
+        except TidewheelError as error:
+            return SendResultEntry(status=refusal(error), message_id=message.message_id)
+        self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
+        return result(receipt)
+
+
+def result(receipt: SendReceipt) -> SendResultEntry:
+    """Return a receipt as the wire has it."""
+    return SendResultEntry(
+        status=OK,
+        message_id=receipt.message_id,
+        transaction_id=receipt.transaction_id,
+        offset=receipt.queue_offset,
+        recall_handle=receipt.recall_handle,
+    )
+
+
+def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
+    """Raise what a verdict other than cancelled means to the one who asked."""
+    match verdict.verdict:
+        case Verdict.TOO_LATE:
+            raise TimerEnded(
+                f"TOO_LATE: message {verdict.message_id} was delivered at {verdict.ended_ms} ms"
+                f" (log offset {verdict.ended_offset})."
+            )
+        case Verdict.NEVER_SET:
+            raise MessageNotFound("NEVER_SET: no delayed message of this topic has that recall handle.")
+        case Verdict.CANCELLED | Verdict.ALREADY:
+            return

@@ -1,0 +1,75 @@
+"""QueryRoute and QueryAssignment: where a topic lives, and what a consumer is to receive from."""
+
+from __future__ import annotations
+
+from commitlog.message import MessageType
+from services.broker.values import Topic
+from services.live.live_broker import LiveBroker
+from services.rpc.caller import Caller
+from services.rpc.endpoints import Advertised
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated.service_pb2 import (
+    QueryAssignmentRequest,
+    QueryAssignmentResponse,
+    QueryRouteRequest,
+    QueryRouteResponse,
+)
+from services.rpc.names import stored_name
+from services.rpc.sessions import Sessions
+from services.rpc.statuses import OK
+
+MASTER = 0
+EVERY_QUEUE = -1
+ACCEPTED = [kind.value for kind in MessageType if kind is not MessageType.MIXED]
+
+
+class Routing:
+    """Answers where to send and where to receive."""
+
+    def __init__(self, live: LiveBroker, sessions: Sessions, advertised: Advertised) -> None:
+        self._live, self._sessions, self._advertised = live, sessions, advertised
+
+    async def query_route(self, request: QueryRouteRequest, caller: Caller) -> QueryRouteResponse:
+        """Return every queue of a topic."""
+        topic = await self._live.route(stored_name(request.topic))
+        broker = self._broker(request.endpoints, caller)
+        queues = [
+            self._queue(request.topic, topic, broker, queue_id) for queue_id in range(topic.queue_count)
+        ]
+        return QueryRouteResponse(status=OK, message_queues=queues)
+
+    async def query_assignment(
+        self, request: QueryAssignmentRequest, caller: Caller
+    ) -> QueryAssignmentResponse:
+        """Return one assignment that stands for every queue of the broker: receive takes from all of them.
+
+        The endpoints are those the client asks by, so that route and assignment agree in its eyes.
+        """
+        topic = await self._live.route(stored_name(request.topic))
+        self._sessions.seen(caller)
+        broker = wire.Broker(name=self._live.settings.broker_name, id=MASTER, endpoints=request.endpoints)
+        if not request.endpoints.addresses:
+            broker = self._broker(request.endpoints, caller)
+        queue = self._queue(request.topic, topic, broker, EVERY_QUEUE)
+        return QueryAssignmentResponse(status=OK, assignments=[wire.Assignment(message_queue=queue)])
+
+    def _broker(self, dialled: wire.Endpoints, caller: Caller) -> wire.Broker:
+        endpoints = self._advertised.endpoints(dialled, self._sessions.turn(caller))
+        return wire.Broker(name=self._live.settings.broker_name, id=MASTER, endpoints=endpoints)
+
+    @staticmethod
+    def _queue(
+        resource: wire.Resource, topic: Topic, broker: wire.Broker, queue_id: int
+    ) -> wire.MessageQueue:
+        return wire.MessageQueue(
+            topic=resource,
+            id=queue_id,
+            permission=wire.Permission.READ_WRITE,
+            broker=broker,
+            accept_message_types=accepted(topic.message_type),
+        )
+
+
+def accepted(message_type: MessageType) -> list[str]:
+    """Return the types a topic takes: clients refuse to send anything that is not listed."""
+    return ACCEPTED if message_type is MessageType.MIXED else [message_type.value]

@@ -1,0 +1,99 @@
+"""The table of RPCs served by grpc.aio.
+
+`grpc.so_reuseport` is 0: with gRPC's default a second broker binds the same port without an error, and the
+two share the traffic at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+from grpc import aio
+
+from commitlog.errors import PortTaken
+from services.rpc.caller import Caller
+from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
+
+REQUEST_BYTES_MAX = 32 * 1024 * 1024
+OPTIONS = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+    ("grpc.max_send_message_length", -1),
+]
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class GrpcServer:
+    """A grpc.aio server on one address, plaintext."""
+
+    def __init__(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
+        self._server = aio.server(options=OPTIONS)
+        handlers = {name: method(name, rpc, observe) for name, rpc in rpcs.items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port (the one chosen, when `port` is 0); raises `PortTaken`."""
+        bracketed = f"[{host}]" if ":" in host else host
+        try:
+            bound = self._server.add_insecure_port(f"{bracketed}:{port}")
+        except RuntimeError as error:
+            raise PortTaken(f"{host}:{port} cannot be listened on. Choose another with --listen.") from error
+        await self._server.start()
+        return bound
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no more calls; those under way have `grace_seconds` to end."""
+        await self._server.stop(grace_seconds)
+
+
+def method(name: str, rpc: Rpc, observe: Observe) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return gRPC's handler for one RPC of the table."""
+    codec = (rpc.request.FromString, rpc.reply.SerializeToString)
+    match rpc:
+        case Unary():
+            return grpc.unary_unary_rpc_method_handler(unary(name, rpc, observe), *codec)
+        case Streaming(both_ways=True):
+            return grpc.stream_stream_rpc_method_handler(streaming(name, rpc), *codec)
+        case Streaming():
+            return grpc.unary_stream_rpc_method_handler(streaming(name, rpc), *codec)
+
+
+def unary(name: str, rpc: Unary, observe: Observe) -> Callable[[Any, Context], Awaitable[Any]]:
+    """Return the coroutine function that grpc.aio calls for a unary RPC."""
+
+    async def call(request: Any, context: Context) -> Any:
+        return await reply_to(name, rpc, request, caller_of(context), observe)
+
+    return call
+
+
+def streaming(name: str, rpc: Streaming) -> Callable[[Any, Context], AsyncIterator[Any]]:
+    """Return the asynchronous generator that grpc.aio calls for a streaming RPC."""
+
+    async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        async for reply in stream_to(name, rpc, request, caller_of(context)):
+            yield reply
+
+    return call
+
+
+def caller_of(context: Context) -> Caller:
+    """Return who calls, from the call's metadata and its connection."""
+    said = dict(context.invocation_metadata() or ())
+    return Caller(
+        client_id=said.get("x-mq-client-id", ""),
+        language=said.get("x-mq-language", ""),
+        version=said.get("x-mq-client-version", ""),
+        host=peer_host(context.peer()),
+        seconds_left=context.time_remaining(),
+    )
+
+
+def peer_host(peer: str) -> str:
+    """Return the address in gRPC's name for a peer: `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
+    host = unquote(peer).partition(":")[2].rpartition(":")[0]
+    return host.strip("[]").removeprefix("::ffff:")

@@ -1,0 +1,136 @@
+"""The service as a table: each RPC's name, its messages, its shape, and the handler that answers it.
+
+A handler takes (request, caller) and returns its reply, or yields replies; it raises `TidewheelError`s,
+which become the reply's status here. It knows nothing of the transport, so another front can serve the same
+table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from commitlog.errors import TidewheelError
+from services.rpc.caller import Caller
+from services.rpc.clients import Clients
+from services.rpc.consuming import Consuming
+from services.rpc.generated import service_pb2 as wire
+from services.rpc.generated.definition_pb2 import Code, Status
+from services.rpc.producing import Producing
+from services.rpc.routing import Routing
+from services.rpc.statuses import BUG, CLIENT_ID_REQUIRED, refusal
+
+NAME = "apache.rocketmq.v2.MessagingService"
+
+Observe = Callable[[str, str, float], None]
+"""Told of every answered call: the RPC's name, the name of the status' code, the seconds it took."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """An RPC of one request and one reply."""
+
+    request: Any
+    reply: Any
+    handler: Callable[[Any, Caller], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """An RPC that replies with a stream, to one request or (`both_ways`) to a stream of them."""
+
+    request: Any
+    reply: Any
+    handler: Callable[[Any, Caller], AsyncIterator[Any]]
+    both_ways: bool = False
+
+
+Rpc = Unary | Streaming
+
+
+def table(routing: Routing, producing: Producing, consuming: Consuming, clients: Clients) -> dict[str, Rpc]:
+    """Return the RPCs that official clients call, by name."""
+    return {
+        "QueryRoute": Unary(wire.QueryRouteRequest, wire.QueryRouteResponse, routing.query_route),
+        "QueryAssignment": Unary(
+            wire.QueryAssignmentRequest, wire.QueryAssignmentResponse, routing.query_assignment
+        ),
+        "SendMessage": Unary(wire.SendMessageRequest, wire.SendMessageResponse, producing.send_message),
+        "EndTransaction": Unary(
+            wire.EndTransactionRequest, wire.EndTransactionResponse, producing.end_transaction
+        ),
+        "RecallMessage": Unary(
+            wire.RecallMessageRequest, wire.RecallMessageResponse, producing.recall_message
+        ),
+        "ReceiveMessage": Streaming(
+            wire.ReceiveMessageRequest, wire.ReceiveMessageResponse, consuming.receive_message
+        ),
+        "AckMessage": Unary(wire.AckMessageRequest, wire.AckMessageResponse, consuming.ack_message),
+        "ChangeInvisibleDuration": Unary(
+            wire.ChangeInvisibleDurationRequest,
+            wire.ChangeInvisibleDurationResponse,
+            consuming.change_invisible_duration,
+        ),
+        "ForwardMessageToDeadLetterQueue": Unary(
+            wire.ForwardMessageToDeadLetterQueueRequest,
+            wire.ForwardMessageToDeadLetterQueueResponse,
+            consuming.forward_message_to_dead_letter_queue,
+        ),
+        "Telemetry": Streaming(
+            wire.TelemetryCommand, wire.TelemetryCommand, clients.telemetry, both_ways=True
+        ),
+        "Heartbeat": Unary(wire.HeartbeatRequest, wire.HeartbeatResponse, clients.heartbeat),
+        "NotifyClientTermination": Unary(
+            wire.NotifyClientTerminationRequest,
+            wire.NotifyClientTerminationResponse,
+            clients.notify_client_termination,
+        ),
+    }
+
+
+async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe: Observe) -> Any:
+    """Answer one request; whatever happens, the reply says so in its status."""
+    started = asyncio.get_running_loop().time()
+    try:
+        reply = await rpc.handler(request, welcome(caller))
+    except (TidewheelError, NoClientId) as error:
+        reply = rpc.reply(status=status_of(error))
+    except Exception:
+        log.exception("bug while answering", rpc=name)
+        reply = rpc.reply(status=BUG)
+    observe(name, Code.Name(reply.status.code), asyncio.get_running_loop().time() - started)
+    return reply
+
+
+async def stream_to(name: str, rpc: Streaming, request: Any, caller: Caller) -> AsyncIterator[Any]:
+    """Answer with a stream; what goes wrong is its last element's status."""
+    try:
+        async for reply in rpc.handler(request, welcome(caller)):
+            yield reply
+    except (TidewheelError, NoClientId) as error:
+        yield rpc.reply(status=status_of(error))
+    except Exception:
+        log.exception("bug while answering", rpc=name)
+        yield rpc.reply(status=BUG)
+
+
+class NoClientId(Exception):
+    """A call that does not say who calls."""
+
+
+def welcome(caller: Caller) -> Caller:
+    """Let a caller in who says who it is."""
+    if not caller.client_id:
+        raise NoClientId
+    return caller
+
+
+def status_of(error: TidewheelError | NoClientId) -> Status:
+    """Return the status that an error of a call means."""
+    return refusal(error) if isinstance(error, TidewheelError) else CLIENT_ID_REQUIRED

@@ -1,0 +1,134 @@
+"""The clients that are there: what they said about themselves, and the streams to reach them by.
+
+Nothing here is durable. After a restart every client is unknown until it calls, and any call is enough to
+be known again; settings are never demanded (reference/wire-protocol.md 4.7).
+
+- A client may have several streams for a while; it is written to on the newest.
+- A client without a stream is *turned*: at a later refresh of its routes it gets the other spelling of our
+  address, which makes it open one (`services.rpc.endpoints`). While it has one it is left in peace.
+- A client is forgotten when it says goodbye, or after `FORGET_AFTER_MS` without stream and without call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from services.rpc.caller import Caller
+from services.rpc.generated.definition_pb2 import ClientType, Settings
+from services.rpc.generated.service_pb2 import TelemetryCommand
+from services.rpc.names import stored_name
+
+COMMANDS_WAITING_MAX = 1_000
+TURN_AFTER_MS = 15_000
+FORGET_AFTER_MS = 120_000
+
+
+class Stream:
+    """One Telemetry stream: what waits to be written to its client. None ends it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(COMMANDS_WAITING_MAX)
+
+    def write(self, command: TelemetryCommand | None) -> bool:
+        """Leave a command to be written; False when the client has stopped reading."""
+        try:
+            self._commands.put_nowait(command)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+    async def next(self) -> TelemetryCommand | None:
+        """Return the next command to write, when there is one."""
+        return await self._commands.get()
+
+
+@dataclass(slots=True)
+class Session:
+    """One client. Names are the store's; times are wall milliseconds; `receives` counts its open receives."""
+
+    client_id: str
+    language: str
+    version: str
+    seen_ms: int
+    turned_ms: int
+    turn: int = 0
+    receives: int = 0
+    client_type: int = ClientType.CLIENT_TYPE_UNSPECIFIED
+    group: str = ""
+    streams: list[Stream] = field(default_factory=list)
+
+    def describe(self, settings: Settings) -> None:
+        """Take over what the client says about itself."""
+        self.client_type = settings.client_type
+        self.group = stored_name(settings.subscription.group)
+
+    def absent_since(self, since_ms: int) -> bool:
+        """Tell whether nothing has been heard of the client after `since_ms`, and nothing of it is open."""
+        return not self.streams and not self.receives and self.seen_ms <= since_ms
+
+
+class Sessions:
+    """All clients by their ids."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def find(self, client_id: str) -> Session | None:
+        """Return a client that is there."""
+        return self._sessions.get(client_id)
+
+    def seen(self, caller: Caller) -> Session:
+        """Return the session of somebody who calls, made if need be."""
+        now_ms = self._clock()
+        session = self._sessions.get(caller.client_id)
+        if session is None:
+            self._forget_idle(now_ms)
+            session = Session(caller.client_id, caller.language, caller.version, now_ms, now_ms)
+            self._sessions[caller.client_id] = session
+        session.seen_ms = now_ms
+        return session
+
+    def turn(self, caller: Caller) -> int:
+        """Return how often the client has been turned, turning it if it has been without stream too long."""
+        session = self.seen(caller)
+        if session.streams:
+            session.turned_ms = session.seen_ms
+        elif session.seen_ms - session.turned_ms >= TURN_AFTER_MS:
+            session.turn += 1
+            session.turned_ms = session.seen_ms
+        return session.turn
+
+    def open_stream(self, caller: Caller) -> Stream:
+        """Return a new stream to the client."""
+        session = self.seen(caller)
+        stream = Stream(session)
+        session.streams.append(stream)
+        return stream
+
+    def close_stream(self, stream: Stream) -> None:
+        """Forget a stream that has ended."""
+        stream.session.streams.remove(stream)
+
+    def gone(self, client_id: str) -> None:
+        """Forget a client and end its streams."""
+        session = self._sessions.pop(client_id, None)
+        for stream in session.streams if session else ():
+            stream.write(None)
+
+    def close(self) -> None:
+        """End every stream."""
+        for session in self._sessions.values():
+            for stream in session.streams:
+                stream.write(None)
+
+    def _forget_idle(self, now_ms: int) -> None:
+        since_ms = now_ms - FORGET_AFTER_MS
+        for client_id in [one.client_id for one in self if one.absent_since(since_ms)]:
+            del self._sessions[client_id]
