@@ -1,0 +1,163 @@
+"""Damage, torn tails and slices: what is lost is named, and nothing else is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from commitlog import layout
+from commitlog import record as codec
+from commitlog.record import Record
+from spark_jobs import walk
+from spark_jobs.decode import Wanted
+from spark_jobs.walk import Check
+
+Row = dict[str, Any]
+ReadLog = Callable[..., list[Row]]
+WriteLog = Callable[..., Path]
+COUNT = 40
+BODY_BYTES = 100
+
+
+def some_records(count: int = COUNT) -> list[Record]:
+    return [
+        Record(topic="t", body=bytes([number]) * BODY_BYTES, queue_offset=number) for number in range(count)
+    ]
+
+
+def segments_of(store: Path) -> list[Path]:
+    return sorted((store / layout.COMMITLOG).iterdir())
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    return [row["queue_offset"] for row in rows if row["damage"] is None]
+
+
+def damaged(rows: list[Row]) -> list[tuple[int, int]]:
+    return [
+        (row["physical_offset"], row["physical_offset"] + row["record_bytes"])
+        for row in rows
+        if row["damage"]
+    ]
+
+
+@pytest.mark.parametrize("slice_bytes", [300, 1000, 1 << 20])
+def test_every_record_is_read_once_across_segments_and_slices(
+    write_log: WriteLog, read_log: ReadLog, slice_bytes: int
+) -> None:
+    store = write_log(some_records(), segment_bytes=1024)
+    assert len(segments_of(store)) > 5
+    rows = read_log(store, slice_bytes=slice_bytes)
+    assert numbers(rows) == list(range(COUNT))
+    assert damaged(rows) == []
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_any_flipped_bit_costs_one_record_and_is_named(
+    write_log: WriteLog, read_log: ReadLog, data: st.DataObject
+) -> None:
+    written = some_records(8)
+    store = write_log(written)
+    hit = data.draw(st.sampled_from(written), label="record")
+    length = codec.encoded_bytes(hit)
+    place = data.draw(st.integers(0, length * 8 - 1), label="bit")
+    flip(segments_of(store)[0], hit.physical_offset + place // 8, place % 8)
+    rows = read_log(store, slice_bytes=data.draw(st.sampled_from([100, 333, 1 << 20]), label="slice"))
+    assert numbers(rows) == [record.queue_offset for record in written if record is not hit]
+    assert damaged(rows) == [(hit.physical_offset, hit.physical_offset + length)]
+
+
+def test_damage_that_starts_where_a_slice_starts_is_named(write_log: WriteLog, read_log: ReadLog) -> None:
+    written = some_records(6)
+    length = codec.encoded_bytes(written[0])
+    store = write_log(written)
+    flip(segments_of(store)[0], 3 * length + 50)
+    rows = read_log(store, slice_bytes=3 * length)
+    assert damaged(rows) == [(3 * length, 4 * length)]
+    assert numbers(rows) == [0, 1, 2, 4, 5]
+
+
+def test_damage_behind_a_full_chunk_is_named(
+    write_log: WriteLog, read_log: ReadLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "RECORDS_PER_CHUNK", 3)
+    written = some_records(7)
+    length = codec.encoded_bytes(written[0])
+    store = write_log(written)
+    flip(segments_of(store)[0], 3 * length)
+    for slice_bytes in (3 * length, 1 << 20):
+        rows = read_log(store, slice_bytes=slice_bytes)
+        assert damaged(rows) == [(3 * length, 4 * length)]
+        assert numbers(rows) == [0, 1, 2, 4, 5, 6]
+
+
+def test_reading_stops_at_the_published_durable_offset(write_log: WriteLog, read_log: ReadLog) -> None:
+    written = some_records(5)
+    store = write_log(written)
+    (store / layout.DURABLE).write_text(f"{written[3].physical_offset:020d}\n")
+    rows = read_log(store)
+    assert numbers(rows) == [0, 1, 2]
+    assert damaged(rows) == []
+
+
+def test_a_torn_tail_of_a_store_without_durable_offset_is_no_damage(
+    write_log: WriteLog, read_log: ReadLog
+) -> None:
+    written = some_records(5)
+    store = write_log(written)
+    (store / layout.DURABLE).unlink()
+    segment = segments_of(store)[0]
+    data = bytearray(segment.read_bytes())
+    torn_at = written[4].physical_offset + 60
+    data[torn_at:] = bytes(len(data) - torn_at)
+    segment.write_bytes(data)
+    rows = read_log(store)
+    assert numbers(rows) == [0, 1, 2, 3]
+    assert damaged(rows) == []
+
+
+def test_a_torn_tail_below_the_durable_offset_is_damage(write_log: WriteLog, read_log: ReadLog) -> None:
+    written = some_records(5)
+    store = write_log(written)
+    segment = segments_of(store)[0]
+    data = bytearray(segment.read_bytes())
+    data[written[4].physical_offset :] = bytes(len(data) - written[4].physical_offset)
+    segment.write_bytes(data)
+    end = written[4].physical_offset + codec.encoded_bytes(written[4])
+    assert damaged(read_log(store)) == [(written[4].physical_offset, end)]
+
+
+def test_a_missing_segment_is_damage(write_log: WriteLog, read_log: ReadLog) -> None:
+    store = write_log(some_records(), segment_bytes=1024)
+    gone = segments_of(store)[2]
+    gone.unlink()
+    rows = read_log(store)
+    assert damaged(rows) == [(2048, 3072)]
+    assert len(numbers(rows)) < COUNT
+
+
+def test_a_copy_of_a_record_inside_a_body_is_not_a_record(write_log: WriteLog, read_log: ReadLog) -> None:
+    inner = codec.encode(Record(topic="t", body=b"inner", queue_offset=99))
+    store = write_log([Record(topic="t", body=inner, queue_offset=number) for number in range(4)])
+    assert numbers(read_log(store, slice_bytes=64)) == [0, 1, 2, 3]
+
+
+def test_without_verification_a_flipped_body_goes_unseen(write_log: WriteLog, read_log: ReadLog) -> None:
+    written = some_records(3)
+    store = write_log(written)
+    flip(segments_of(store)[0], written[1].physical_offset + 100)
+    assert numbers(read_log(store, Wanted(check=Check.NONE))) == [0, 1, 2]
+    assert numbers(read_log(store, Wanted(check=Check.BODY))) == [0, 2]
+    assert numbers(read_log(store, Wanted(check=Check.RECORD))) == [0, 2]
