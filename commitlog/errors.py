@@ -10,7 +10,7 @@
     |-- NotFound                 it is not here
     |   |-- TopicNotFound, MessageNotFound
     |-- RefusedByState           it is here, and what has already happened forbids the request
-    |   |-- TransactionEnded, TimerEnded
+    |   |-- TransactionEnded, TimerEnded, TopicExists
     |-- Busy                     try again later
     |   |-- ResultUnknown
     |-- StoreError               the files on disk are not what they should be
@@ -171,6 +171,11 @@ class RefusedByState(TidewheelError):
 
     code, status, exit_code = "TW-160", "PRECONDITION_FAILED", 4
 
+    def __init__(self, detail: str = "", durable_at: int = 0) -> None:
+        """`durable_at` is the log offset that must be durable before the caller may be told."""
+        super().__init__(detail)
+        self.durable_at = durable_at
+
 
 class TransactionEnded(RefusedByState):
     """The transaction has already ended the other way."""
@@ -182,6 +187,12 @@ class TimerEnded(RefusedByState):
     """The timer has already ended."""
 
     code = "TW-162"
+
+
+class TopicExists(RefusedByState):
+    """The topic exists with other settings."""
+
+    code = "TW-163"
 
 
 class Busy(TidewheelError):

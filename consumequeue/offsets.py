@@ -67,6 +67,11 @@ class Progress:
         lease = self._leases.get(offset)
         return lease if lease is not None and lease.generation == generation else None
 
+    def replace(self, lease: Lease) -> None:
+        """A standing lease on the same message gives way to `lease`; it is the same attempt."""
+        assert lease.queue_offset in self._leases
+        self._leases[lease.queue_offset] = lease
+
     def finish(self, offset: int) -> None:
         """The message is done: acknowledged, filtered out, or moved to the dead letters."""
         self._leases.pop(offset, None)
@@ -82,10 +87,6 @@ class Progress:
         """The lease ended without an acknowledgement: the message will be given out again."""
         del self._leases[offset]
         heapq.heappush(self._returned, offset)
-
-    def leases_of(self, client_id: str) -> list[Lease]:
-        """The leases that the broker renews for this client."""
-        return [lease for lease in self._leases.values() if lease.client_id == client_id]
 
     def _is_done(self, offset: int) -> bool:
         return offset < self.low_offset or offset in self._done

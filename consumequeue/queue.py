@@ -14,6 +14,7 @@ from commitlog.limits import QUEUE_FILE_ENTRIES
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES, Entry
 
+_READ_AHEAD_COUNT: Final = 64
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
@@ -25,6 +26,8 @@ class ConsumeQueue:
         self._folder = f"{CONSUMEQUEUE}/{topic}/{queue_id}"
         self._unwritten = bytearray()
         self._written_count = 0
+        self._read_ahead: list[Entry] = []
+        self._read_ahead_from = 0
 
     @property
     def next_offset(self) -> int:
@@ -38,6 +41,15 @@ class ConsumeQueue:
         for _ in range(queue_offset - self.next_offset):
             self._unwritten += entry.encode(gap)
         self._unwritten += entry.encode(new)
+
+    def entry(self, queue_offset: int) -> Entry:
+        """One entry, of those below `next_offset`; read ahead, since the next is wanted soon."""
+        assert 0 <= queue_offset < self.next_offset
+        ahead = queue_offset - self._read_ahead_from
+        if not 0 <= ahead < len(self._read_ahead):
+            self._read_ahead, self._read_ahead_from = self.get(queue_offset, _READ_AHEAD_COUNT), queue_offset
+            ahead = 0
+        return self._read_ahead[ahead]
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
         """Up to `count` entries from `queue_offset` on, from one file; gaps have `record_bytes` 0."""

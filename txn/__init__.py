@@ -1,1 +1,1 @@
-"""Transactions: a message that is delivered exactly when a database transaction commits."""
+"""Messages that agree with a database transaction: half messages, outcomes, check-backs, user helpers."""

@@ -24,7 +24,7 @@ class Topic:
 
 @dataclass(slots=True, frozen=True)
 class SendReceipt:
-    """A stored message. `queue_offset` counts in the queue that holds it now (timers and halves: their own)."""
+    """A stored message. `queue_offset` counts in the queue that holds it now (timers, halves: their own)."""
 
     message_id: str
     queue_offset: int
@@ -35,17 +35,18 @@ class SendReceipt:
 
 
 class Verdict(Enum):
-    """The truth about a request to cancel a timer."""
+    """The truth about a request to cancel a timer; FORGOTTEN is what ended before the kept history."""
 
     CANCELLED = "CANCELLED"
     TOO_LATE = "TOO_LATE"
     ALREADY = "ALREADY"
     NEVER_SET = "NEVER_SET"
+    FORGOTTEN = "FORGOTTEN"
 
 
 @dataclass(slots=True, frozen=True)
 class TimerVerdict:
-    """A verdict, the message it is about, and when and where the timer ended (log offset; -1 when it did not)."""
+    """A verdict on a message's timer, and when and at which log offset the timer ended (-1: it did not)."""
 
     verdict: Verdict
     message_id: str
@@ -94,7 +95,7 @@ class Wake:
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """A half message has been open too long: ask one of its topic's producers, then report with `check_asked`."""
+    """A half message is open too long: ask one of its topic's producers, then report with `check_asked`."""
 
     transaction_id: str
     message: Message

@@ -1,0 +1,55 @@
+"""The one wheel and what its timers are for.
+
+A timer of the wheel is an integer: the subject shifted left by two bits, plus the purpose.
+
+    purpose  subject
+    TIMER    physical offset of a timer record: a delayed message is due
+    CHECK    physical offset of a half: ask its producer
+    LEASE    generation of a lease: it ends
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from timingwheel.wheel import Wheel
+
+_PURPOSE_BITS: Final = 2
+_PURPOSE_MASK: Final = (1 << _PURPOSE_BITS) - 1
+
+
+class Purpose(IntEnum):
+    """What a timer is for."""
+
+    TIMER = 0
+    CHECK = 1
+    LEASE = 2
+
+
+class Agenda:
+    """Everything that will happen later, from `now_ms` on."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._wheel = Wheel(now_ms)
+
+    def place(self, purpose: Purpose, subject: int, due_ms: int) -> None:
+        """Sets or moves the timer of a subject."""
+        self._wheel.place(subject << _PURPOSE_BITS | purpose, due_ms)
+
+    def cancel(self, purpose: Purpose, subject: int) -> bool:
+        """Forgets the timer of a subject; False if there was none."""
+        return self._wheel.cancel(subject << _PURPOSE_BITS | purpose)
+
+    def pends(self, purpose: Purpose, subject: int) -> bool:
+        """Whether the subject has a timer."""
+        return subject << _PURPOSE_BITS | purpose in self._wheel
+
+    def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
+        """What is due by `now_ms`, in due order, at most `count_max`."""
+        due = self._wheel.advance(now_ms, count_max)
+        return [(Purpose(timer & _PURPOSE_MASK), timer >> _PURPOSE_BITS) for timer in due]
+
+    def next_due_ms(self) -> int | None:
+        """When to call `advance` next; None if nothing pends."""
+        return self._wheel.next_due_ms()

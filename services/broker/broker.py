@@ -1,0 +1,256 @@
+"""The broker's core: every verb of the product over one log, one wheel and their tables.
+
+The state is a fold over the log. A verb decides and appends a record; when that record's flush is durable
+it becomes visible (queued, armed, or open to be ended). After a restart the same records, read in order,
+lead to the same state. Calls run to completion and are not for several threads; time comes as an argument,
+effects go out as values (`services.broker.values`), and the shell does what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from commitlog import layout, limits, properties
+from commitlog.disk import Disk
+from commitlog.errors import TopicNotFound
+from commitlog.flush import Flush
+from commitlog.log import CommitLog
+from commitlog.message import Message, MessageType
+from commitlog.record import TYPE_COMMIT, Record
+from commitlog.recovery import Damage, Found, LogScan
+from services.broker.agenda import Agenda, Purpose
+from services.broker.groups import ACK_TOPIC, Groups
+from services.broker.leases import Leases
+from services.broker.receiving import Receiving
+from services.broker.sending import Sending
+from services.broker.settings import BrokerSettings
+from services.broker.statistics import Gauges, Statistics
+from services.broker.store import Store
+from services.broker.timers import TIMER_TOPIC, VERB_TOPIC, Timers
+from services.broker.topics import TOPIC_TOPIC, Topics, is_system
+from services.broker.transactions import Transactions
+from services.broker.values import (
+    Delivery,
+    Effect,
+    EndReceipt,
+    Resolution,
+    SendReceipt,
+    TimerVerdict,
+    Topic,
+    Wake,
+)
+from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
+
+
+class Broker:
+    """A broker over an open store; make it with `Broker.open`."""
+
+    def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
+        self.statistics = Statistics()
+        self.damaged: list[Damage] = []
+        self._log = log
+        self._agenda = Agenda(now_ms)
+        self._store = Store(disk, log, settings.store_host)
+        self._topics = Topics(self._store, settings)
+        self._timers = Timers(self._store, self._agenda, settings, self.statistics)
+        self._transactions = Transactions(self._store, self._agenda, settings, self.statistics)
+        self._sending = Sending(self._store, self._topics, settings, self.statistics)
+        self._groups = Groups(self._store)
+        leases = Leases(self._agenda, now_ms)
+        self._receiving = Receiving(
+            self._store, self._topics, self._groups, leases, settings, self.statistics
+        )
+        self._recoverers: dict[str, Callable[[Record], None]] = {
+            TOPIC_TOPIC: self._topics.recovered,
+            OUTCOME_TOPIC: self._transactions.recovered_outcome,
+            CHECK_TOPIC: self._transactions.recovered_check,
+            VERB_TOPIC: self._timers.recovered_verb,
+            ACK_TOPIC: self._groups.recovered_acks,
+        }
+        self._publishers: dict[str, Callable[[Record], None]] = {
+            HALF_TOPIC: self._transactions.stored,
+            TIMER_TOPIC: self._timers.armed,
+        }
+
+    @classmethod
+    def open(
+        cls, disk: Disk, settings: BrokerSettings, now_ms: int, trusted_offset: int | None = None
+    ) -> Broker:
+        """Recovers the store on `disk`; raises a `StoreError` if it cannot be opened.
+
+        After a failed flush nothing behind the last durable offset is trusted: give it as `trusted_offset`.
+        """
+        layout.check_format(disk)
+        scan = LogScan(disk, settings.segment_bytes, trusted_offset)
+        log = CommitLog(disk, scan.segment_bytes, scan.first_offset, scan.end_offset)
+        broker = cls(disk, log, settings, now_ms)
+        for found in scan:
+            broker._replay(found)
+        scan.cut()
+        log.end_offset = log.durable_offset = scan.end_offset
+        broker._store.dispatch.write()
+        broker.damaged = scan.damaged
+        return broker
+
+    @property
+    def durable_offset(self) -> int:
+        """The log is on disk up to here."""
+        return self._log.durable_offset
+
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        return self._topics.all()
+
+    def topic(self, name: str) -> Topic:
+        """One topic; raises `TopicNotFound`."""
+        return self._topics.get(name)
+
+    def create_topic(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
+        """Creates a topic; raises `IllegalTopic`, or `TopicExists` if it exists with other settings."""
+        return self._topics.create(name, message_type, queue_count, now_ms)
+
+    def route(self, name: str, now_ms: int) -> Topic:
+        """The topic, created on first use if the settings allow that; else raises `TopicNotFound`."""
+        return self._topics.route(name, now_ms)
+
+    def send(self, message: Message, now_ms: int) -> SendReceipt:
+        """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
+        return self._sending.send(message, now_ms)
+
+    def recall(self, topic: str, recall_handle: str, now_ms: int) -> TimerVerdict:
+        """Cancels a delayed message, or says why it cannot be."""
+        return self._timers.recall(topic, recall_handle, now_ms)
+
+    def end_transaction(
+        self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
+    ) -> EndReceipt:
+        """Ends a transaction; the first end wins."""
+        return self._transactions.end(topic, transaction_id, message_id, resolution, now_ms)
+
+    def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
+        """The answer to a `CheckBack`: whether a producer could be asked."""
+        self._transactions.check_asked(transaction_id, asked, now_ms)
+
+    def receive(
+        self,
+        group: str,
+        topic: str,
+        tag_expression: str,
+        batch_size: int,
+        invisible_ms: int,
+        client_id: str,
+        auto_renew: bool,
+        now_ms: int,
+    ) -> list[Delivery]:
+        """Leases up to `batch_size` messages of a topic to a client of a group."""
+        return self._receiving.receive(
+            group, topic, tag_expression, batch_size, invisible_ms, client_id, auto_renew, now_ms
+        )
+
+    def ack(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
+        """Acknowledges a leased message; returns what must be durable before the consumer is told."""
+        self._store.last_store_ms = max(self._store.last_store_ms, now_ms)
+        return self._receiving.ack(group, topic, receipt_handle)
+
+    def change_invisible(
+        self, group: str, topic: str, receipt_handle: str, invisible_ms: int, now_ms: int
+    ) -> str:
+        """Ends a lease `invisible_ms` from now; returns its new handle."""
+        return self._receiving.change_invisible(group, topic, receipt_handle, invisible_ms, now_ms)
+
+    def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
+        """Moves a leased message to the group's dead letters; returns what must be durable first."""
+        return self._receiving.forward_to_dead_letter(group, topic, receipt_handle, now_ms)
+
+    def client_alive(self, client_id: str, now_ms: int) -> None:
+        """A client was heard from: the leases kept for it go on."""
+        self._receiving.client_alive(client_id, now_ms)
+
+    def client_gone(self, client_id: str, now_ms: int) -> None:
+        """A client has left: the leases kept for it end with the next tick."""
+        self._receiving.client_gone(client_id, now_ms)
+
+    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
+        """Looks at messages without leasing them."""
+        self._check_queue(topic, queue_id)
+        return self._receiving.read(topic, queue_id, queue_offset, count)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(first, next) queue offset of a queue."""
+        self._check_queue(topic, queue_id)
+        return 0, self._store.dispatch.queue(topic, queue_id).next_offset
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Does what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so."""
+        woken: dict[str, None] = {}
+        checks: list[Effect] = []
+        for purpose, subject in self._agenda.advance(now_ms, limits.DELIVERIES_PER_TICK_MAX):
+            if purpose is Purpose.TIMER:
+                self._timers.deliver(subject, now_ms)
+            elif purpose is Purpose.LEASE:
+                woken[self._receiving.expire(subject)] = None
+            elif check := self._transactions.check(subject, now_ms):
+                checks.append(check)
+        self._timers.forget(now_ms)
+        self._sending.forget(now_ms)
+        return [*map(Wake, woken), *checks]
+
+    def next_due_ms(self) -> int | None:
+        """When to tick next; None if nothing is pending."""
+        return self._agenda.next_due_ms()
+
+    def take_flush(self) -> Flush | None:
+        """What to write now; None if there is nothing, or a flush is under way."""
+        self._groups.write_acks()
+        return self._log.take_flush()
+
+    def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
+        """A flush is durable: its records become visible. Returns whom to wake."""
+        woken = {topic: None for found in self._store.flushed(flush) if (topic := self._publish(found))}
+        self._store.dispatch.write()
+        self.statistics.flushes += 1
+        return [Wake(topic) for topic in woken]
+
+    def gauges(self) -> Gauges:
+        """What is so at this moment, for metrics."""
+        open_halves = self._transactions.outcomes.open
+        return Gauges(
+            pending_timers=self._timers.pending_count,
+            open_halves=len(open_halves),
+            oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
+            in_flight=self._groups.in_flight(),
+            lag=self._groups.lag(),
+            topic_count=len(self._topics.all()),
+            log_first_offset=self._log.first_offset,
+            log_end_offset=self._log.end_offset,
+            durable_offset=self._log.durable_offset,
+        )
+
+    def _publish(self, found: Found) -> str:
+        """Makes a durable record visible; returns the topic that has something new to receive, if any."""
+        record = found.record
+        if not self._store.dispatch.dispatch(record, found.record_bytes):
+            return ""
+        publish = self._publishers.get(record.topic)
+        if publish is not None:
+            publish(record)
+        return "" if is_system(record.topic) else record.topic
+
+    def _replay(self, found: Found) -> None:
+        record = found.record
+        self._store.recovered(found)
+        if record.type == TYPE_COMMIT:
+            self._transactions.recovered_commit(record)
+        recover = self._recoverers.get(record.topic)
+        if recover is not None:
+            recover(record)
+        elif properties.value_of(record.properties, properties.TIMER_OFFSET):
+            self._timers.recovered_delivery(record)
+        self._publish(found)
+        if record.topic in self._publishers and record.type != TYPE_COMMIT:
+            self._sending.recovered(record)
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        queue_count = self._topics.get(topic).queue_count
+        if not 0 <= queue_id < queue_count:
+            raise TopicNotFound(f"{topic!r} has queues 0 to {queue_count - 1}, there is no {queue_id}.")

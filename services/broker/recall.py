@@ -1,0 +1,45 @@
+"""The recall handle of a delayed message: base64url of `v1 topic broker due_ms message_id`.
+
+(RocketMQ `RecallMessageHandle.HandleV1`.)
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final, NamedTuple
+
+from commitlog.errors import InvalidRecallHandle
+
+_VERSION: Final = "v1"
+_FIELD_COUNT: Final = 5
+
+
+class Recall(NamedTuple):
+    """Which delayed message a handle is about."""
+
+    topic: str
+    due_ms: int
+    message_id: str
+
+
+def encode(recall: Recall, broker_name: str) -> str:
+    """The handle for a delayed message."""
+    fields = (_VERSION, recall.topic, broker_name, str(recall.due_ms), recall.message_id)
+    return base64.urlsafe_b64encode(" ".join(fields).encode()).decode()
+
+
+def decode(handle: str) -> Recall:
+    """What a handle is about; raises `InvalidRecallHandle` for anything that is none."""
+    try:
+        fields = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode().split(" ", 4)
+    except (binascii.Error, UnicodeError, ValueError):
+        fields = []
+    if (
+        len(fields) != _FIELD_COUNT
+        or fields[0] != _VERSION
+        or not fields[3].isascii()
+        or not fields[3].isdigit()
+    ):
+        raise InvalidRecallHandle("Use the recall handle of the delayed message's own send receipt.")
+    return Recall(topic=fields[1], due_ms=int(fields[3]), message_id=fields[4])

@@ -1,0 +1,116 @@
+"""A message comes in: checked, given a queue, and stored as what its attributes make it.
+
+A delayed message or half whose topic and message id were stored within `dedupe_ms` stores nothing and gets
+the first receipt, so that a client's own retry does not make two timers or two transactions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from commitlog import properties
+from commitlog.message import Message, MessageType
+from commitlog.record import COMPRESSED, Record
+from consumequeue.entry import tags_code
+from services.broker import recall
+from services.broker.recall import Recall
+from services.broker.settings import BrokerSettings
+from services.broker.statistics import Statistics
+from services.broker.store import Store
+from services.broker.timers import TIMER_TOPIC, timer_record
+from services.broker.topics import Topics
+from services.broker.validation import check_message
+from services.broker.values import SendReceipt, Topic
+from txn import half
+
+
+class Sending:
+    """The way in."""
+
+    def __init__(
+        self, store: Store, topics: Topics, settings: BrokerSettings, statistics: Statistics
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._settings = settings
+        self._statistics = statistics
+        self._turns: Counter[str] = Counter()
+        self._receipts: dict[tuple[str, str], tuple[int, SendReceipt]] = {}
+
+    def send(self, message: Message, now_ms: int) -> SendReceipt:
+        """Stores a message; raises a `ClientMistake` or `TopicNotFound` and stores nothing otherwise."""
+        topic = self._topics.route(message.topic, now_ms)
+        check_message(message, topic, self._settings.delay_ms_max, now_ms)
+        known = self._receipts.get((message.topic, message.message_id))
+        if known is not None and known[0] > now_ms - self._settings.dedupe_ms:
+            return known[1]
+        record = _RECORDS[message.message_type](message, self._queue_for(message, topic))
+        durable_at = self._store.append(record, now_ms)
+        self._statistics.messages_in[message.topic] += 1
+        self._statistics.bytes_in[message.topic] += len(message.body)
+        return self._remember(record, message.message_id, durable_at)
+
+    def recovered(self, record: Record) -> None:
+        """Takes over a half or timer that was sent before a restart."""
+        self._remember(record, properties.value_of(record.properties, properties.MESSAGE_ID), 0)
+
+    def forget(self, now_ms: int) -> None:
+        """Drops the receipts that are too old to be asked for."""
+        while self._receipts:
+            name, (stored_ms, _) = next(iter(self._receipts.items()))
+            if stored_ms > now_ms - self._settings.dedupe_ms:
+                return
+            del self._receipts[name]
+
+    def _queue_for(self, message: Message, topic: Topic) -> int:
+        if message.message_group:
+            return tags_code(message.message_group) % topic.queue_count
+        self._turns[topic.name] += 1
+        return self._turns[topic.name] % topic.queue_count
+
+    def _remember(self, record: Record, message_id: str, durable_at: int) -> SendReceipt:
+        if record.topic not in (half.HALF_TOPIC, TIMER_TOPIC):
+            return SendReceipt(message_id, record.queue_offset, record.physical_offset, "", "", durable_at)
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+        receipt = SendReceipt(
+            message_id=message_id,
+            queue_offset=record.queue_offset,
+            physical_offset=record.physical_offset,
+            transaction_id=_transaction_id(record, message_id),
+            recall_handle=self._recall_handle(record, topic, message_id),
+            durable_at=durable_at,
+        )
+        self._receipts[(topic, message_id)] = (record.store_ms, receipt)
+        return receipt
+
+    def _recall_handle(self, record: Record, topic: str, message_id: str) -> str:
+        due_ms = properties.value_of(record.properties, properties.DUE_MS)
+        if not due_ms:
+            return ""
+        return recall.encode(Recall(topic, int(due_ms), message_id), self._settings.broker_name)
+
+
+def _transaction_id(record: Record, message_id: str) -> str:
+    return half.transaction_id(record.physical_offset, message_id) if record.topic == half.HALF_TOPIC else ""
+
+
+def _message_record(message: Message, queue_id: int) -> Record:
+    return Record(
+        topic=message.topic,
+        queue_id=queue_id,
+        body=message.body,
+        properties=properties.encode(properties.of_message(message)),
+        sys_flag=COMPRESSED if message.gzip else 0,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+    )
+
+
+_RECORDS: Final[dict[MessageType, Callable[[Message, int], Record]]] = {
+    MessageType.NORMAL: _message_record,
+    MessageType.FIFO: _message_record,
+    MessageType.DELAY: timer_record,
+    MessageType.TRANSACTION: half.half_record,
+}

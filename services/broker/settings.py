@@ -1,0 +1,30 @@
+"""What an operator may choose about a broker's core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from commitlog import limits
+from commitlog.message import Host
+from txn.checkback import CheckBackPolicy
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class BrokerSettings:
+    """The core's settings; times in milliseconds, sizes in bytes.
+
+    `segment_bytes` holds for a new store; an existing one keeps the size it has.
+    """
+
+    broker_name: str = "tidewheel"
+    store_host: Host = ("127.0.0.1", 8081)
+    segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
+    auto_create_topics: bool = True
+    queue_count: int = limits.QUEUE_COUNT_DEFAULT
+    invisible_ms_min: int = limits.INVISIBLE_MS_MIN
+    auto_renew_lease_ms: int = limits.AUTO_RENEW_LEASE_MS
+    attempts_max: int = limits.ATTEMPTS_MAX
+    delay_ms_max: int = limits.DELAY_MS_MAX
+    dedupe_ms: int = limits.DEDUPE_MS
+    timer_history_ms: int = limits.TIMER_HISTORY_MS
+    check_back: CheckBackPolicy = field(default_factory=CheckBackPolicy)

@@ -1,0 +1,69 @@
+"""What the core counts while it works; the fronts only read it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
+
+
+@dataclass(slots=True)
+class Lateness:
+    """How late delayed messages were stored for delivery: a histogram over `LATENESS_BOUNDS_MS`.
+
+    `counts` has one bucket more than there are bounds, for everything above the last.
+    """
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_BOUNDS_MS) + 1))
+    sum_ms: int = 0
+    max_ms: int = 0
+    early_count: int = 0
+
+    def add(self, lateness_ms: int) -> None:
+        """Counts one delivery."""
+        self.counts[bisect_left(LATENESS_BOUNDS_MS, lateness_ms)] += 1
+        self.sum_ms += lateness_ms
+        self.max_ms = max(self.max_ms, lateness_ms)
+        self.early_count += lateness_ms < 0
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counters since start; topics and groups are the only labels."""
+
+    messages_in: Counter[str] = field(default_factory=Counter)
+    bytes_in: Counter[str] = field(default_factory=Counter)
+    messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dead_letters: Counter[tuple[str, str]] = field(default_factory=Counter)
+    commits: Counter[str] = field(default_factory=Counter)
+    rollbacks: Counter[str] = field(default_factory=Counter)
+    expired: Counter[str] = field(default_factory=Counter)
+    checks_asked: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    lateness: dict[str, Lateness] = field(default_factory=dict)
+    unreadable_records: int = 0
+    flushes: int = 0
+
+    def late(self, topic: str, lateness_ms: int) -> None:
+        """Counts one delayed delivery."""
+        self.lateness.setdefault(topic, Lateness()).add(lateness_ms)
+
+
+@dataclass(slots=True, frozen=True)
+class Gauges:
+    """What is so at this moment."""
+
+    pending_timers: int
+    open_halves: int
+    oldest_half_ms: int | None
+    in_flight: dict[tuple[str, str], int]
+    lag: dict[tuple[str, str], int]
+    topic_count: int
+    log_first_offset: int
+    log_end_offset: int
+    durable_offset: int

@@ -1,0 +1,64 @@
+"""Log and queues as one: appending gives a record its places, a flush makes it visible.
+
+A record gets its queue offset and store time when it is appended, and reaches its queue when it is durable.
+Store times never go back, even if the clock does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from commitlog.disk import Disk
+from commitlog.flush import Flush
+from commitlog.log import CommitLog
+from commitlog.message import Host
+from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.recovery import Found
+from consumequeue.dispatch import Dispatch
+
+
+class Store:
+    """The records of one broker."""
+
+    def __init__(self, disk: Disk, log: CommitLog, host: Host) -> None:
+        self.log = log
+        self.dispatch = Dispatch(disk)
+        self.last_store_ms = 0
+        self._host = host
+        self._next_offsets: dict[tuple[str, int], int] = {}
+        self._appended: deque[Found] = deque()
+
+    def append(self, new: Record, now_ms: int) -> int:
+        """Appends a record; returns the log offset that must be durable before anyone is told of it."""
+        self.last_store_ms = max(self.last_store_ms, now_ms)
+        new.store_ms = self.last_store_ms
+        new.store_host = self._host
+        new.queue_offset = 0 if new.type == TYPE_SYSTEM else self._next_offset(new)
+        self.log.append(new)
+        self._appended.append(Found(new, self.log.end_offset - new.physical_offset))
+        return self.log.end_offset
+
+    def recovered(self, found: Found) -> None:
+        """Takes over a record that the log already holds."""
+        record = found.record
+        self.last_store_ms = max(self.last_store_ms, record.store_ms)
+        if record.type != TYPE_SYSTEM:
+            self.used(record.topic, record.queue_id, record.queue_offset)
+
+    def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """The queue offset was given to a record, which damage may have taken: it is not given again."""
+        key = (topic, queue_id)
+        self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
+
+    def flushed(self, flush: Flush) -> Iterator[Found]:
+        """Moves the durable offset; gives out the records that are durable now, in log order."""
+        self.log.flushed(flush)
+        while self._appended and self._appended[0].record.physical_offset < flush.end_offset:
+            yield self._appended.popleft()
+
+    def _next_offset(self, new: Record) -> int:
+        key = (new.topic, new.queue_id)
+        offset = self._next_offsets.get(key, 0)
+        self._next_offsets[key] = offset + 1
+        return offset

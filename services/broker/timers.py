@@ -1,0 +1,194 @@
+"""Delayed messages: stored as timer records, delivered when due, recalled before that.
+
+A timer record lies in RocketMQ's timer topic with its due time and real topic; the log is the truth, the
+wheel only knows when. Delivery appends the message to its real queue with `TW_TIMER_OFFSET` naming the
+timer record, and a cancel appends a verb record naming it, so that after a restart nothing is delivered
+twice or in spite of its recall. A timer ends once, at the moment that record is appended; whoever is told
+waits until it is durable. Ends are remembered for `timer_history_ms`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from commitlog import properties
+from commitlog.errors import InvalidRecallHandle, StoreDamaged
+from commitlog.message import Message
+from commitlog.record import COMPRESSED, TYPE_SYSTEM, Record
+from services.broker import recall
+from services.broker.agenda import Agenda, Purpose
+from services.broker.recall import Recall
+from services.broker.settings import BrokerSettings
+from services.broker.statistics import Statistics
+from services.broker.store import Store
+from services.broker.values import TimerVerdict, Verdict
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+VERB_TOPIC: Final = "TW_SYS_VERB"
+CANCEL: Final = "CANCEL"
+_DELIVERED_DROPS: Final = (properties.REAL_TOPIC, properties.REAL_QUEUE_ID)
+
+
+class End(Enum):
+    """How a timer ended."""
+
+    DELIVERED = "DELIVERED"
+    CANCELLED = "CANCELLED"
+
+
+class TimerEnd(NamedTuple):
+    """How and when a timer ended, where the record of it begins, and the log offset behind that record."""
+
+    end: End
+    ended_ms: int
+    ended_offset: int
+    durable_at: int
+
+
+class Timers:
+    """The delayed messages of a broker."""
+
+    def __init__(
+        self, store: Store, agenda: Agenda, settings: BrokerSettings, statistics: Statistics
+    ) -> None:
+        self._store = store
+        self._agenda = agenda
+        self._settings = settings
+        self._statistics = statistics
+        self._offsets: dict[tuple[str, str], int] = {}
+        self._ended: dict[int, TimerEnd] = {}
+        self._names: dict[int, tuple[str, str]] = {}
+
+    @property
+    def pending_count(self) -> int:
+        """How many delayed messages wait."""
+        return len(self._names) - len(self._ended)
+
+    def armed(self, record: Record) -> None:
+        """A timer record is durable: its message will be delivered when due."""
+        timer_offset = record.physical_offset
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+        name = (topic, properties.value_of(record.properties, properties.MESSAGE_ID))
+        self._offsets[name] = timer_offset
+        self._names[timer_offset] = name
+        due_ms = int(properties.value_of(record.properties, properties.DUE_MS))
+        self._agenda.place(Purpose.TIMER, timer_offset, due_ms)
+
+    def deliver(self, timer_offset: int, now_ms: int) -> None:
+        """A timer is due: its message goes to its real queue."""
+        try:
+            timer = self._store.log.read(timer_offset)
+        except StoreDamaged:
+            self._statistics.unreadable_records += 1
+            return
+        message = delivered_record(timer)
+        durable_at = self._store.append(message, now_ms)
+        self._end(
+            timer_offset, TimerEnd(End.DELIVERED, message.store_ms, message.physical_offset, durable_at)
+        )
+        due_ms = int(properties.value_of(timer.properties, properties.DUE_MS))
+        self._statistics.late(message.topic, message.store_ms - max(due_ms, timer.store_ms))
+
+    def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
+        """Cancels the message of a handle if it is still pending; says what became of it if not."""
+        wanted = recall.decode(handle)
+        if wanted.topic != topic:
+            raise InvalidRecallHandle(f"It is for topic {wanted.topic!r}, not {topic!r}.")
+        verdict = self._verdict(wanted, now_ms)
+        self._statistics.verdicts[verdict.verdict.value] += 1
+        return verdict
+
+    def recovered_verb(self, record: Record) -> None:
+        """Takes over a cancel from its record."""
+        self._recovered_end(record, End.CANCELLED)
+
+    def recovered_delivery(self, record: Record) -> None:
+        """Takes over a delivery from its record."""
+        self._recovered_end(record, End.DELIVERED)
+
+    def forget(self, now_ms: int) -> None:
+        """Drops the ends that are older than the kept history."""
+        while self._ended:
+            timer_offset, ended = next(iter(self._ended.items()))
+            if ended.ended_ms > now_ms - self._settings.timer_history_ms:
+                return
+            del self._ended[timer_offset]
+            name = self._names.pop(timer_offset)
+            if self._offsets.get(name) == timer_offset:
+                del self._offsets[name]
+
+    def _verdict(self, wanted: Recall, now_ms: int) -> TimerVerdict:
+        timer_offset = self._offsets.get((wanted.topic, wanted.message_id))
+        if timer_offset is None:
+            kept_from_ms = now_ms - self._settings.timer_history_ms
+            unknown = Verdict.FORGOTTEN if wanted.due_ms < kept_from_ms else Verdict.NEVER_SET
+            return TimerVerdict(unknown, wanted.message_id, 0, -1, 0)
+        ended = self._ended.get(timer_offset)
+        verdict = _VERDICTS[ended.end] if ended else Verdict.CANCELLED
+        ended = ended or self._cancel(timer_offset, wanted, now_ms)
+        return TimerVerdict(verdict, wanted.message_id, ended.ended_ms, ended.ended_offset, ended.durable_at)
+
+    def _cancel(self, timer_offset: int, wanted: Recall, now_ms: int) -> TimerEnd:
+        record = cancel_record(timer_offset, wanted)
+        durable_at = self._store.append(record, now_ms)
+        ended = TimerEnd(End.CANCELLED, record.store_ms, record.physical_offset, durable_at)
+        self._end(timer_offset, ended)
+        return ended
+
+    def _recovered_end(self, record: Record, end: End) -> None:
+        timer_offset = int(properties.value_of(record.properties, properties.TIMER_OFFSET))
+        if timer_offset in self._names:
+            self._end(timer_offset, TimerEnd(end, record.store_ms, record.physical_offset, 0))
+
+    def _end(self, timer_offset: int, ended: TimerEnd) -> None:
+        assert timer_offset not in self._ended, f"timer {timer_offset} ended twice"
+        self._agenda.cancel(Purpose.TIMER, timer_offset)
+        self._ended[timer_offset] = ended
+
+
+_VERDICTS: Final = {End.DELIVERED: Verdict.TOO_LATE, End.CANCELLED: Verdict.ALREADY}
+
+
+def timer_record(message: Message, queue_id: int) -> Record:
+    """The timer record of a delayed message, whose real queue will be `queue_id`."""
+    assert message.delivery_ms is not None
+    marks = {
+        properties.DUE_MS: str(message.delivery_ms),
+        properties.REAL_TOPIC: message.topic,
+        properties.REAL_QUEUE_ID: str(queue_id),
+    }
+    return Record(
+        topic=TIMER_TOPIC,
+        body=message.body,
+        properties=properties.encode(properties.of_message(message) | marks),
+        sys_flag=COMPRESSED if message.gzip else 0,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+    )
+
+
+def delivered_record(timer: Record) -> Record:
+    """The message of a timer record for its real queue, naming the timer."""
+    stored = properties.decode(timer.properties)
+    kept = {name: value for name, value in stored.items() if name not in _DELIVERED_DROPS}
+    return Record(
+        topic=stored[properties.REAL_TOPIC],
+        queue_id=int(stored[properties.REAL_QUEUE_ID]),
+        body=timer.body,
+        properties=properties.encode(kept | {properties.TIMER_OFFSET: str(timer.physical_offset)}),
+        sys_flag=timer.sys_flag & COMPRESSED,
+        born_ms=timer.born_ms,
+        born_host=timer.born_host,
+    )
+
+
+def cancel_record(timer_offset: int, wanted: Recall) -> Record:
+    """The record that a timer was cancelled."""
+    marks = {
+        properties.VERB: CANCEL,
+        properties.TIMER_OFFSET: str(timer_offset),
+        properties.MESSAGE_ID: wanted.message_id,
+        properties.REAL_TOPIC: wanted.topic,
+    }
+    return Record(topic=VERB_TOPIC, body=b"", properties=properties.encode(marks), sys_flag=TYPE_SYSTEM)

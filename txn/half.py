@@ -1,0 +1,133 @@
+"""The half message and what becomes of it, as records.
+
+A half is the user's message under RocketMQ's half topic, queue 0, with its real topic and queue as
+properties; nobody receives it. The commit is one record: the message under its real topic with transaction
+type commit and `half_offset` naming the half (or, for a half with a delivery time, the timer record in the
+same form). That record is the outcome, so no crash can part the two. Rollback and expiry have an outcome
+record of their own, and a check-back only a counter.
+
+The transaction id names the half's place in the log and proves that we wrote it:
+
+    16 hex digits  physical offset of the half
+     8 hex digits  CRC-32 of its message id
+
+so that no table is needed to find a half.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import Final
+
+from commitlog import properties
+from commitlog.errors import InvalidTransactionId
+from commitlog.message import Message
+from commitlog.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record
+from txn.states import State
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OUTCOME_TOPIC: Final = "TW_SYS_OUTCOME"
+CHECK_TOPIC: Final = "TW_SYS_CHECK"
+
+_OFFSET_DIGITS: Final = 16
+_ID_DIGITS: Final = 24
+_OUTCOME_NAMES: Final = {State.ROLLED_BACK: "ROLLBACK", State.EXPIRED: "EXPIRED"}
+_OUTCOMES_BY_NAME: Final = {name: state for state, name in _OUTCOME_NAMES.items()}
+
+
+def transaction_id(physical_offset: int, message_id: str) -> str:
+    """The id of the transaction whose half lies at `physical_offset`."""
+    return f"{physical_offset:016X}{zlib.crc32(message_id.encode()):08X}"
+
+
+def half_offset(transaction: str, message_id: str) -> int:
+    """Where the half of a transaction lies; raises `InvalidTransactionId` for ids that we did not write."""
+    try:
+        offset = int(transaction[:_OFFSET_DIGITS], 16)
+    except ValueError:
+        offset = -1
+    if offset < 0 or len(transaction) != _ID_DIGITS or transaction != transaction_id(offset, message_id):
+        raise InvalidTransactionId(
+            f"{transaction!r} with message id {message_id!r} was not given out by this store. "
+            "End a transaction with the two ids of its own send receipt."
+        )
+    return offset
+
+
+def half_record(message: Message, queue_id: int) -> Record:
+    """The half of `message`, whose real queue will be `queue_id`."""
+    marks = {
+        properties.REAL_TOPIC: message.topic,
+        properties.REAL_QUEUE_ID: str(queue_id),
+        properties.TRANSACTIONAL: "true",
+        properties.PRODUCER_GROUP: message.topic,
+        properties.TRANSACTION_ID: message.message_id,
+        properties.DUE_MS: "" if message.delivery_ms is None else str(message.delivery_ms),
+        properties.CHECK_IMMUNITY_SECONDS: _whole_seconds(message.check_immunity_ms),
+    }
+    return Record(
+        topic=HALF_TOPIC,
+        body=message.body,
+        properties=properties.encode(properties.of_message(message) | marks),
+        sys_flag=COMPRESSED if message.gzip else 0,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+    )
+
+
+def committed_record(half: Record) -> Record:
+    """The commit of a half: its message for its real queue."""
+    stored = properties.decode(half.properties)
+    topic = stored.pop(properties.REAL_TOPIC)
+    queue_id = int(stored.pop(properties.REAL_QUEUE_ID))
+    return _commit(half, topic, queue_id, stored)
+
+
+def committed_timer_record(half: Record, timer_topic: str) -> Record:
+    """The commit of a half that has a delivery time: its timer record."""
+    return _commit(half, timer_topic, 0, properties.decode(half.properties))
+
+
+def outcome_record(half: Record, state: State) -> Record:
+    """The end of a half without a message."""
+    stored = properties.decode(half.properties)
+    kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
+    return Record(
+        topic=OUTCOME_TOPIC,
+        body=b"",
+        properties=properties.encode(kept | {properties.OUTCOME: _OUTCOME_NAMES[state]}),
+        sys_flag=TYPE_SYSTEM,
+        half_offset=half.physical_offset,
+    )
+
+
+def outcome_of(record: Record) -> State:
+    """The state that a record of `OUTCOME_TOPIC` leads to."""
+    return _OUTCOMES_BY_NAME[properties.value_of(record.properties, properties.OUTCOME)]
+
+
+def check_record(half: int, check_count: int) -> Record:
+    """The counter of a half's check-backs so far."""
+    return Record(
+        topic=CHECK_TOPIC, body=b"", sys_flag=TYPE_SYSTEM, half_offset=half, reconsume_times=check_count
+    )
+
+
+_KEPT_BY_OUTCOMES: Final = (properties.MESSAGE_ID, properties.KEYS, properties.REAL_TOPIC)
+
+
+def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> Record:
+    return replace(
+        half,
+        topic=topic,
+        queue_id=queue_id,
+        properties=properties.encode(stored),
+        sys_flag=(half.sys_flag & COMPRESSED) | TYPE_COMMIT,
+        half_offset=half.physical_offset,
+    )
+
+
+def _whole_seconds(duration_ms: int | None) -> str:
+    """Rounded up: RocketMQ's property counts seconds, and a check must not come early."""
+    return "" if duration_ms is None else str(-(-duration_ms // 1000))
