@@ -1,0 +1,105 @@
+"""Carts in Redis: what a customer has put in, minus what the customer's orders have taken out.
+
+    cart:<customer_id>         hash  sku -> quantity
+    cart-ledger:<customer_id>  hash  add:<add_id>     -> {"sku", "quantity", "at_ms"}
+                                     order:<order_id> -> {"removed": {sku: quantity}, "at_ms"}
+
+The idea: a cart and its ledger change together, in one Lua script (`cart_add.lua`, `cart_clear.lua`), which
+Redis runs alone. The ledger remembers which additions and which orders have had their effect, so a repeated
+request or message has none: a customer who adds an article again after ordering it keeps it, however often
+the order's message comes.
+
+Invariant (the audit checks it): quantity in the cart = sum of additions - sum of removals, for every article.
+
+Cost: one round trip and one small hash field per added line and per order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from commitlog.errors import ClientMistake, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from services.shop.clock import Clock
+
+ROOM = Path(__file__).parent
+QUANTITY_MAX = 2**53
+"""Lua counts in doubles; beyond this they are no longer exact."""
+
+
+@dataclass(slots=True, frozen=True)
+class Addition:
+    """A line on its way into a cart; the id makes it count once."""
+
+    add_id: str
+    sku: str
+    quantity: int
+
+
+class Carts:
+    """The verbs of the cart service over one Redis database."""
+
+    def __init__(self, redis: Redis, clock_ms: Clock) -> None:
+        self._redis = redis
+        self._clock_ms = clock_ms
+        self._add = redis.register_script((ROOM / "cart_add.lua").read_text())
+        self._clear = redis.register_script((ROOM / "cart_clear.lua").read_text())
+
+    def add(self, customer_id: str, additions: Iterable[Addition]) -> dict[str, int]:
+        """Put lines into a customer's cart and return the cart as sku -> quantity.
+
+        Raises:
+            ClientMistake: when a line lacks its id or SKU or does not add at least one.
+        """
+        arguments: list[str | int] = [self._clock_ms()]
+        for addition in additions:
+            refuse_impossible(customer_id, addition)
+            arguments += [addition.add_id, addition.sku, addition.quantity]
+        flat = self._add(keys=keys_of(customer_id), args=arguments)
+        return {flat[at]: int(flat[at + 1]) for at in range(0, len(flat), 2)}
+
+    def get(self, customer_id: str) -> dict[str, int]:
+        """A customer's cart as sku -> quantity; empty for an unknown customer."""
+        found = self._redis.hgetall(keys_of(customer_id)[0])
+        return {str(sku): int(quantity) for sku, quantity in found.items()}
+
+    def clear(self, customer_id: str, order_id: str, lines: Iterable[tuple[str, int]]) -> bool:
+        """Take an order's (sku, quantity) lines out of a cart; False when that was done before."""
+        flat = [value for line in lines for value in line]
+        return bool(self._clear(keys=keys_of(customer_id), args=[self._clock_ms(), order_id, *flat]))
+
+
+def keys_of(customer_id: str) -> list[str]:
+    """The keys of a customer's cart and ledger."""
+    return [f"cart:{customer_id}", f"cart-ledger:{customer_id}"]
+
+
+def refuse_impossible(customer_id: str, addition: Addition) -> None:
+    """Refuse a line that could not be counted."""
+    named = customer_id and addition.add_id and addition.sku
+    if not (named and 0 < addition.quantity < QUANTITY_MAX):
+        raise ClientMistake(
+            f"Line {addition.add_id!r} needs a customer, an add_id, a sku and a quantity above zero."
+        )
+
+
+def open_redis(url: str) -> Redis:
+    """Connect to a Redis database by URL.
+
+    Raises:
+        ConfigurationError: when the URL is none, or nothing answers there.
+    """
+    try:
+        redis = Redis.from_url(url, decode_responses=True)
+        redis.ping()
+    except (RedisError, ValueError) as error:
+        raise ConfigurationError(f"Redis at {url} does not answer ({error}). Give a redis:// URL.") from error
+    return redis

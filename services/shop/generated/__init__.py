@@ -1,0 +1,1 @@
+"""Made by `python -m services.shop.generate` from shop.proto; do not edit."""

@@ -1,0 +1,123 @@
+"""The official RocketMQ client, opened so that a wrong address or a missing topic is told at once.
+
+The client itself starts against a closed port without a word and answers every later failure with "failed to
+fetch route"; so the address is tried first, and the routes of the topics are fetched before work begins.
+Every shop message carries its business key and a JSON body.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+)
+
+from commitlog.errors import BrokerUnreachable, TopicNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rocketmq import TransactionChecker
+
+CONNECT_TIMEOUT_S = 5
+CONSUMER_THREADS = 4
+
+log = structlog.get_logger()
+
+
+def json_message(topic: str, key: str, content: dict[str, Any], due_ms: int | None = None) -> Message:
+    """A message about the thing called `key`, delivered at `due_ms` (a full second) or at once."""
+    message = Message()
+    message.topic = topic
+    message.keys = key
+    message.body = json.dumps(content, ensure_ascii=False).encode()
+    if due_ms is not None:
+        message.delivery_timestamp = due_ms // 1000  # seconds, whatever the client's docstring says
+    return message
+
+
+class JsonListener(MessageListener):  # type: ignore[misc] # the official client carries no types
+    """Hands every message's content to a function; when that raises, the broker delivers again later."""
+
+    def __init__(self, handle: Callable[[dict[str, Any]], object]) -> None:
+        self._handle = handle
+
+    def consume(self, message: Message) -> ConsumeResult:
+        """Handle one message (the official client calls this on its own threads)."""
+        try:
+            self._handle(json.loads(message.body))
+        except Exception:  # whatever it was, the message must come again
+            log.exception("message not handled", topic=message.topic, message_id=message.message_id)
+            return ConsumeResult.FAILURE
+        return ConsumeResult.SUCCESS
+
+
+@contextlib.contextmanager
+def open_producer(
+    broker: str, topics: list[str], checker: TransactionChecker | None = None
+) -> Iterator[Producer]:
+    """A started producer. Its topics are declared, so that the broker may ask it about orphaned halves."""
+    producer = Producer(configuration_for(broker), topics, checker)
+    producer.startup()
+    try:
+        for topic in topics:
+            require_route(producer, topic)
+        yield producer
+    finally:
+        producer.shutdown()
+
+
+@contextlib.contextmanager
+def open_consumer(broker: str, group: str, topic: str, listener: MessageListener) -> Iterator[PushConsumer]:
+    """A started push consumer of one topic."""
+    consumer = PushConsumer(
+        configuration_for(broker),
+        group,
+        listener,
+        {topic: FilterExpression()},
+        consumption_thread_count=CONSUMER_THREADS,
+    )
+    consumer.startup()
+    try:
+        yield consumer
+    finally:
+        consumer.shutdown()
+
+
+def configuration_for(broker: str) -> ClientConfiguration:
+    """The client's settings for a broker that was found to answer."""
+    require_listener(broker)
+    return ClientConfiguration(broker, Credentials())
+
+
+def require_listener(broker: str) -> None:
+    """Refuse an address where nothing listens."""
+    host, _, port = broker.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise BrokerUnreachable(
+            f"Nothing listens at {broker} ({error}). Start one with `tidewheel serve`, or give its HOST:PORT."
+        ) from error
+
+
+def require_route(producer: Producer, topic: str) -> None:
+    """Refuse a topic that the broker does not have."""
+    try:
+        producer.route_manager.retrieve_topic_route_data(topic)
+    except Exception as error:  # the client raises a bare Exception and keeps the reason in its log
+        raise TopicNotFound(
+            f"The broker has no topic {topic}. Create it with `tidewheel topic create {topic}`."
+        ) from error

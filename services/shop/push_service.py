@@ -1,0 +1,105 @@
+"""The push service: the verbs of `pushes.py` over gRPC, and the consumer that delivers them.
+
+Delivering means: the row says DELIVERED and the log has a line. A shop would call its push gateway there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from services.shop.clock import wall_clock_ms
+from services.shop.database import open_database
+from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.messaging import JsonListener, open_consumer, open_producer
+from services.shop.pushes import NewPush, NewSchedule, Pushes
+from services.shop.serving import answering, serve
+from services.shop.tables import push_metadata
+from services.shop.topics import PUSHES, PUSHES_GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import grpc
+    from sqlalchemy import Row
+
+
+class PushService:
+    """gRPC's view of the pushes."""
+
+    def __init__(self, pushes: Pushes) -> None:
+        self._pushes = pushes
+
+    @answering
+    def Send(self, request: shop_pb2.SendRequest, context: grpc.ServicerContext) -> shop_pb2.Push:  # noqa: N802
+        """Schedule one push."""
+        push = NewPush(request.push_id, request.customer_id, request.text, request.due_ms)
+        return as_answer(self._pushes.send(push))
+
+    @answering
+    def Cancel(self, request: shop_pb2.PushRequest, context: grpc.ServicerContext) -> shop_pb2.Push:  # noqa: N802
+        """Cancel one push."""
+        return as_answer(self._pushes.cancel(request.push_id))
+
+    @answering
+    def Get(self, request: shop_pb2.PushRequest, context: grpc.ServicerContext) -> shop_pb2.Push:  # noqa: N802
+        """Look at one push."""
+        return as_answer(self._pushes.get(request.push_id))
+
+    @answering
+    def Schedule(  # noqa: N802
+        self, request: shop_pb2.ScheduleRequest, context: grpc.ServicerContext
+    ) -> shop_pb2.Push:
+        """Start a recurring push."""
+        schedule = NewSchedule(
+            request.schedule_id, request.customer_id, request.text, request.cron, request.time_zone
+        )
+        return as_answer(self._pushes.schedule(schedule))
+
+    @answering
+    def CancelSchedule(  # noqa: N802
+        self, request: shop_pb2.ScheduleReference, context: grpc.ServicerContext
+    ) -> shop_pb2.PushSchedule:
+        """End a recurring push."""
+        row, delivered_count = self._pushes.cancel_schedule(request.schedule_id)
+        return shop_pb2.PushSchedule(
+            schedule_id=row.schedule_id,
+            cron=row.cron,
+            time_zone=row.time_zone,
+            active=row.active,
+            delivered_count=delivered_count,
+        )
+
+
+def as_answer(row: Row[Any]) -> shop_pb2.Push:
+    """A push's row in the words of the protocol."""
+    return shop_pb2.Push(
+        push_id=row.push_id,
+        schedule_id=row.schedule_id or "",
+        customer_id=row.customer_id,
+        text=row.text,
+        status=row.status,
+        due_ms=row.due_ms,
+        delivered_ms=row.delivered_ms or 0,
+    )
+
+
+@contextlib.contextmanager
+def open_pushes(broker: str, database: str) -> Iterator[Pushes]:
+    """Pushes over a database and a broker, being delivered, until the block ends."""
+    engine = open_database(database, push_metadata)
+    with open_producer(broker, [PUSHES]) as producer:
+        pushes = Pushes(engine, producer, wall_clock_ms)
+        pushes.send_unsent()
+        listener = JsonListener(lambda content: pushes.deliver(content["push_id"]))
+        with open_consumer(broker, PUSHES_GROUP, PUSHES, listener):
+            yield pushes
+    engine.dispose()
+
+
+def run(broker: str, database: str, listen: str, ready_file: Path | None) -> None:
+    """Run the push service until it is told to stop."""
+    with open_pushes(broker, database) as pushes:
+        service = PushService(pushes)
+        serve(lambda server: shop_pb2_grpc.add_PushesServicer_to_server(service, server), listen, ready_file)

