@@ -2,15 +2,18 @@
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
-    durable                                    the published durable offset, 20 digits and a newline
+    durable                                    the published durable offset, see below
     format                                     the version of this layout, "1"
     lock                                       see `commitlog.lock`
 
-A live reader stops at the published durable offset: it is never ahead of what is on disk.
+A live reader stops at the published durable offset: it is never ahead of what is on disk. The file has two
+lines of 32 bytes, `<20 digits> <CRC-32 of them, 8 hex digits>`, written in turn; the larger sound one counts,
+so that a torn write of one leaves the other.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 from commitlog.disk import Disk
@@ -54,16 +57,32 @@ def check_format(disk: Disk) -> None:
 
 def read_durable(disk: Disk) -> int:
     """The published durable offset; 0 if none was published."""
-    text = disk.read(DURABLE, 0, OFFSET_DIGITS) if disk.size(DURABLE) > 0 else b""
-    return int(text) if text.isdigit() else 0
+    stored = disk.read(DURABLE, 0, 2 * _LINE_BYTES) if disk.size(DURABLE) > 0 else b""
+    lines = (stored[:_LINE_BYTES], stored[_LINE_BYTES:])
+    return max(int(line[:OFFSET_DIGITS]) if line == _durable_line(line) else 0 for line in lines)
 
 
-def publish_durable(disk: Disk, offset: int) -> None:
-    """Tells live readers how far the log is on disk; itself not synced, so it may lag after a power cut."""
-    disk.write(DURABLE, 0, b"%020d\n" % offset)
+def publish_durable(disk: Disk, offset: int, turn: int) -> None:
+    """Tells live readers how far the log is on disk; itself not synced, so it may lag after a power cut.
+
+    `turn` alternates between calls, so that they write the two lines in turn.
+    """
+    disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
+def reset_durable(disk: Disk, offset: int) -> None:
+    """Publishes `offset` in place of whatever was published, durably; used when the log was cut."""
+    disk.write(DURABLE, 0, 2 * _durable_line(b"%020d" % offset))
+    disk.sync(DURABLE)
+
+
+_LINE_BYTES: Final = 32
 _KNOWN_NAMES: Final = frozenset({COMMITLOG, CONSUMEQUEUE, DURABLE, FORMAT, "lock", "boots"})
+
+
+def _durable_line(line: bytes) -> bytes:
+    digits = line[:OFFSET_DIGITS]
+    return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits))
 
 
 def _check_version(version: str) -> None:

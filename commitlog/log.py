@@ -30,6 +30,7 @@ class CommitLog:
         self._disk = disk
         self._gathered: list[SegmentWrite] = []
         self._flying: Flush | None = None
+        self._flush_count = 0
 
     def append(self, new: Record) -> int:
         """Gathers one record for the next flush; sets and returns its physical offset."""
@@ -56,7 +57,8 @@ class CommitLog:
         assert flush.end_offset > self.durable_offset
         self._flying = None
         self.durable_offset = flush.end_offset
-        layout.publish_durable(self._disk, self.durable_offset)
+        self._flush_count += 1
+        layout.publish_durable(self._disk, self.durable_offset, self._flush_count)
 
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
         """The durable record at `physical_offset`; `length` is its size where known.

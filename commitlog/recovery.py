@@ -82,7 +82,7 @@ class LogScan:
             elif first_offset == tail_segment:
                 self._disk.truncate(path, position)
                 self._disk.allocate(path, self.segment_bytes)
-        layout.publish_durable(self._disk, self.end_offset)
+        layout.reset_durable(self._disk, self.end_offset)
 
     def _segment(self, first_offset: int) -> Iterator[Found]:
         view = self._disk.view(layout.segment_path(first_offset))

@@ -1,0 +1,288 @@
+"""The core under a manual clock and a disk that loses, tears and fails, against a dictionary oracle.
+
+The oracle writes down only what the broker has *told* a client, that is what was durable when told:
+
+* a message that was acknowledged is received, and stays received-or-done for ever;
+* a delayed message is in the log exactly once as delivered, not early, unless its recall was told;
+* a recalled one is never delivered;
+* a half ends as it was told, in one committed record or none; one that nobody ended stays open;
+* what a consumer's acknowledgement was told is never given out again.
+
+A seed decides everything; `pytest tests/simulation --seed S` plays it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from commitlog import properties
+from commitlog.errors import InvalidReceiptHandle, InvalidTransactionId, TransactionEnded
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from commitlog.record import Record
+from commitlog.recovery import LogScan
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import CheckBack, Delivery, Resolution, SendReceipt, Verdict
+from txn.checkback import CheckBackPolicy
+
+START_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(
+    segment_bytes=4096,
+    queue_count=2,
+    check_back=CheckBackPolicy(immunity_ms=500, interval_ms=400, count_max=1_000_000),
+)
+GROUP, TOPIC = "g", "t"
+
+
+@dataclass(slots=True)
+class Told:
+    """What clients have been told, by message id."""
+
+    normal: set[str] = field(default_factory=set)
+    delayed: dict[str, SendReceipt] = field(default_factory=dict)
+    halves: dict[str, SendReceipt] = field(default_factory=dict)
+    recalled: set[str] = field(default_factory=set)
+    ended: dict[str, Resolution] = field(default_factory=dict)
+    acknowledged: set[str] = field(default_factory=set)
+
+
+class World:
+    """A broker, its disk, its clients and the oracle, all driven by one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.disk = MemoryDisk()
+        self.now_ms = START_MS
+        self.broker = Broker.open(self.disk, SETTINGS, self.now_ms)
+        self.told = Told()
+        self.due_ms: dict[str, int] = {}
+        self.recalls_tried: set[str] = set()
+        self.ends_tried: dict[str, set[Resolution]] = {}
+        self.held: list[Delivery] = []
+        self.waiting: list[tuple[int, object]] = []
+        self.count = 0
+
+    def step(self) -> None:
+        actions = [
+            self.send, self.send, self.send_delayed, self.send_half, self.end, self.recall,
+            self.receive, self.acknowledge, self.pass_time, self.flush, self.flush, self.flush,
+        ]  # fmt: skip
+        if self.chance.random() < 0.04:
+            self.chance.choice([self.crash, self.fail_to_flush])()
+        else:
+            self.chance.choice(actions)()
+
+    def send(self) -> None:
+        message = self._message()
+        receipt = self.broker.send(message, self.now_ms)
+        self._tell(receipt.durable_at, lambda: self.told.normal.add(message.message_id))
+
+    def send_delayed(self) -> None:
+        message = self._message()
+        message.delivery_ms = self.now_ms + self.chance.choice([0, 3, 90, 700, 5_000, 400_000])
+        self.due_ms[message.message_id] = message.delivery_ms
+        receipt = self.broker.send(message, self.now_ms)
+        self._tell(receipt.durable_at, lambda: self.told.delayed.update({message.message_id: receipt}))
+        if self.chance.random() < 0.3:
+            again = self.broker.send(message, self.now_ms)
+            assert again.physical_offset == receipt.physical_offset, "a retry made a second timer"
+
+    def send_half(self) -> None:
+        message = self._message()
+        message.transactional = True
+        receipt = self.broker.send(message, self.now_ms)
+        self._tell(receipt.durable_at, lambda: self.told.halves.update({message.message_id: receipt}))
+
+    def end(self) -> None:
+        if not self.told.halves:
+            return
+        message_id = self.chance.choice(sorted(self.told.halves))
+        self._end(message_id, self.chance.choice(list(Resolution)))
+
+    def recall(self) -> None:
+        if not self.told.delayed:
+            return
+        message_id = self.chance.choice(sorted(self.told.delayed))
+        handle = self.told.delayed[message_id].recall_handle
+        verdict = self.broker.recall(TOPIC, handle, self.now_ms)
+        self.recalls_tried.add(message_id)
+        if message_id in self.told.recalled:
+            assert verdict.verdict is Verdict.ALREADY
+        if verdict.verdict in (Verdict.CANCELLED, Verdict.ALREADY):
+            self._tell(verdict.durable_at, lambda: self.told.recalled.add(message_id))
+        else:
+            assert verdict.verdict is Verdict.TOO_LATE
+            assert verdict.ended_ms >= self.due_ms[message_id]
+
+    def receive(self) -> None:
+        got = self.broker.receive(
+            GROUP, TOPIC, "*", self.chance.randrange(1, 9), 10_000, "c", False, self.now_ms
+        )
+        for delivery in got:
+            assert delivery.message.message_id not in self.told.acknowledged, "acknowledged, yet given out"
+            if delivery.message.message_id in self.due_ms:
+                assert self.now_ms >= self.due_ms[delivery.message.message_id], "given out early"
+        self.held += got
+
+    def acknowledge(self) -> None:
+        self.chance.shuffle(self.held)
+        for _ in range(min(len(self.held), self.chance.randrange(4))):
+            delivery = self.held.pop()
+            message_id = delivery.message.message_id
+            try:
+                durable_at = self.broker.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
+            except InvalidReceiptHandle:
+                continue
+            self._tell(durable_at, lambda message_id=message_id: self.told.acknowledged.add(message_id))
+
+    def pass_time(self) -> None:
+        self._go_to(self.now_ms + self.chance.choice([1, 10, 300, 3_000, 12_000]))
+
+    def flush(self) -> None:
+        flush = self.broker.take_flush()
+        if flush is not None:
+            flush.write(self.disk)
+            self.broker.flushed(flush, self.now_ms)
+            self._hear()
+
+    def crash(self) -> None:
+        """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
+        flush = self.broker.take_flush()
+        if flush is not None and self.chance.random() < 0.7:
+            self.disk.failing_syncs = self.chance.choice([0, 0, 1])
+            with contextlib.suppress(OSError):
+                flush.write(self.disk)
+        self.disk.failing_syncs = 0
+        self.disk.crash(lambda length: self.chance.choice([0, length, self.chance.randrange(length + 1)]))
+        self._reopen(None)
+
+    def fail_to_flush(self) -> None:
+        """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
+        flush = self.broker.take_flush()
+        if flush is None:
+            return
+        self.disk.failing_syncs = 1
+        try:
+            flush.write(self.disk)
+        except OSError:
+            self._reopen(self.broker.durable_offset)
+
+    def settle(self) -> None:
+        """Lets all time pass and everything be received, so that nothing is left to happen."""
+        self.held.clear()
+        for _ in range(200):
+            self.flush()
+            self._go_to(self.now_ms + 20_000)
+            self.receive()
+            for delivery in self.held:
+                self.broker.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
+            self.held.clear()
+            self.flush()
+
+    def check(self) -> None:
+        """Compares the log with the oracle."""
+        scan = LogScan(self.disk, SETTINGS.segment_bytes)
+        records = [found.record for found in scan if found.record.topic == TOPIC]
+        assert not scan.damaged
+        count_of: dict[str, int] = {}
+        for record in records:
+            message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+            count_of[message_id] = count_of.get(message_id, 0) + 1
+            self._check_lateness(record, message_id)
+        assert all(count_of.get(message_id) == 1 for message_id in self.told.normal)
+        for message_id in self.told.delayed:
+            self._check_delayed(message_id, count_of.get(message_id, 0))
+        for message_id in self.told.halves:
+            self._check_half(message_id, count_of.get(message_id, 0))
+        assert self.broker.gauges().lag.get((TOPIC, GROUP), 0) == 0
+        assert self.broker.gauges().pending_timers == 0
+
+    def _check_lateness(self, record: Record, message_id: str) -> None:
+        if message_id in self.due_ms:
+            assert record.store_ms >= self.due_ms[message_id], "delivered early"
+
+    def _check_delayed(self, message_id: str, count: int) -> None:
+        if message_id in self.told.recalled:
+            assert count == 0, f"{message_id} was recalled, yet delivered"
+        elif message_id in self.recalls_tried:
+            assert count <= 1
+        else:
+            assert count == 1, f"{message_id} was delivered {count} times"
+
+    def _check_half(self, message_id: str, count: int) -> None:
+        told = self.told.ended.get(message_id)
+        if told is not None:
+            assert count == (told is Resolution.COMMIT), message_id
+        elif not self.ends_tried.get(message_id):
+            assert count == 0
+        assert count <= 1
+
+    def _end(self, message_id: str, resolution: Resolution) -> None:
+        receipt = self.told.halves[message_id]
+        self.ends_tried.setdefault(message_id, set()).add(resolution)
+        try:
+            end = self.broker.end_transaction(
+                TOPIC, receipt.transaction_id, message_id, resolution, self.now_ms
+            )
+        except TransactionEnded as refused:
+            assert self.told.ended.get(message_id) is not resolution
+            other = Resolution.ROLLBACK if resolution is Resolution.COMMIT else Resolution.COMMIT
+            self._tell(refused.durable_at, lambda: self._tell_end(message_id, other))
+        else:
+            self._tell(end.durable_at, lambda: self._tell_end(message_id, resolution))
+
+    def _tell_end(self, message_id: str, resolution: Resolution) -> None:
+        assert self.told.ended.setdefault(message_id, resolution) is resolution, "a transaction ended twice"
+
+    def _message(self) -> Message:
+        self.count += 1
+        body = b"x" * self.chance.choice([1, 40, 700, 1900])
+        return Message(topic=TOPIC, body=body, message_id=f"M{self.count}")
+
+    def _go_to(self, now_ms: int) -> None:
+        while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= now_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            for effect in self.broker.tick(self.now_ms):
+                if isinstance(effect, CheckBack):
+                    self.broker.check_asked(effect.transaction_id, self.chance.random() < 0.5, self.now_ms)
+            if self.chance.random() < 0.5:
+                self.flush()
+        self.now_ms = now_ms
+        self.broker.tick(now_ms)
+
+    def _tell(self, durable_at: int, news: object) -> None:
+        self.waiting.append((durable_at, news))
+        self._hear()
+
+    def _hear(self) -> None:
+        durable = self.broker.durable_offset
+        due = [news for durable_at, news in self.waiting if durable_at <= durable]
+        self.waiting = [(durable_at, news) for durable_at, news in self.waiting if durable_at > durable]
+        for news in due:
+            news()  # type: ignore[operator]
+
+    def _reopen(self, trusted_offset: int | None) -> None:
+        self.waiting.clear()
+        self.held.clear()
+        self.broker = Broker.open(self.disk, SETTINGS, self.now_ms, trusted_offset)
+        assert not self.broker.damaged
+
+
+def test_nothing_told_is_ever_untrue(seed: int) -> None:
+    world = World(seed)
+    for _ in range(500):
+        world.step()
+    world.settle()
+    world.check()
+
+
+def test_a_half_that_was_never_stored_cannot_be_ended() -> None:
+    world = World(0)
+    world.send_half()
+    with pytest.raises(InvalidTransactionId, match="was not given out by this store"):
+        world.broker.end_transaction(TOPIC, "0" * 24, "M1", Resolution.COMMIT, world.now_ms)
