@@ -186,12 +186,11 @@ class LiveBroker:
         self._arrivals.close()
 
     async def close(self) -> None:
-        """Flush what is left and close the core; the disk stays the caller's."""
+        """Flush what is left and let the core go; the disk stays the caller's."""
         self.release_receivers()
-        self._alarm.stop()
+        self._stir()
         await self._quiet.wait()
         self._alarm.stop()
-        self._broker.close()
 
     def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         try:
@@ -212,7 +211,7 @@ class LiveBroker:
         self._alarm.set(self._broker.next_due_ms())
 
     def _flush(self) -> None:
-        flush = self._broker.take_flush()
+        flush = None if self.broken.done() else self._broker.take_flush()
         if flush is None:
             self._quiet.set()
             return
@@ -243,10 +242,11 @@ class LiveBroker:
         refusal = ResultUnknown(
             f"Writing to the store failed ({error}). Send again with the same message id once the disk works."
         )
+        trusted = self._broker.durable_offset
         try:
-            self._broker = Broker.open(self._disk, self.settings, self._clock())
+            self._broker = Broker.open(self._disk, self.settings, self._clock(), trusted)
         finally:
-            self._durable.refuse(refusal, self._broker.durable_offset)
+            self._durable.refuse(refusal, trusted)
         self._arrivals.wake_all()
 
     def _tick(self) -> None:

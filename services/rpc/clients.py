@@ -78,11 +78,12 @@ class Clients:
 
     def _introduce(self, described: Settings, stream: Stream) -> None:
         session = stream.session
+        if session.client_type != described.client_type:
+            log.info("client came", client=session.client_id, language=session.language)
         session.describe(described)
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
         stream.write(settings.answer(described))
-        log.info("client introduced itself", client=session.client_id, language=session.language)
 
     def _close(self, stream: Stream) -> None:
         self._sessions.close_stream(stream)

@@ -41,8 +41,9 @@ ANSWER_SECONDS = 0.5
 class Consuming:
     """Hands out messages and takes back what became of them."""
 
-    def __init__(self, live: LiveBroker, sessions: Sessions, store_host: str) -> None:
-        self._live, self._sessions, self._store_host = live, sessions, store_host
+    def __init__(self, live: LiveBroker, sessions: Sessions) -> None:
+        self._live, self._sessions = live, sessions
+        self._store_host = live.settings.store_host[0]
 
     async def receive_message(
         self, request: ReceiveMessageRequest, caller: Caller

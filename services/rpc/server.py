@@ -30,20 +30,22 @@ Context = aio.ServicerContext[Any, Any]
 class GrpcServer:
     """A grpc.aio server on one address, plaintext."""
 
-    def __init__(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
+    def __init__(self) -> None:
         self._server = aio.server(options=OPTIONS)
-        handlers = {name: method(name, rpc, observe) for name, rpc in rpcs.items()}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port (the one chosen, when `port` is 0); raises `PortTaken`."""
+    def bind(self, host: str, port: int) -> int:
+        """Take the address and return its port (the one chosen, when `port` is 0); raises `PortTaken`."""
         bracketed = f"[{host}]" if ":" in host else host
         try:
-            bound = self._server.add_insecure_port(f"{bracketed}:{port}")
+            return self._server.add_insecure_port(f"{bracketed}:{port}")
         except RuntimeError as error:
             raise PortTaken(f"{host}:{port} cannot be listened on. Choose another with --listen.") from error
+
+    async def start(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
+        """Serve a table of RPCs on the address taken."""
+        handlers = {name: method(name, rpc, observe) for name, rpc in rpcs.items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
         await self._server.start()
-        return bound
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls; those under way have `grace_seconds` to end."""

@@ -60,6 +60,11 @@ class Session:
     group: str = ""
     streams: list[Stream] = field(default_factory=list)
 
+    @property
+    def is_producer(self) -> bool:
+        """Whether the client sends rather than receives."""
+        return self.client_type == ClientType.PRODUCER
+
     def describe(self, settings: Settings) -> None:
         """Take over what the client says about itself."""
         self.client_type = settings.client_type

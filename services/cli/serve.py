@@ -1,0 +1,82 @@
+"""`tidewheel serve`: run a broker in this terminal."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli import output
+
+if TYPE_CHECKING:
+    from services.config import ServeSettings
+    from services.run import Ready
+
+app = typer.Typer(add_completion=False)
+
+HTTP_PORT_USUAL = 8088
+
+
+def where(help_text: str) -> Any:
+    """Return an option about addresses."""
+    return typer.Option(help=help_text, rich_help_panel="Where it listens")
+
+
+def stored(help_text: str, *flags: str) -> Any:
+    """Return an option about the store."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="What it stores")
+
+
+def tuned(help_text: str) -> Any:
+    """Return an option about waiting times."""
+    return typer.Option(help=help_text, rich_help_panel="How long it waits")
+
+
+@app.command()
+def serve(
+    store: Annotated[Path | None, stored("Folder of the store; made if missing.")] = None,
+    segment_bytes: Annotated[int | None, stored("Size of one log file, for a new store.")] = None,
+    auto_create: Annotated[
+        bool | None, stored("Create a topic when it is first used.", "--auto-create/--no-auto-create")
+    ] = None,
+    queue_count: Annotated[int | None, stored("Queues of a topic made without a number.")] = None,
+    listen: Annotated[str | None, where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = None,
+    http: Annotated[str | None, where("HOST:PORT for metrics, health and the commands.")] = None,
+    advertise: Annotated[str | None, where("HOST:PORT clients are told; else what they dialled.")] = None,
+    ready_file: Annotated[Path | None, where("File written once it serves: addresses and pid.")] = None,
+    broker_name: Annotated[str | None, where("Its name in routes and metrics.")] = None,
+    check_immunity_ms: Annotated[int | None, tuned("How long a half message is left alone.")] = None,
+    check_interval_ms: Annotated[int | None, tuned("Pause after a check-back; it doubles.")] = None,
+    check_count_max: Annotated[int | None, tuned("Check-backs before a half message expires.")] = None,
+    invisible_ms_min: Annotated[int | None, tuned("Shortest lease a consumer may ask for.")] = None,
+) -> None:
+    """Run a broker until Ctrl-C or SIGTERM.
+
+    Every option can come from the environment too: --listen is TIDEWHEEL_LISTEN.
+    An acknowledged message is on one disk; there is no replica yet.
+
+    Example: tidewheel serve --store ./store --listen 127.0.0.1:8081 --http 127.0.0.1:8088
+    """
+    flags = dict(locals())
+    from services.config import ServeSettings, load
+    from services.run import serve as run
+
+    settings = load(ServeSettings, **flags)
+    run(settings, lambda ready: announce(settings, ready))
+
+
+def announce(settings: ServeSettings, ready: Ready) -> None:
+    """Say where the broker is and what to type next."""
+    there = "" if ready.http.port == HTTP_PORT_USUAL else f" --http {ready.http}"
+    opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
+    made = "made when first used" if settings.auto_create else "made by: tidewheel topic create NAME"
+    output.say(
+        f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
+        f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext\n"
+        f"  HTTP    http://{ready.http}   /metrics /livez /readyz /api/topics\n"
+        f"  topics  {made}\n"
+        f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
+        f"       tidewheel tail hello{there}"
+    )

@@ -1,0 +1,97 @@
+"""Settings of `tidewheel serve` and of the commands that talk to a broker.
+
+A flag goes before the environment (`TIDEWHEEL_LISTEN`, ...), the environment before the default, field by
+field. A value that cannot be used is a `ConfigurationError` that names its source.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from commitlog import limits
+from commitlog.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "TIDEWHEEL_"
+PORT_MAX = 65_535
+
+
+class Address(NamedTuple):
+    """A host and a port; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: object) -> Address:
+    """Read HOST:PORT (IPv6 in brackets); raises ValueError with a sentence that says what is missing."""
+    if isinstance(text, Address):
+        return text
+    host, _, port = str(text).rpartition(":")
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8081")
+    if ":" in host or "[" in host:
+        host = host.removeprefix("[").removesuffix("]")
+        ip_address(host)
+    return Address(host, int(port))
+
+
+AddressText = Annotated[Address, BeforeValidator(parse_address)]
+
+
+class Environment(BaseSettings):
+    """What all settings have in common: where the environment's values come from."""
+
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="ignore", frozen=True)
+
+
+class ServeSettings(Environment):
+    """How a broker runs. `advertise` is the address clients are told; None: the one they dialled."""
+
+    store: Path = Path("tidewheel-store")
+    listen: AddressText = Address("127.0.0.1", 8081)
+    http: AddressText = Address("127.0.0.1", 8088)
+    advertise: AddressText | None = None
+    ready_file: Path | None = None
+    broker_name: str = Field("tidewheel", min_length=1, max_length=127)
+    segment_bytes: int = Field(limits.SEGMENT_BYTES_DEFAULT, ge=limits.RECORD_BYTES_MAX)
+    auto_create: bool = True
+    queue_count: int = Field(limits.QUEUE_COUNT_DEFAULT, ge=1, le=limits.QUEUE_COUNT_MAX)
+    check_immunity_ms: int = Field(limits.CHECK_IMMUNITY_MS, ge=0)
+    check_interval_ms: int = Field(limits.CHECK_INTERVAL_MS, ge=1)
+    check_count_max: int = Field(limits.CHECK_COUNT_MAX, ge=1)
+    invisible_ms_min: int = Field(limits.INVISIBLE_MS_MIN, ge=0)
+
+
+class ClientSettings(Environment):
+    """Which broker the commands talk to."""
+
+    http: AddressText = Address("127.0.0.1", 8088)
+
+
+Settings = TypeVar("Settings", bound=Environment)
+
+
+def load(kind: type[Settings], **flags: Any) -> Settings:
+    """Return settings from flags (None: not given), environment and defaults; raises `ConfigurationError`."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        raise ConfigurationError(explain(error, given)) from error
+
+
+def explain(error: ValidationError, flags: dict[str, Any]) -> str:
+    """Say which setting of which source is wrong, and why."""
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    source = f"--{name.replace('_', '-')}" if name in flags else f"{ENVIRONMENT_PREFIX}{name.upper()}"
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{source} is {str(first['input'])!r}: {reason[0].lower()}{reason[1:]}."

@@ -1,0 +1,1 @@
+"""The HTTP interface for operators: metrics, health, and a JSON view of topics and messages."""

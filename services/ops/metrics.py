@@ -1,0 +1,205 @@
+"""What Prometheus scrapes: the core's counters under RocketMQ's names where it has one, under ours elsewhere.
+
+Names and labels of RocketMQ 5 are in reference/operations-ux.md 4a; ours (`mq_`, base units, seconds) in
+4b. The core is read only when somebody scrapes. Only calls are counted as they happen. Labels are topics
+and groups, never keys, message ids or client ids.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from itertools import accumulate
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from services.broker.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
+from services.live.live_broker import LiveBroker
+
+Labels = tuple[str, ...]
+Rows = Iterable[tuple[Any, ...]]
+"""Rows of label values, the measured value last."""
+
+NODE = ("cluster", "node_type", "node_id")
+LATENCY_BUCKETS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000)
+
+
+class Client(Protocol):
+    """A connected client, as far as it is counted."""
+
+    @property
+    def is_producer(self) -> bool:
+        """Whether it sends rather than receives."""
+
+    @property
+    def group(self) -> str:
+        """Its consumer group; empty for a producer."""
+
+    @property
+    def language(self) -> str:
+        """The language of its library, in the library's own words."""
+
+    @property
+    def version(self) -> str:
+        """The version of its library."""
+
+
+class Metrics(Collector):
+    """Everything there is to scrape, in a registry of its own."""
+
+    def __init__(self, live: LiveBroker, clients: Iterable[Client]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._live, self._clients = live, clients
+        self._node = ("tidewheel", "broker", live.settings.broker_name)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        self._latency = Histogram(
+            "rocketmq_rpc_latency",
+            "Time to answer a call, in milliseconds.",
+            (*NODE, "protocol_type", "request_code", "response_code"),
+            buckets=LATENCY_BUCKETS_MS,
+            registry=self.registry,
+        )
+        self._refused = Counter(
+            "mq_refused", "Calls that were refused, by status.", ("reason",), registry=self.registry
+        )
+        self._latencies: dict[tuple[str, str], Histogram] = {}
+
+    def observe(self, rpc: str, code: str, seconds: float) -> None:
+        """Count one answered call."""
+        series = self._latencies.get((rpc, code))
+        if series is None:
+            series = self._latency.labels(*self._node, "grpc", rpc, code)
+            self._latencies[rpc, code] = series
+        series.observe(seconds * 1000)
+        if code != "OK":
+            self._refused.labels(code).inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the core's counters and gauges as they are now."""
+        statistics, gauges = self._live.core.statistics, self._live.core.gauges()
+        yield self._build()
+        yield from self._traffic(statistics)
+        yield from self._consumers(gauges)
+        yield from self._transactions(statistics, gauges)
+        yield from self._timers(statistics, gauges)
+        yield from self._storage(statistics, gauges)
+        yield from self._connections()
+
+    def _build(self) -> Metric:
+        family = InfoMetricFamily("mq_build", "What this broker was built from.")
+        family.add_metric(
+            (),
+            {"version": version("tidewheel"), "python": platform.python_version(), "grpc": version("grpcio")},
+        )
+        return family
+
+    def _traffic(self, statistics: Statistics) -> Iterator[Metric]:
+        by_topic = ("topic", "is_system")
+        by_group = ("topic", "consumer_group", "is_retry", "is_system")
+        for name, help_text, counted in (
+            ("rocketmq_messages_in", "Messages stored for producers.", statistics.messages_in),
+            ("rocketmq_throughput_in", "Body bytes stored for producers.", statistics.bytes_in),
+        ):
+            rows = ((topic, "false", count) for topic, count in counted.items())
+            yield self._counters(name, help_text, by_topic, rows)
+        for name, help_text, shared in (
+            ("rocketmq_messages_out", "Messages leased to consumers.", statistics.messages_out),
+            ("rocketmq_throughput_out", "Body bytes leased to consumers.", statistics.bytes_out),
+            ("mq_acknowledged", "Messages acknowledged.", statistics.acknowledged),
+            ("rocketmq_send_to_dlq_messages", "Messages given up as dead letters.", statistics.dead_letters),
+        ):
+            pairs = ((topic, group, "false", "false", count) for (topic, group), count in shared.items())
+            yield self._counters(name, help_text, by_group, pairs)
+
+    def _consumers(self, gauges: Gauges) -> Iterator[Metric]:
+        labels = ("topic", "consumer_group", "is_retry", "is_system")
+        for name, help_text, measured in (
+            ("rocketmq_consumer_lag_messages", "Messages not yet acknowledged.", gauges.lag),
+            ("rocketmq_consumer_inflight_messages", "Messages leased, not acknowledged.", gauges.in_flight),
+        ):
+            rows = ((topic, group, "false", "false", count) for (topic, group), count in measured.items())
+            yield self._gauges(name, help_text, labels, rows)
+
+    def _transactions(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
+        for name, help_text, counted in (
+            ("rocketmq_commit_messages", "Transactions committed.", statistics.commits),
+            ("rocketmq_rollback_messages", "Transactions rolled back.", statistics.rollbacks),
+            ("mq_half_parked", "Half messages that expired unanswered.", statistics.expired),
+            ("mq_checkback", "Check-backs asked of producers.", statistics.checks_asked),
+        ):
+            yield self._counters(name, help_text, ("topic",), counted.items())
+        yield self._gauge("rocketmq_half_messages", "Half messages that are open.", gauges.open_halves)
+        stored_ms = gauges.oldest_half_ms
+        age_ms = 0 if stored_ms is None else max(0, self._live.now_ms() - stored_ms)
+        yield self._gauge("mq_half_age_seconds", "Age of the oldest open half message.", age_ms / 1000)
+
+    def _timers(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
+        yield self._gauge("rocketmq_timing_messages", "Delayed messages pending.", gauges.pending_timers)
+        verdicts = statistics.verdicts.items()
+        yield self._counters("mq_timer_verdicts", "Cancels, by verdict.", ("verdict",), verdicts)
+        early = ((topic, late.early_count) for topic, late in statistics.lateness.items())
+        yield self._counters("mq_delivery_early", "Delayed messages before their time.", ("topic",), early)
+        yield self._lateness(statistics.lateness)
+
+    def _storage(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
+        stored = gauges.log_end_offset - gauges.log_first_offset
+        behind = gauges.log_end_offset - gauges.durable_offset
+        yield self._gauge("rocketmq_storage_size", "Bytes of the log.", stored)
+        yield self._gauge("rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk.", behind)
+        yield self._gauge("rocketmq_topic_number", "Topics.", gauges.topic_count)
+        yield self._counters("mq_flushes", "Writes of the log.", (), [(statistics.flushes,)])
+        unreadable = [(statistics.unreadable_records,)]
+        yield self._counters("mq_unreadable_records", "Damaged records skipped.", (), unreadable)
+
+    def _connections(self) -> Iterator[Metric]:
+        clients = list(self._clients)
+        producers = Tally((one.language, one.version) for one in clients if one.is_producer)
+        consumers = Tally((one.group, one.language, one.version) for one in clients if not one.is_producer)
+        yield self._gauges(
+            "rocketmq_producer_connections",
+            "Producers connected.",
+            ("language", "version"),
+            ((*labels, count) for labels, count in producers.items()),
+        )
+        yield self._gauges(
+            "rocketmq_consumer_connections",
+            "Consumers connected.",
+            ("consumer_group", "language", "version"),
+            ((*labels, count) for labels, count in consumers.items()),
+        )
+
+    def _lateness(self, lateness: dict[str, Lateness]) -> Metric:
+        family = HistogramMetricFamily(
+            "mq_delivery_lateness_seconds", "From due to stored for delivery.", labels=(*NODE, "topic")
+        )
+        bounds = [str(bound / 1000) for bound in LATENESS_BOUNDS_MS] + ["+Inf"]
+        for topic, late in lateness.items():
+            buckets = list(zip(bounds, accumulate(late.counts), strict=True))
+            family.add_metric((*self._node, topic), buckets, late.sum_ms / 1000)
+        return family
+
+    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
+        return self._gauges(name, help_text, (), [(value,)])
+
+    def _gauges(self, name: str, help_text: str, labels: Labels, rows: Rows) -> Metric:
+        return self._filled(GaugeMetricFamily(name, help_text, labels=(*NODE, *labels)), rows)
+
+    def _counters(self, name: str, help_text: str, labels: Labels, rows: Rows) -> Metric:
+        return self._filled(CounterMetricFamily(name, help_text, labels=(*NODE, *labels)), rows)
+
+    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
+        for *labels, value in rows:
+            family.add_metric((*self._node, *labels), value)
+        return family

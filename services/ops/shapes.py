@@ -1,0 +1,119 @@
+"""What goes over the HTTP interface: JSON shapes, checked on the way in.
+
+64-bit numbers (offsets, times) go out as strings, because JavaScript's numbers cannot hold them. A body
+that is UTF-8 text goes out as `body`, any other as `body_base64`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from commitlog.errors import ClientMistake
+from commitlog.message import Message, MessageType
+from services.broker.values import Delivery, SendReceipt, Topic
+
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+class NewTopic(BaseModel):
+    """A topic to create."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    message_type: MessageType = MessageType.MIXED
+    queue_count: int | None = Field(None, ge=1)
+
+
+class NewMessage(BaseModel):
+    """A message to send: `in_ms` from now, `at_ms` in wall time, or at once."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str
+    body: str
+    keys: list[str] = []
+    tag: str = ""
+    message_group: str = ""
+    properties: dict[str, str] = {}
+    in_ms: int | None = Field(None, ge=0)
+    at_ms: int | None = Field(None, ge=0)
+
+    def to_message(self, message_id: str, now_ms: int) -> Message:
+        """Return the message as the core takes it."""
+        return Message(
+            topic=self.topic,
+            body=self.body.encode(),
+            message_id=message_id,
+            tag=self.tag,
+            keys=tuple(self.keys),
+            message_group=self.message_group,
+            delivery_ms=self.at_ms if self.in_ms is None else now_ms + self.in_ms,
+            properties=self.properties,
+            born_ms=now_ms,
+        )
+
+
+def parse(kind: type[Shape], body: bytes) -> Shape:
+    """Read a request's body; raises `ClientMistake` naming the first field that is wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise ClientMistake(f"{where}: {first['msg']}.") from error
+
+
+def topic_shape(topic: Topic) -> dict[str, Any]:
+    """Return a topic as JSON has it."""
+    return {
+        "name": topic.name,
+        "message_type": topic.message_type.value,
+        "queue_count": topic.queue_count,
+    }
+
+
+def queue_shape(queue_id: int, offsets: tuple[int, int]) -> dict[str, Any]:
+    """Return a queue's first and next offset as JSON has them."""
+    return {"queue_id": queue_id, "min_offset": str(offsets[0]), "next_offset": str(offsets[1])}
+
+
+def receipt_shape(receipt: SendReceipt) -> dict[str, Any]:
+    """Return a stored message's place as JSON has it."""
+    return {
+        "message_id": receipt.message_id,
+        "queue_offset": str(receipt.queue_offset),
+        "physical_offset": str(receipt.physical_offset),
+        "recall_handle": receipt.recall_handle,
+    }
+
+
+def message_shape(delivery: Delivery) -> dict[str, Any]:
+    """Return a stored message as JSON has it."""
+    message = delivery.message
+    return {
+        "message_id": message.message_id,
+        "topic": message.topic,
+        "queue_id": delivery.queue_id,
+        "queue_offset": str(delivery.queue_offset),
+        "physical_offset": str(delivery.physical_offset),
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "message_group": message.message_group,
+        "properties": message.properties,
+        "born_ms": str(message.born_ms),
+        "store_ms": str(delivery.store_ms),
+        "delivery_ms": None if message.delivery_ms is None else str(message.delivery_ms),
+        **body_shape(message.body),
+    }
+
+
+def body_shape(body: bytes) -> dict[str, str]:
+    """Return a body as text if it is text, else in base64."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}

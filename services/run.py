@@ -1,0 +1,230 @@
+"""The composition root: the only file that makes real clocks, disks, sockets and threads, and joins them.
+
+Start: are the addresses free? Lock the store, count the boot, open the core, serve gRPC, serve HTTP, say
+so. Stop (SIGTERM, Ctrl-C): long polls and streams end, calls under way get `GRACE_SECONDS`, the log is
+flushed, the store is unlocked. A second Ctrl-C ends the process where it stands, as `kill -9` would: what
+was acknowledged is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from commitlog.disk import Disk
+from commitlog.lock import StoreLock
+from commitlog.message import Host
+from commitlog.real_disk import RealDisk
+from services import logs
+from services.broker.settings import BrokerSettings
+from services.config import Address, ServeSettings
+from services.live.live_broker import LiveBroker
+from services.ops.app import make_app
+from services.ops.http_server import HttpServer
+from services.ops.metrics import Metrics
+from services.ports import listen_on
+from services.rpc.clients import Clients
+from services.rpc.consuming import Consuming
+from services.rpc.endpoints import Advertised
+from services.rpc.producers import Producers
+from services.rpc.producing import Producing
+from services.rpc.routing import Routing
+from services.rpc.server import GrpcServer
+from services.rpc.service import Rpc, table
+from services.rpc.sessions import Sessions
+from txn.checkback import CheckBackPolicy
+
+GRACE_SECONDS = 2.0
+
+
+class Ready(NamedTuple):
+    """A broker that serves: where it listens, and how often its store has been opened."""
+
+    listen: Address
+    http: Address
+    boot: int
+
+
+def wall_clock_ms() -> int:
+    """Return wall time in whole milliseconds, rounded down: the broker's time never runs ahead."""
+    return time.time_ns() // 1_000_000
+
+
+def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
+    """Run a broker until SIGTERM or Ctrl-C; `announce` is called once it serves.
+
+    Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
+    """
+    logs.configure()
+    asyncio.run(run(settings, announce))
+
+
+async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
+    """Build everything from the ground up, serve, and take it down again from the top."""
+    async with AsyncExitStack() as stack:
+        http_socket = stack.enter_context(listen_on(settings.http, "--http"))
+        listen_on(settings.listen, "--listen").close()
+        disk = stack.enter_context(opened(settings.store))
+        boot = count_boot(settings.store)
+        live = await stack.enter_async_context(living(disk, settings))
+        sessions = Sessions(wall_clock_ms)
+        metrics = Metrics(live, sessions)
+        server = GrpcServer()
+        listen = Address(settings.listen.host, server.bind(*settings.listen))
+        rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot))
+        await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
+        http = await stack.enter_async_context(serving_http(http_socket, live, metrics))
+        ready = Ready(listen, http, boot)
+        stack.enter_context(ready_file(settings.ready_file, ready))
+        announce(ready)
+        await until_told_to_stop(live)
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[RealDisk]:
+    """Lock a store and give its disk; nothing of the store is read before the lock is held."""
+    lock = StoreLock(root)
+    lock.acquire()
+    disk = RealDisk(root)
+    try:
+        yield disk
+    finally:
+        disk.close()
+        lock.release()
+
+
+def count_boot(root: Path) -> int:
+    """Count one more start of a store, in its file `boots`; returns 0 the first time."""
+    counter = root / "boots"
+    boot = int(counter.read_text()) + 1 if counter.exists() else 0
+    write_whole(counter, f"{boot}\n")
+    return boot
+
+
+@asynccontextmanager
+async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
+    """Open the core in this loop, with a thread of its own for writing."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush") as writer:
+        call_later = asyncio.get_running_loop().call_later
+        live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer)
+        try:
+            yield live
+        finally:
+            await live.close()
+
+
+def core_settings(settings: ServeSettings) -> BrokerSettings:
+    """Return the core's part of the settings."""
+    return BrokerSettings(
+        broker_name=settings.broker_name,
+        store_host=store_host(settings.advertise or settings.listen),
+        segment_bytes=settings.segment_bytes,
+        auto_create_topics=settings.auto_create,
+        queue_count=settings.queue_count,
+        invisible_ms_min=settings.invisible_ms_min,
+        check_back=CheckBackPolicy(
+            immunity_ms=settings.check_immunity_ms,
+            interval_ms=settings.check_interval_ms,
+            count_max=settings.check_count_max,
+        ),
+    )
+
+
+def store_host(address: Address) -> Host:
+    """Return the address that records carry as the place they were stored at; it must be an IP."""
+    try:
+        host = ip_address(address.host)
+    except ValueError:
+        return "127.0.0.1", address.port
+    return ("127.0.0.1" if host.is_unspecified else str(host)), address.port
+
+
+def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:
+    """Return what clients are told: the fixed address, or what they dialled."""
+    host, port = settings.advertise or listen
+    return Advertised(host, port, boot, fixed=settings.advertise is not None)
+
+
+def all_rpcs(live: LiveBroker, sessions: Sessions, advertised: Advertised) -> dict[str, Rpc]:
+    """Join the handlers of the gRPC service."""
+    producers = Producers(sessions)
+    live.ask_with(producers.ask)
+    return table(
+        Routing(live, sessions, advertised),
+        Producing(live, sessions, producers),
+        Consuming(live, sessions),
+        Clients(live, sessions, producers),
+    )
+
+
+@asynccontextmanager
+async def serving_grpc(
+    server: GrpcServer, rpcs: dict[str, Rpc], metrics: Metrics, sessions: Sessions, live: LiveBroker
+) -> AsyncIterator[None]:
+    """Serve RPCs; on the way out let long polls and streams end by themselves."""
+    await server.start(rpcs, metrics.observe)
+    try:
+        yield
+    finally:
+        live.release_receivers()
+        sessions.close()
+        await server.stop(GRACE_SECONDS)
+
+
+@asynccontextmanager
+async def serving_http(bound: socket.socket, live: LiveBroker, metrics: Metrics) -> AsyncIterator[Address]:
+    """Serve the HTTP interface on a socket that listens already."""
+    server = HttpServer(make_app(live, metrics))
+    serving = asyncio.create_task(server.serve([bound]))
+    try:
+        yield Address(*bound.getsockname()[:2])
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@contextmanager
+def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
+    """Write the file that says that, and where, the broker serves; it goes when the broker does."""
+    if path is None:
+        yield
+        return
+    facts = {"listen": str(ready.listen), "http": str(ready.http), "pid": os.getpid()}
+    write_whole(path, json.dumps(facts) + "\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees all of it or the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+async def until_told_to_stop(live: LiveBroker) -> None:
+    """Return at the first SIGTERM or Ctrl-C; raises what broke the core, if anything does."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    stop = asyncio.ensure_future(told.wait())
+    futures: set[asyncio.Future[Any]] = {stop, live.broken}
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    if live.broken.done():
+        live.broken.result()
