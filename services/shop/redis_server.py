@@ -12,7 +12,9 @@ import time
 from typing import TYPE_CHECKING
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from commitlog.errors import ConfigurationError
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 20
 STOP_TIMEOUT_S = 20
-ATTEMPTS = 2
+ATTEMPTS = 3
+ONCE = Retry(NoBackoff(), 0)
 
 
 @contextlib.contextmanager
@@ -76,7 +79,7 @@ def answers(process: subprocess.Popen[bytes], port: int) -> bool:
     """Wait until the server answers; False when it has ended instead."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(RedisError), Redis(HOST, port) as redis:
+        with contextlib.suppress(RedisError), Redis(HOST, port, retry=ONCE) as redis:
             return bool(redis.ping())
         time.sleep(0.02)
     stop(process)

@@ -1,0 +1,179 @@
+"""Dirty rows are refused, counted and named; they never stop the reading."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.errors import InputUnreadable
+from services.shop.made_up_orders import made_up_rows
+from services.shop.online_retail import COLUMNS, Reading, Reason, Row, read_file, read_rows
+from services.shop.orders import Line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CELLS = st.one_of(
+    st.text(max_size=12),
+    st.none(),
+    st.sampled_from(["536365", "C536365", "85123A", "6", "-1", "2.55", "0.0", "1e400", "NaN", "12923.0"]),
+    st.sampled_from(["2010-12-01 08:26:00", "12/1/2010 8:26", "2010-12-01T08:26:00+05:00", "2010-13-01"]),
+)
+ANY_ROW = st.fixed_dictionaries(dict.fromkeys(COLUMNS, CELLS))
+
+
+def row(**cells: str) -> Row:
+    clean = {
+        "InvoiceNo": "536365",
+        "StockCode": "85123A",
+        "Quantity": "6",
+        "InvoiceDate": "2010-12-01 08:26:00",
+        "UnitPrice": "2.55",
+        "CustomerID": "17850.0",
+    }
+    return clean | cells
+
+
+def read(*rows: Row) -> Reading:
+    return read_rows(enumerate(rows, start=2))
+
+
+def test_a_clean_row_becomes_a_line() -> None:
+    (invoice,) = read(row()).invoices
+    assert (invoice.number, invoice.customer_id) == ("536365", "17850")
+    assert invoice.lines == {"85123A": Line("85123A", 6, 255)}
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"CustomerID": ""}, Reason.MISSING_CUSTOMER),
+        ({"CustomerID": "nan"}, Reason.MISSING_CUSTOMER),
+        ({"Quantity": "0"}, Reason.QUANTITY),
+        ({"Quantity": "-3"}, Reason.QUANTITY),
+        ({"UnitPrice": "0.0"}, Reason.PRICE),
+        ({"UnitPrice": "-11062.06"}, Reason.PRICE),
+        ({"Quantity": "six"}, Reason.UNREADABLE),
+        ({"Quantity": "1.5"}, Reason.UNREADABLE),
+        ({"Quantity": "1e30"}, Reason.UNREADABLE),
+        ({"UnitPrice": "NaN"}, Reason.UNREADABLE),
+        ({"InvoiceDate": "yesterday"}, Reason.UNREADABLE),
+        ({"StockCode": " "}, Reason.UNREADABLE),
+        ({"InvoiceNo": "53 6365"}, Reason.UNREADABLE),
+        ({"CustomerID": "17850\x00"}, Reason.UNREADABLE),
+        ({"CustomerID": "", "Quantity": "0"}, Reason.MISSING_CUSTOMER),
+        ({"CustomerID": "", "Quantity": "?"}, Reason.UNREADABLE),
+    ],
+)
+def test_a_refused_row_is_named_with_its_reason(cells: Row, reason: Reason) -> None:
+    reading = read(row(), row(**cells))
+    assert [(refused.line_number, refused.reason) for refused in reading.refused_rows] == [(3, reason)]
+    assert reading.invoices[0].lines.keys() == {"85123A"}
+
+
+def test_a_short_row_is_unreadable() -> None:
+    assert read({"InvoiceNo": "536365"}).refused_by_reason() == {Reason.UNREADABLE: 1}
+
+
+def test_a_cancellation_may_have_what_an_order_may_not() -> None:
+    (invoice,) = read(row(InvoiceNo="C536379", Quantity="-1", UnitPrice="0")).invoices
+    assert invoice.is_cancellation
+    assert not invoice.is_refused
+
+
+def test_an_invoice_is_collected_from_the_whole_file_and_sorted_by_time() -> None:
+    late, early = "2010-12-02 09:00:00", "2010-12-01 09:00:00"
+    reading = read(
+        row(InvoiceNo="2", InvoiceDate=late),
+        row(InvoiceNo="1"),
+        row(InvoiceNo="2", StockCode="22423", InvoiceDate=early),
+    )
+    assert [(invoice.number, len(invoice.lines)) for invoice in reading.invoices] == [("1", 1), ("2", 2)]
+
+
+def test_the_same_article_twice_is_one_line() -> None:
+    (invoice,) = read(row(), row(Quantity="4", UnitPrice="9.99")).invoices
+    assert invoice.lines["85123A"] == Line("85123A", 10, 255)
+
+
+def test_a_second_customer_in_an_invoice_is_refused() -> None:
+    reading = read(row(), row(CustomerID="1"))
+    assert reading.refused_by_reason() == {Reason.OTHER_CUSTOMER: 1}
+
+
+def test_an_invoice_of_refused_rows_is_a_refused_invoice() -> None:
+    reading = read(row(CustomerID=""), row(CustomerID=""))
+    assert [invoice.is_refused for invoice in reading.invoices] == [True]
+
+
+def test_the_uci_files_own_dates_are_read() -> None:
+    (invoice,) = read(row(InvoiceDate="12/1/2010 8:26")).invoices
+    assert invoice.at.isoformat() == "2010-12-01T08:26:00"
+
+
+@given(st.lists(ANY_ROW, max_size=30))
+def test_every_row_is_accepted_or_refused_once(rows: list[Row]) -> None:
+    reading = read(*rows)
+    refused = [row.line_number for row in reading.refused_rows]
+    assert len(refused) == len(set(refused))
+    assert sum(reading.refused_by_reason().values()) == len(refused)
+    for invoice in reading.invoices:
+        accepted = [
+            row for at, row in enumerate(rows, 2) if at not in refused and row["InvoiceNo"] is not None
+        ]
+        mine = [row for row in accepted if row["InvoiceNo"].strip() == invoice.number]
+        assert {str(row["StockCode"]).strip() for row in mine} == invoice.lines.keys()
+
+
+def test_the_first_invoices_bring_their_own_refused_rows() -> None:
+    reading = read(row(InvoiceNo="1", Quantity="0"), row(InvoiceNo="2"), row(InvoiceNo="3", Quantity="0"))
+    first = reading.first(1)
+    assert [invoice.number for invoice in first.invoices] == ["2"]
+    assert first.refused_rows == []
+
+
+def test_a_file_is_read_with_its_line_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text(
+        ",".join(COLUMNS)
+        + '\n536365,"85123A",6,2010-12-01 08:26:00,2.55,17850.0'
+        + "\n536366,22423,x,2010-12-01 08:26:00,1,17850.0\n"
+    )
+    reading = read_file(path)
+    assert [refused.line_number for refused in reading.refused_rows] == [3]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "has no column InvoiceNo"),
+        (b"\x00\xff\xfe\x89PNG", "has no column InvoiceNo"),
+        (b"InvoiceNo,StockCode,Quantity,InvoiceDate,UnitPrice\n", "has no column CustomerID"),
+        ((",".join(COLUMNS) + "\n").encode(), "holds no invoice"),
+        ((",".join(COLUMNS) + '\n"' + "x" * 200_000).encode(), "field larger than field limit"),
+    ],
+)
+def test_a_file_that_is_no_order_file_is_told(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputUnreadable, match=told):
+        read_file(path)
+
+
+def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere.csv", tmp_path):
+        with pytest.raises(InputUnreadable, match=str(path)):
+            read_file(path)
+
+
+def test_made_up_rows_come_from_their_seed_and_are_a_little_dirty() -> None:
+    rows = list(made_up_rows(seed=1, invoice_count=400))
+    assert rows == list(made_up_rows(seed=1, invoice_count=400))
+    assert rows != list(made_up_rows(seed=2, invoice_count=400))
+    reading = read_rows(rows)
+    assert len(reading.invoices) == 400
+    assert set(reading.refused_by_reason()) >= {Reason.MISSING_CUSTOMER, Reason.UNREADABLE}
+    assert any(invoice.is_cancellation for invoice in reading.invoices)
