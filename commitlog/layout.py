@@ -57,7 +57,11 @@ def check_format(disk: Disk) -> None:
 
 def read_durable(disk: Disk) -> int:
     """The published durable offset; 0 if none was published."""
-    stored = disk.read(DURABLE, 0, 2 * _LINE_BYTES) if disk.size(DURABLE) > 0 else b""
+    return parse_durable(disk.read(DURABLE, 0, 2 * _LINE_BYTES) if disk.size(DURABLE) > 0 else b"")
+
+
+def parse_durable(stored: bytes) -> int:
+    """The offset that the bytes of the file `durable` publish; 0 if none."""
     lines = (stored[:_LINE_BYTES], stored[_LINE_BYTES:])
     return max(int(line[:OFFSET_DIGITS]) if line == _durable_line(line) else 0 for line in lines)
 
