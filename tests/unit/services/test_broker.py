@@ -1,0 +1,334 @@
+"""The broker's verbs one by one, over the in-memory disk and a clock that the test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import errors, properties
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message, MessageType
+from commitlog.recovery import LogScan
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import CheckBack, Delivery, Resolution, SendReceipt, Verdict, Wake
+from txn.checkback import CheckBackPolicy
+
+NOW_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(
+    segment_bytes=64 * 1024,
+    attempts_max=2,
+    check_back=CheckBackPolicy(immunity_ms=6_000, interval_ms=10_000, count_max=2),
+)
+
+
+class Bench:
+    """A broker with everything flushed after each call."""
+
+    def __init__(self, settings: BrokerSettings = SETTINGS) -> None:
+        self.disk = MemoryDisk()
+        self.settings = settings
+        self.now_ms = NOW_MS
+        self.count = 0
+        self.broker = Broker.open(self.disk, settings, self.now_ms)
+
+    def message(self, **attributes: object) -> Message:
+        self.count += 1
+        given = {"topic": "t", "body": b"hello", "message_id": f"M{self.count}"} | attributes
+        return Message(**given)  # type: ignore[arg-type]
+
+    def send(self, **attributes: object) -> SendReceipt:
+        receipt = self.broker.send(self.message(**attributes), self.now_ms)
+        self.flush()
+        return receipt
+
+    def flush(self) -> list[object]:
+        effects: list[object] = []
+        while flush := self.broker.take_flush():
+            flush.write(self.disk)
+            effects += self.broker.flushed(flush, self.now_ms)
+        return effects
+
+    def receive(
+        self, group: str = "g", topic: str = "t", tags: str = "*", **options: object
+    ) -> list[Delivery]:
+        arguments = {"invisible_ms": 20_000, "client_id": "c", "auto_renew": False} | options
+        return self.broker.receive(group, topic, tags, 32, now_ms=self.now_ms, **arguments)  # type: ignore[arg-type]
+
+    def advance(self, milliseconds: int) -> list[object]:
+        end_ms, effects = self.now_ms + milliseconds, []
+        while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            effects += self.broker.tick(self.now_ms) + self.flush()
+        self.now_ms = end_ms
+        return effects
+
+    def reopen(self) -> None:
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_message_is_invisible_until_it_is_durable(bench: Bench) -> None:
+    receipt = bench.broker.send(bench.message(), NOW_MS)
+    assert receipt.durable_at > bench.broker.durable_offset
+    assert bench.receive() == []
+    assert bench.flush() == [Wake("t")]
+    assert bench.broker.durable_offset >= receipt.durable_at
+    assert [one.message.message_id for one in bench.receive()] == ["M1"]
+
+
+def test_what_was_sent_is_what_is_received(bench: Bench) -> None:
+    sent = bench.message(tag="paid", keys=("k1", "k2"), properties={"shop": "eu"}, born_ms=5, gzip=True)
+    bench.broker.send(sent, NOW_MS)
+    bench.flush()
+    (got,) = bench.receive()
+    assert got.message == sent
+    assert got.attempt == 1
+
+
+def test_a_delayed_message_comes_at_its_millisecond(bench: Bench) -> None:
+    bench.send(delivery_ms=NOW_MS + 1_234)
+    assert bench.advance(1_233) == []
+    assert bench.receive() == []
+    assert bench.advance(1) == [Wake("t")]
+    (got,) = bench.receive()
+    assert got.store_ms == NOW_MS + 1_234
+
+
+def test_pending_timers_survive_a_restart_and_come_once(bench: Bench) -> None:
+    bench.send(delivery_ms=NOW_MS + 500)
+    bench.send(delivery_ms=NOW_MS + 90_000)
+    bench.reopen()
+    bench.advance(1_000)
+    assert len(bench.receive()) == 1
+    bench.reopen()
+    assert bench.broker.gauges().pending_timers == 1
+    bench.advance(100_000)
+    assert [one.message.message_id for one in bench.receive()] == ["M1", "M2"]
+
+
+def test_recall_tells_the_truth(bench: Bench) -> None:
+    first = bench.send(delivery_ms=NOW_MS + 500)
+    second = bench.send(delivery_ms=NOW_MS + 500)
+    cancelled = bench.broker.recall("t", first.recall_handle, NOW_MS)
+    bench.flush()
+    assert cancelled.verdict is Verdict.CANCELLED
+    bench.advance(1_000)
+    bench.reopen()
+    assert [one.message.message_id for one in bench.receive()] == ["M2"]
+    assert bench.broker.recall("t", first.recall_handle, bench.now_ms).verdict is Verdict.ALREADY
+    late = bench.broker.recall("t", second.recall_handle, bench.now_ms)
+    assert (late.verdict, late.ended_ms) == (Verdict.TOO_LATE, NOW_MS + 500)
+    with pytest.raises(errors.InvalidRecallHandle, match="is for topic 't'"):
+        bench.broker.recall("other", first.recall_handle, bench.now_ms)
+    with pytest.raises(errors.InvalidRecallHandle):
+        bench.broker.recall("t", "?", bench.now_ms)
+
+
+def test_a_recall_of_what_was_never_here_is_told_apart_from_what_was_forgotten(bench: Bench) -> None:
+    foreign = Bench().send(delivery_ms=NOW_MS + 500).recall_handle
+    assert bench.broker.recall("t", foreign, NOW_MS).verdict is Verdict.NEVER_SET
+    known = bench.send(delivery_ms=NOW_MS + 500, message_id="own").recall_handle
+    bench.advance(SETTINGS.timer_history_ms + 1_000)
+    bench.broker.tick(bench.now_ms)
+    assert bench.broker.recall("t", known, bench.now_ms).verdict is Verdict.FORGOTTEN
+
+
+def test_a_commit_delivers_once_however_often_it_is_repeated(bench: Bench) -> None:
+    half = bench.send(transactional=True)
+    assert bench.receive() == []
+    first = bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
+    again = bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
+    assert (first.repeated, again.repeated, again.durable_at) == (False, True, first.durable_at)
+    bench.flush()
+    bench.reopen()
+    assert bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS).repeated
+    with pytest.raises(errors.TransactionEnded, match="COMMITTED"):
+        bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.ROLLBACK, NOW_MS)
+    assert len(bench.receive()) == 1
+
+
+def test_a_rollback_delivers_nothing_and_stays(bench: Bench) -> None:
+    half = bench.send(transactional=True)
+    bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.ROLLBACK, NOW_MS)
+    bench.flush()
+    bench.reopen()
+    with pytest.raises(errors.TransactionEnded, match="ROLLED_BACK"):
+        bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
+    bench.advance(1_000_000)
+    assert bench.receive() == []
+
+
+def test_a_silent_producer_is_asked_until_the_half_expires(bench: Bench) -> None:
+    half = bench.send(transactional=True, keys=("order-1",))
+    assert bench.advance(5_999) == []
+    (check,) = bench.advance(1)
+    assert isinstance(check, CheckBack)
+    assert (check.transaction_id, check.message.keys) == (half.transaction_id, ("order-1",))
+    bench.broker.check_asked(check.transaction_id, False, bench.now_ms)
+    (again,) = bench.advance(1_000)
+    assert again == check
+    for pause_ms in (10_000, 20_000):
+        bench.broker.check_asked(check.transaction_id, True, bench.now_ms)
+        bench.flush()
+        bench.reopen()
+        assert len(bench.advance(pause_ms)) == (1 if pause_ms == 10_000 else 0)
+    assert bench.broker.statistics.expired["t"] == 1
+    with pytest.raises(errors.TransactionEnded, match="EXPIRED"):
+        bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, bench.now_ms)
+
+
+def test_a_half_with_its_own_immunity_is_asked_no_earlier(bench: Bench) -> None:
+    bench.send(transactional=True, check_immunity_ms=30_500)
+    assert bench.advance(30_999) == []
+    assert len(bench.advance(1)) == 1
+
+
+def test_a_delayed_half_is_armed_by_its_commit(bench: Bench) -> None:
+    half = bench.send(transactional=True, delivery_ms=NOW_MS + 5_000)
+    bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
+    bench.flush()
+    bench.reopen()
+    bench.advance(4_999)
+    assert bench.receive() == []
+    bench.advance(1)
+    assert len(bench.receive()) == 1
+
+
+def test_a_retried_delayed_send_or_half_stores_nothing_new(bench: Bench) -> None:
+    for attributes in ({"delivery_ms": NOW_MS + 50}, {"transactional": True}):
+        receipt = bench.send(message_id="same" + str(len(attributes)) + str(attributes), **attributes)
+        end = bench.broker.gauges().log_end_offset
+        bench.reopen()
+        again = bench.send(message_id=receipt.message_id, **attributes)
+        assert (again.physical_offset, bench.broker.gauges().log_end_offset) == (receipt.physical_offset, end)
+        assert (again.recall_handle, again.transaction_id) == (receipt.recall_handle, receipt.transaction_id)
+
+
+def test_an_unacknowledged_message_comes_again_then_goes_to_the_dead_letters(bench: Bench) -> None:
+    bench.send()
+    assert [one.attempt for one in bench.receive()] == [1]
+    assert bench.receive() == []
+    assert bench.advance(20_000) == [Wake("t")]
+    assert [one.attempt for one in bench.receive()] == [2]
+    bench.advance(20_000)
+    assert bench.receive() == []
+    bench.flush()
+    (dead,) = bench.receive(topic="%DLQ%g")
+    assert dead.message.body == b"hello"
+    (record,) = [found.record for found in LogScan(bench.disk, 0) if found.record.topic == "%DLQ%g"]
+    assert properties.value_of(record.properties, properties.DEAD_LETTER_TOPIC) == "t"
+    bench.reopen()
+    assert bench.receive() == []
+
+
+def test_an_acknowledgement_holds_after_a_restart_and_a_stale_handle_is_refused(bench: Bench) -> None:
+    bench.send()
+    bench.send()
+    first, second = bench.receive()
+    durable_at = bench.broker.ack("g", "t", first.receipt_handle, NOW_MS)
+    assert durable_at > bench.broker.durable_offset
+    bench.flush()
+    assert durable_at <= bench.broker.durable_offset
+    with pytest.raises(errors.InvalidReceiptHandle):
+        bench.broker.ack("g", "t", first.receipt_handle, NOW_MS)
+    bench.reopen()
+    with pytest.raises(errors.InvalidReceiptHandle):
+        bench.broker.ack("g", "t", second.receipt_handle, NOW_MS)
+    assert [one.message.message_id for one in bench.receive()] == [second.message.message_id]
+
+
+def test_change_invisible_gives_a_new_handle_and_voids_the_old(bench: Bench) -> None:
+    bench.send()
+    (got,) = bench.receive()
+    handle = bench.broker.change_invisible("g", "t", got.receipt_handle, 1_000, NOW_MS)
+    with pytest.raises(errors.InvalidReceiptHandle):
+        bench.broker.ack("g", "t", got.receipt_handle, NOW_MS)
+    assert bench.advance(999) == []
+    assert bench.advance(1) == [Wake("t")]
+    with pytest.raises(errors.InvalidReceiptHandle):
+        bench.broker.ack("g", "t", handle, bench.now_ms)
+
+
+def test_a_push_lease_lasts_while_its_client_is_heard_from(bench: Bench) -> None:
+    bench.send()
+    (got,) = bench.receive(auto_renew=True, invisible_ms=0)
+    for _ in range(5):
+        assert bench.advance(20_000) == []
+        bench.broker.client_alive("c", bench.now_ms)
+    bench.broker.client_gone("c", bench.now_ms)
+    assert bench.advance(0) == [Wake("t")]
+    (again,) = bench.receive()
+    assert (again.message.message_id, again.attempt) == (got.message.message_id, 2)
+
+
+def test_tags_are_filtered_and_groups_do_not_disturb_each_other(bench: Bench) -> None:
+    for tag in ("paid", "new", "sent", ""):
+        bench.send(tag=tag)
+    assert sorted(one.message.tag for one in bench.receive("g", tags="paid || sent")) == ["paid", "sent"]
+    assert len(bench.receive("other")) == 4
+
+
+def test_messages_of_a_group_share_a_queue_and_keep_their_order(bench: Bench) -> None:
+    for number in range(20):
+        bench.send(message_group="order-7", body=b"%d" % number)
+    got = bench.receive()
+    assert len({one.queue_id for one in got}) == 1
+    assert [one.message.body for one in got] == [b"%d" % number for number in range(20)]
+
+
+def test_topics_survive_a_restart_and_are_not_made_when_that_is_off() -> None:
+    bench = Bench(BrokerSettings(segment_bytes=64 * 1024, auto_create_topics=False))
+    with pytest.raises(errors.TopicNotFound, match="tidewheel topic create t"):
+        bench.send()
+    bench.broker.create_topic("t", MessageType.DELAY, 3, NOW_MS)
+    with pytest.raises(errors.TopicExists):
+        bench.broker.create_topic("t", MessageType.FIFO, 3, NOW_MS)
+    bench.flush()
+    bench.reopen()
+    assert bench.broker.topic("t").queue_count == 3
+    with pytest.raises(errors.MessageTypeConflict, match="takes DELAY messages, this one is NORMAL"):
+        bench.send()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error"),
+    [
+        ({"body": b""}, errors.BodyEmpty),
+        ({"body": b"x" * (4 * 1024 * 1024 + 1)}, errors.BodyTooLarge),
+        ({"topic": "a b"}, errors.IllegalTopic),
+        ({"topic": "TW_SYS_ACK"}, errors.IllegalTopic),
+        ({"topic": "rmq_sys_wheel_timer"}, errors.IllegalTopic),
+        ({"message_id": ""}, errors.IllegalMessageId),
+        ({"tag": "a|b"}, errors.IllegalTag),
+        ({"tag": " "}, errors.IllegalTag),
+        ({"keys": ("a\x01",)}, errors.IllegalKey),
+        ({"message_group": "g" * 64}, errors.IllegalMessageGroup),
+        ({"properties": {"UNIQ_KEY": "x"}}, errors.IllegalProperty),
+        ({"properties": {"a": "\x02"}}, errors.IllegalProperty),
+        ({"properties": {"a": "x" * 17_000}}, errors.PropertiesTooLarge),
+        ({"properties": {str(number): "x" for number in range(129)}}, errors.PropertiesTooLarge),
+        ({"delivery_ms": NOW_MS * 1000}, errors.IllegalDeliveryTime),
+    ],
+)
+def test_bad_messages_are_refused_and_nothing_is_stored(
+    bench: Bench, attributes: dict[str, object], error: type[errors.TidewheelError]
+) -> None:
+    bench.send()
+    end = bench.broker.gauges().log_end_offset
+    with pytest.raises(error, match=r"\w+ "):
+        bench.send(**attributes)
+    assert bench.broker.gauges().log_end_offset == end
+
+
+def test_a_damaged_record_is_skipped_and_counted_and_the_rest_arrives(bench: Bench) -> None:
+    receipts = [bench.send(message_group="one") for _ in range(3)]
+    bench.disk.flip_bit("commitlog/" + "0" * 20, (receipts[1].physical_offset + 60) * 8)
+    assert [one.message.message_id for one in bench.receive("live")] == ["M1", "M3"]
+    assert bench.broker.statistics.unreadable_records == 1
+    bench.reopen()
+    assert [one.queue_offset for one in bench.receive("later")] == [0, 2]
+    assert len(bench.broker.damaged) == 1
