@@ -90,8 +90,7 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 def read_durable(store: Path) -> int | None:
     """The published durable offset; None where none is published."""
     path = store / layout.DURABLE
-    text = path.read_bytes()[: layout.OFFSET_DIGITS] if path.exists() else b""
-    return int(text) if text.strip().isdigit() else None
+    return layout.parse_durable(path.read_bytes()) if path.exists() else None
 
 
 def slices(log: StoreLog, slice_bytes: int = SLICE_BYTES_DEFAULT) -> list[Slice]:

