@@ -23,7 +23,7 @@ def store(write_log: WriteLog) -> Path:
 def test_a_log_knows_its_bounds(store: Path) -> None:
     log = open_log(store)
     assert log.first_offset == 0
-    assert log.end_offset == log.durable_offset == int((store / layout.DURABLE).read_text())
+    assert log.end_offset == log.durable_offset == layout.parse_durable((store / layout.DURABLE).read_bytes())
     assert log.ours
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from commitlog import layout
 from commitlog import record as codec
+from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from spark_jobs import walk
 from spark_jobs.decode import Wanted
@@ -106,7 +107,7 @@ def test_damage_behind_a_full_chunk_is_named(
 def test_reading_stops_at_the_published_durable_offset(write_log: WriteLog, read_log: ReadLog) -> None:
     written = some_records(5)
     store = write_log(written)
-    (store / layout.DURABLE).write_text(f"{written[3].physical_offset:020d}\n")
+    layout.reset_durable(RealDisk(store), written[3].physical_offset)
     rows = read_log(store)
     assert numbers(rows) == [0, 1, 2]
     assert damaged(rows) == []
