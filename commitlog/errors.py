@@ -16,7 +16,7 @@
     |-- StoreError               the files on disk are not what they should be
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore
     |-- ConfigurationError       a setting or an address cannot be used
-        |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, JavaMissing
+        |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
 
 A class carries a stable `code` for people, the name of the protocol's status for
 client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands.
@@ -265,6 +265,12 @@ class BrokerUnreachable(ConfigurationError):
     """No broker answers."""
 
     code, exit_code = "TW-123", 3
+
+
+class DatabaseUnreadable(ConfigurationError):
+    """The database cannot be read."""
+
+    code = "TW-124"
 
 
 class JavaMissing(ConfigurationError):
