@@ -1,0 +1,46 @@
+# Everything a newcomer runs. `make run` and `make test` set up all that they need.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: run install test check simulate bench protos lock clean
+
+run: install          ## the whole path: from orders to their audit
+	$(BIN)/tidewheel demo $(ARGS)
+
+install: $(STAMP)     ## make .venv and install everything, with the versions of requirements.lock
+
+$(STAMP): pyproject.toml requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidewheel needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps -e .
+	touch $(STAMP)
+
+test: check           ## style, types, import rules and all tests
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+simulate: install     ## thousands of seeds of the core on a faulty disk
+	$(BIN)/python -m pytest tests/simulation --seeds 2000 -q
+
+bench: install        ## how late delayed messages are, as JSON
+	$(BIN)/python benchmarks/lateness.py
+
+protos: install       ## generate the protobuf code from the .proto files
+	$(BIN)/python -m services.rpc.generate
+	$(BIN)/python -m services.shop.generate
+
+lock: install         ## choose the newest versions that pyproject.toml allows
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-header \
+		--extra dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
