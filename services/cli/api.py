@@ -1,0 +1,78 @@
+"""The broker's HTTP interface, as the commands call it.
+
+What a broker refuses comes back as the error of the tree it was there, with its code and exit code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.client import HTTPException
+from typing import Annotated, Any
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+
+import typer
+
+from commitlog.errors import BrokerUnreachable, TidewheelError
+from services.config import Address, ClientSettings, load
+
+ANSWER_SECONDS = 30
+
+HttpOption = Annotated[
+    str | None, typer.Option("--http", help="HOST:PORT of the broker's HTTP interface; else TIDEWHEEL_HTTP.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Api:
+    """A broker, over HTTP. Every call raises `BrokerUnreachable` or what the broker refused with."""
+
+    def __init__(self, http: str | None) -> None:
+        self._address: Address = load(ClientSettings, http=http).http
+
+    def get(self, *path: str, **query: object) -> Any:
+        """Ask for something."""
+        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"))
+
+    def post(self, *path: str, body: object) -> Any:
+        """Hand something in."""
+        return self._call(Request(self._url(path), data=json.dumps(body).encode(), method="POST"))
+
+    def _url(self, path: tuple[str, ...]) -> str:
+        return f"http://{self._address}/api/" + "/".join(quote(part, safe="") for part in path)
+
+    def _call(self, request: Request) -> Any:
+        try:
+            with urlopen(request, timeout=ANSWER_SECONDS) as answer:
+                return json.load(answer)
+        except HTTPError as refusal:
+            raise self._refused(refusal) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._unreachable() from error
+
+    def _refused(self, refusal: HTTPError) -> TidewheelError:
+        try:
+            said = json.load(refusal)
+            return error_class(said["code"])(said["detail"])
+        except (ValueError, KeyError, TypeError):
+            return self._unreachable()
+
+    def _unreachable(self) -> BrokerUnreachable:
+        return BrokerUnreachable(
+            f"There is no Tidewheel HTTP interface at {self._address}."
+            " Start a broker with 'tidewheel serve', or name its HTTP address with --http."
+        )
+
+
+def error_class(code: str) -> type[TidewheelError]:
+    """Return the class of the tree that carries a code."""
+    return next((kind for kind in error_classes(TidewheelError) if kind.code == code), TidewheelError)
+
+
+def error_classes(root: type[TidewheelError]) -> Iterator[type[TidewheelError]]:
+    """Yield a class of the tree and everything below it."""
+    yield root
+    for below in root.__subclasses__():
+        yield from error_classes(below)

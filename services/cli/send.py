@@ -1,0 +1,57 @@
+"""`tidewheel send`: one message from the command line."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commitlog.errors import IllegalProperty
+from services.cli import output
+from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.durations import parse_ms
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def send(
+    topic: Annotated[str, typer.Argument(help="Where to.")],
+    body: Annotated[str, typer.Argument(help="The text of the message.")],
+    key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
+    tag: Annotated[str, typer.Option(help="The tag that consumers filter by.")] = "",
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated.")
+    ] = None,
+    in_: Annotated[str | None, typer.Option("--in", help="Deliver after 500ms, 30s, 1h30m, 2d.")] = None,
+    group: Annotated[str, typer.Option(help="Message group: messages of one group stay in order.")] = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send one message, now or later; it is on disk when this returns.
+
+    Example: tidewheel send order-timeouts '{"order_id": 7}' --key order:7 --in 30s
+    """
+    wanted = {
+        "topic": topic,
+        "body": body,
+        "keys": key or [],
+        "tag": tag,
+        "message_group": group,
+        "properties": dict(pair(text) for text in properties or []),
+        "in_ms": None if in_ is None else parse_ms(in_, "--in"),
+    }
+    receipt = Api(http).post("messages", body=wanted)
+    if as_json:
+        output.print_json(receipt)
+        return
+    print(receipt["message_id"])
+    output.say(f"stored at log offset {receipt['physical_offset']}" + (f", due in {in_}" if in_ else ""))
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE; raises `IllegalProperty`."""
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise IllegalProperty(f"--property is {text!r}: write it as NAME=VALUE.")
+    return name, value
