@@ -2,14 +2,15 @@
 
     python -m services.rpc.generate
 
-protoc writes imports from the proto's own package (`apache.rocketmq.v2`). Left alone, they would put a
-top-level `apache` package on everybody's path; so they are rewritten to relative imports, and the files lie
-flat. Only messages are generated: the service is a table of handlers (`services.rpc.service`).
+Two things are changed on the way, neither of which is seen on the wire. The package becomes `tidewheel.wire`:
+left as it is, our messages and those of an official client would have the same full names, and the second to
+be loaded into a process would fail with "duplicate symbol". Imports become relative: left as they are, a
+top-level package `apache` would lie on everybody's path. Only messages are generated; the service, whose name
+is seen on the wire, is a table of handlers (`services.rpc.service`).
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,31 +18,43 @@ from tempfile import TemporaryDirectory
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 ROOM = Path(__file__).parent
-PACKAGE = "apache/rocketmq/v2"
+SOURCES = ROOM / "protos" / "apache" / "rocketmq" / "v2"
 PROTOS = ("definition.proto", "service.proto")
 WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
-FOREIGN_IMPORT = re.compile(r"^from apache\.rocketmq\.v2 import ", re.MULTILINE)
+PACKAGE = "tidewheel/wire"
+TITLE = '"""Made by `python -m services.rpc.generate` from apache/rocketmq-apis; do not edit."""\n'
 
 
 def main() -> None:
     """Write the generated modules, replacing those that are there."""
     target = ROOM / "generated"
     target.mkdir(exist_ok=True)
+    (target / "__init__.py").write_text(TITLE)
     with TemporaryDirectory() as scratch:
-        compile_into(Path(scratch))
-        for made in sorted((Path(scratch) / PACKAGE).iterdir()):
-            (target / made.name).write_text(FOREIGN_IMPORT.sub("from . import ", made.read_text()))
-    (target / "__init__.py").write_text(
-        '"""Made by `python -m services.rpc.generate` from apache/rocketmq-apis; do not edit."""\n'
+        renamed = Path(scratch) / PACKAGE
+        renamed.mkdir(parents=True)
+        for name in PROTOS:
+            (renamed / name).write_text(rename((SOURCES / name).read_text()))
+        compile_in(Path(scratch))
+        for made in sorted(renamed.glob("*_pb2.py*")):
+            (target / made.name).write_text(
+                made.read_text().replace("from tidewheel.wire import", "from . import")
+            )
+
+
+def rename(proto: str) -> str:
+    """Return a proto file under our package."""
+    return proto.replace('import "apache/rocketmq/v2/', f'import "{PACKAGE}/').replace(
+        "package apache.rocketmq.v2;", "package tidewheel.wire;"
     )
 
 
-def compile_into(folder: Path) -> None:
-    """Run protoc; modules and their type stubs land under `folder`."""
-    sources = [f"{PACKAGE}/{name}" for name in PROTOS]
-    includes = [f"-I{ROOM / 'protos'}", f"-I{WELL_KNOWN}"]
-    outputs = [f"--python_out={folder}", f"--pyi_out={folder}"]
-    failed = protoc.main(["protoc", *includes, *outputs, *sources])
+def compile_in(folder: Path) -> None:
+    """Run protoc; modules and their type stubs land beside the protos under `folder`."""
+    protos = [f"{PACKAGE}/{name}" for name in PROTOS]
+    failed = protoc.main(
+        ["protoc", f"-I{folder}", f"-I{WELL_KNOWN}", f"--python_out={folder}", f"--pyi_out={folder}", *protos]
+    )
     if failed:
         sys.exit(failed)
 
