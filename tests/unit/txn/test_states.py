@@ -1,0 +1,76 @@
+"""A transaction ends once: the table, the ids that name a half, and when to ask again."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog import properties
+from commitlog.errors import InvalidTransactionId
+from commitlog.message import Message
+from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM
+from txn import half
+from txn.checkback import CheckBackPolicy
+from txn.outcomes import Outcomes
+from txn.states import OUTCOMES, Event, State, after
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
+def test_the_first_end_wins_and_only_the_same_end_may_be_repeated(state: State, event: Event) -> None:
+    expected = OUTCOMES[event] if state in (State.OPEN, OUTCOMES[event]) else None
+    assert after(state, event) is expected
+
+
+@given(st.integers(0, 2**63 - 1), st.text(min_size=1))
+def test_a_transaction_id_leads_back_to_its_half(offset: int, message_id: str) -> None:
+    assert half.half_offset(half.transaction_id(offset, message_id), message_id) == offset
+
+
+@pytest.mark.parametrize(
+    "forged", ["", "x", "0" * 24, "-" + "0" * 23, " " * 24, half.transaction_id(5, "other")]
+)
+def test_an_id_that_we_did_not_write_is_refused(forged: str) -> None:
+    with pytest.raises(InvalidTransactionId, match="was not given out by this store"):
+        half.half_offset(forged, "mine")
+
+
+def test_the_commit_is_the_message_and_names_its_half() -> None:
+    message = Message(topic="orders", body=b"paid", message_id="M1", tag="t", keys=("k",), transactional=True)
+    stored = half.half_record(message, 3)
+    stored.physical_offset = 4096
+    committed = half.committed_record(stored)
+    assert (committed.topic, committed.queue_id, committed.type) == ("orders", 3, TYPE_COMMIT)
+    assert committed.half_offset == 4096
+    assert properties.to_message(committed) == message
+    assert properties.to_message(stored) == message
+
+
+@pytest.mark.parametrize("state", [State.ROLLED_BACK, State.EXPIRED])
+def test_an_outcome_names_its_half_and_is_read_back(state: State) -> None:
+    stored = half.half_record(Message(topic="t", body=b"x", message_id="M1", keys=("k",)), 0)
+    stored.physical_offset = 77
+    record = half.outcome_record(stored, state)
+    assert (record.half_offset, record.type) == (77, TYPE_SYSTEM)
+    assert half.outcome_of(record) is state
+    assert properties.value_of(record.properties, properties.KEYS) == "k"
+
+
+def test_check_backs_pause_longer_each_time_up_to_a_limit() -> None:
+    policy = CheckBackPolicy(immunity_ms=6, interval_ms=10, interval_ms_max=35, count_max=4)
+    assert policy.first_check_ms(100, None) == 106
+    assert policy.first_check_ms(100, 50) == 150
+    assert [policy.next_check_ms(0, count) for count in (1, 2, 3, 99)] == [10, 20, 35, 35]
+    assert [policy.is_exhausted(count) for count in (3, 4)] == [False, True]
+
+
+def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
+    outcomes = Outcomes()
+    assert outcomes.state(5) is None
+    outcomes.stored(5, 1_000)
+    assert outcomes.state(5) is State.OPEN
+    outcomes.end(5, Event.ROLLBACK, 2_000, 900)
+    assert outcomes.state(5) is State.ROLLED_BACK
+    assert outcomes.ended(5).durable_at == 900
