@@ -19,10 +19,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from commitlog.disk import Disk
-from commitlog.errors import ResultUnknown, TidewheelError
+from commitlog.errors import RefusedByState, ResultUnknown, TidewheelError
 from commitlog.flush import Flush
 from commitlog.message import Message, MessageType
 from services.broker.broker import Broker
@@ -43,6 +43,17 @@ from services.live.arrivals import Arrivals
 from services.live.durability import DurableOffset
 
 Answer = TypeVar("Answer")
+
+
+class RestsOnRecord(Protocol):
+    """An answer that may be given once the log is durable up to `durable_at`."""
+
+    @property
+    def durable_at(self) -> int:
+        """A physical offset."""
+
+
+Resting = TypeVar("Resting", bound=RestsOnRecord)
 Asker = Callable[[CheckBack], bool]
 """Asks a producer how its transaction ended; False when there is nobody to ask."""
 
@@ -83,23 +94,17 @@ class LiveBroker:
 
     async def send(self, message: Message) -> SendReceipt:
         """Store a message (normal, FIFO, delayed or half)."""
-        receipt = self._call(self._broker.send, message)
-        await self._durable.reach(receipt.durable_at)
-        return receipt
+        return await self._told(self._broker.send, message)
 
     async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
         """Cancel a delayed message; the verdict is the truth, whatever it is."""
-        verdict = self._call(self._broker.recall, topic, recall_handle)
-        await self._durable.reach(verdict.durable_at)
-        return verdict
+        return await self._told(self._broker.recall, topic, recall_handle)
 
     async def end_transaction(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
     ) -> EndReceipt:
         """Commit or roll back a half message."""
-        receipt = self._call(self._broker.end_transaction, topic, transaction_id, message_id, resolution)
-        await self._durable.reach(receipt.durable_at)
-        return receipt
+        return await self._told(self._broker.end_transaction, topic, transaction_id, message_id, resolution)
 
     async def ack(self, group: str, topic: str, receipt_handle: str) -> None:
         """Acknowledge a delivery."""
@@ -113,15 +118,11 @@ class LiveBroker:
 
     async def create_topic(self, name: str, message_type: MessageType, queue_count: int) -> Topic:
         """Create a topic."""
-        topic = self._call(self._broker.create_topic, name, message_type, queue_count)
-        await self._durable.reach(topic.durable_at)
-        return topic
+        return await self._told(self._broker.create_topic, name, message_type, queue_count)
 
     async def route(self, name: str) -> Topic:
         """Return a topic, creating it if the settings say so."""
-        topic = self._call(self._broker.route, name)
-        await self._durable.reach(topic.durable_at)
-        return topic
+        return await self._told(self._broker.route, name)
 
     # Verbs that lease.
 
@@ -191,6 +192,16 @@ class LiveBroker:
         self._stir()
         await self._quiet.wait()
         self._alarm.stop()
+
+    async def _told(self, verb: Callable[..., Resting], *arguments: object) -> Resting:
+        """The verb's answer, or its refusal, once what either rests on is durable."""
+        try:
+            answer = self._call(verb, *arguments)
+        except RefusedByState as refusal:
+            await self._durable.reach(refusal.durable_at)
+            raise
+        await self._durable.reach(answer.durable_at)
+        return answer
 
     def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         try:
