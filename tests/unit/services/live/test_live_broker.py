@@ -1,0 +1,126 @@
+"""The loop around the core: answers wait for the disk, and a disk that fails is survived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from commitlog.errors import ResultUnknown, TransactionEnded
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from services.broker.settings import BrokerSettings
+from services.broker.values import Delivery, Resolution
+from services.live.live_broker import LiveBroker
+
+NOW_MS = 1_763_700_000_000
+Scenario = Callable[[LiveBroker, "HeldDisk"], Awaitable[None]]
+
+
+class HeldDisk(MemoryDisk):
+    """A disk whose syncs of the log wait while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = Event()
+        self.free.set()
+
+    def sync(self, path: str) -> None:
+        if path.startswith("commitlog"):
+            assert self.free.wait(10), "nobody let the disk go on"
+        super().sync(path)
+
+
+def play(scenario: Scenario) -> None:
+    async def run() -> None:
+        disk = HeldDisk()
+        settings = BrokerSettings(segment_bytes=1 << 16)
+        with ThreadPoolExecutor(1) as writer:
+            call_later = asyncio.get_running_loop().call_later
+            live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
+            await scenario(live, disk)
+            await live.close()
+
+    asyncio.run(run())
+
+
+def message(message_id: str, **attributes: object) -> Message:
+    return Message(topic="t", body=b"x", message_id=message_id, **attributes)  # type: ignore[arg-type]
+
+
+async def received(live: LiveBroker, seconds: float) -> list[Delivery]:
+    return await live.receive("g", "t", "*", 32, 20_000, "c", False, seconds)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_a_send_is_answered_and_visible_only_when_it_is_on_disk() -> None:
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        disk.free.clear()
+        sending = asyncio.create_task(live.send(message("M1")))
+        waiting = asyncio.create_task(received(live, 10))
+        await settle()
+        assert not sending.done()
+        assert not waiting.done()
+        disk.free.set()
+        assert (await sending).message_id == "M1"
+        assert [one.message.message_id for one in await waiting] == ["M1"]
+
+    play(scenario)
+
+
+def test_a_refusal_that_rests_on_a_record_waits_for_it() -> None:
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        half = await live.send(message("M1", transactional=True))
+        disk.free.clear()
+        first = asyncio.create_task(live.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT))
+        await settle()
+        second = asyncio.create_task(
+            live.end_transaction("t", half.transaction_id, "M1", Resolution.ROLLBACK)
+        )
+        await settle()
+        assert not second.done()
+        disk.free.set()
+        await first
+        with pytest.raises(TransactionEnded, match="COMMITTED"):
+            await second
+
+    play(scenario)
+
+
+def test_callers_of_one_turn_share_a_flush() -> None:
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        await asyncio.gather(*(live.send(message(f"M{number}")) for number in range(50)))
+        assert live.core.statistics.flushes <= 2
+
+    play(scenario)
+
+
+def test_a_failed_sync_refuses_its_callers_and_the_broker_goes_on() -> None:
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        await live.send(message("kept"))
+        disk.failing_syncs = 1
+        with pytest.raises(ResultUnknown, match="Send again with the same message id"):
+            await live.send(message("unknown"))
+        await live.send(message("later"))
+        got = [one.message.message_id for one in await received(live, 1)]
+        assert sorted(got) == ["kept", "later"]
+
+    play(scenario)
+
+
+def test_a_wait_that_finds_nothing_ends_and_a_closing_broker_sends_everybody_home() -> None:
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        assert await received(live, 0.01) == []
+        waiting = asyncio.create_task(received(live, 60))
+        await settle()
+        live.release_receivers()
+        assert await waiting == []
+
+    play(scenario)
