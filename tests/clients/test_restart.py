@@ -1,0 +1,69 @@
+"""`kill -9` with messages pending: nothing acknowledged is lost, nothing is early, every half is resolved."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rocketmq import TransactionChecker, TransactionResolution
+
+DELAYED, HALVES = 1_000, 50
+RESOLVED_SECONDS = 60
+
+
+class OddsCommit(TransactionChecker):  # type: ignore[misc]
+    """Commits what has an odd number, rolls back the rest."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+
+    def check(self, message: Any) -> int:
+        number = int(message.body)
+        self.asked.add(number)
+        return TransactionResolution.COMMIT if number % 2 else TransactionResolution.ROLLBACK
+
+
+def test_every_pending_message_survives_kill_9(
+    own_broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any, wait_until: Any
+) -> None:
+    broker, checker, halves = own_broker, OddsCommit(), f"{topic}-halves"
+    producer = clients.producer(broker, topic, halves, checker=checker)
+    due = int(time.time()) + 15
+    sent = [
+        producer.send_async(new_message(topic, str(number), delivery_timestamp=due + number % 10))
+        for number in range(DELAYED)
+    ]
+    for number in range(HALVES):
+        producer.send(new_message(halves, str(number)), producer.begin_transaction())
+    acknowledged = [future.result() for future in sent]
+    assert time.time() < due, "the machine is too slow for this test to kill anything that is pending"
+
+    broker.kill()
+    broker.start()
+    restarted = time.monotonic()
+
+    got = take(clients.simple(broker, topic, group), len(acknowledged), seconds=60)
+    assert {int(message.body) for message in got} == set(range(DELAYED))
+    assert len(broker.stored(topic)) == DELAYED
+    assert all(message.decode_message_timestamp >= message.delivery_timestamp for message in got)
+
+    wait_until(lambda: broker.metric("rocketmq_half_messages") == [0], RESOLVED_SECONDS)
+    assert time.monotonic() - restarted <= RESOLVED_SECONDS
+    assert checker.asked == set(range(HALVES))
+    committed = {int(message["body"]) for message in broker.stored(halves)}
+    assert committed == {number for number in range(HALVES) if number % 2}
+
+
+def test_a_consumer_goes_on_after_a_restart_and_gets_nothing_twice(
+    own_broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any
+) -> None:
+    producer = clients.producer(own_broker, topic)
+    consumer = clients.simple(own_broker, topic, group)
+    producer.send(new_message(topic, "before"))
+    assert [message.body for message in take(consumer, 1)] == [b"before"]
+
+    assert own_broker.stop() == 0
+    own_broker.start()
+
+    producer.send(new_message(topic, "after"))
+    assert [message.body for message in take(consumer, 1)] == [b"after"]

@@ -1,0 +1,107 @@
+"""Transactions: a half message is seen only when its producer commits it, by itself or when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rocketmq import TransactionChecker, TransactionResolution
+from rocketmq.v5.exception import ClientException
+
+COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
+UNKNOWN = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+
+
+class Answers(TransactionChecker):  # type: ignore[misc]
+    """Answers check-backs from a list, the last answer for ever."""
+
+    def __init__(self, *answers: int) -> None:
+        self.asked: list[str] = []
+        self._answers: Iterator[int] = iter(answers)
+        self._last = answers[-1] if answers else UNKNOWN
+
+    def check(self, message: Any) -> int:
+        self.asked.append(message.body.decode())
+        return next(self._answers, self._last)
+
+
+def orphan(producer: Any, message: Any) -> Any:
+    """Send a half message and leave it alone."""
+    transaction = producer.begin_transaction()
+    producer.send(message, transaction)
+    return transaction
+
+
+def bodies(messages: list[dict[str, Any]]) -> list[str]:
+    """Return what stored messages say."""
+    return [message["body"] for message in messages]
+
+
+def test_a_committed_message_arrives_and_a_rolled_back_one_does_not(
+    broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any
+) -> None:
+    producer = clients.producer(broker, topic, checker=Answers())
+    orphan(producer, new_message(topic, "no")).rollback()
+    orphan(producer, new_message(topic, "yes")).commit()
+
+    [got] = take(clients.simple(broker, topic, group), 1)
+
+    assert got.body == b"yes"
+    assert bodies(broker.stored(topic)) == ["yes"]
+
+
+def test_committing_twice_gives_one_message(broker: Any, clients: Any, topic: str, new_message: Any) -> None:
+    transaction = orphan(clients.producer(broker, topic, checker=Answers()), new_message(topic, "once"))
+    transaction.commit()
+    transaction.commit()
+    assert bodies(broker.stored(topic)) == ["once"]
+
+
+def test_the_first_end_wins_and_the_other_is_told(
+    broker: Any, clients: Any, topic: str, new_message: Any
+) -> None:
+    transaction = orphan(clients.producer(broker, topic, checker=Answers()), new_message(topic, "ended"))
+    transaction.rollback()
+    with pytest.raises(ClientException, match="TW-161"):
+        transaction.commit()
+    assert bodies(broker.stored(topic)) == []
+
+
+def test_an_orphan_is_asked_about_and_ends_as_answered(
+    broker: Any, clients: Any, topic: str, new_message: Any, wait_until: Any
+) -> None:
+    committing, rolling_back, hesitating = Answers(COMMIT), Answers(ROLLBACK), Answers(UNKNOWN, COMMIT)
+    for name, answers in (("c", committing), ("r", rolling_back), ("u", hesitating)):
+        own = f"{topic}-{name}"
+        orphan(clients.producer(broker, own, checker=answers), new_message(own, name))
+
+    wait_until(lambda: bodies(broker.stored(f"{topic}-c")) == ["c"], 15)
+    wait_until(lambda: bodies(broker.stored(f"{topic}-u")) == ["u"], 15)
+    wait_until(lambda: bool(rolling_back.asked), 15)
+
+    assert committing.asked == ["c"]
+    assert hesitating.asked == ["u", "u"]
+    assert bodies(broker.stored(f"{topic}-r")) == []
+    assert rolling_back.asked == ["r"]
+
+
+def test_a_producer_that_declared_no_topic_is_asked_too(
+    broker: Any, clients: Any, topic: str, new_message: Any, wait_until: Any
+) -> None:
+    answers = Answers(COMMIT)
+    orphan(clients.producer(broker, checker=answers), new_message(topic, "undeclared"))
+    wait_until(lambda: bodies(broker.stored(topic)) == ["undeclared"], 15)
+    assert answers.asked == ["undeclared"]
+
+
+def test_another_producer_of_the_topic_answers_for_one_that_left(
+    broker: Any, clients: Any, topic: str, new_message: Any, wait_until: Any
+) -> None:
+    answers = Answers(COMMIT)
+    clients.producer(broker, topic, checker=answers)
+    leaving = clients.producer(broker, topic, checker=Answers(COMMIT))
+    orphan(leaving, new_message(topic, "left behind"))
+    leaving.shutdown()
+    wait_until(lambda: bodies(broker.stored(topic)) == ["left behind"], 15)
+    assert answers.asked == ["left behind"]
