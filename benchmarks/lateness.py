@@ -1,0 +1,120 @@
+"""How late delayed messages are, seen from an official Python client. Prints JSON; times in milliseconds.
+
+    .venv/bin/python benchmarks/lateness.py [--count 200] [--over 20]
+
+Starts a broker of its own on a temporary store, sends `count` messages due at whole seconds over the next
+`over` seconds (the client's delivery timestamps have no finer grain), and receives them with a push
+consumer. Lateness is the consumer's wall clock when its listener is called, minus the delivery time;
+"stored" is the broker's own part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+TOPIC = "lateness"
+LEAD_SECONDS = 3
+
+
+def main() -> None:
+    """Run the measurement and print its figures."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("--count", type=int, default=200)
+    arguments.add_argument("--over", type=int, default=20)
+    chosen = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HOME"] = folder
+        with broker(Path(folder)) as facts:
+            received = measure(facts["listen"], chosen.count, chosen.over)
+            stored = stored_lateness(facts["http"])
+    print(json.dumps({"count": len(received), "received": figures(received), "stored": figures(stored)}))
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[dict[str, Any]]:
+    """Run a broker and give its addresses."""
+    ready = folder / "ready"
+    ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    where = ["--store", str(folder / "store"), "--ready-file", str(ready), "--segment-bytes", str(1 << 24)]
+    command = [sys.executable, "-m", "services.cli.main", "serve", *ports, *where]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        while not ready.exists():
+            time.sleep(0.05)
+        yield json.loads(ready.read_text())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure(endpoint: str, count: int, over: int) -> list[float]:
+    """Send, receive, and return every message's lateness."""
+    from rocketmq import (
+        ClientConfiguration,
+        ConsumeResult,
+        Credentials,
+        FilterExpression,
+        Message,
+        MessageListener,
+        Producer,
+        PushConsumer,
+    )
+
+    late: list[float] = []
+
+    class Stopwatch(MessageListener):  # type: ignore[misc]
+        def consume(self, message: Message) -> ConsumeResult:
+            late.append(time.time() * 1000 - message.delivery_timestamp)
+            return ConsumeResult.SUCCESS
+
+    configuration = ClientConfiguration(endpoint, Credentials())
+    consumer = PushConsumer(configuration, "stopwatch", Stopwatch(), {TOPIC: FilterExpression()})
+    producer = Producer(configuration, (TOPIC,))
+    for client in (consumer, producer):
+        client.startup()
+    first = int(time.time()) + LEAD_SECONDS
+    for number in range(count):
+        message = Message()
+        message.topic, message.body = TOPIC, str(number).encode()
+        message.delivery_timestamp = first + number % over
+        producer.send(message)
+    while len(late) < count and time.time() < first + over + 30:
+        time.sleep(0.1)
+    for client in (consumer, producer):
+        client.shutdown()
+    return late
+
+
+def stored_lateness(http: str) -> list[float]:
+    """Return how late the broker made each message available."""
+    after = ",".join(f"{queue}:0" for queue in range(4))
+    with urlopen(f"http://{http}/api/topics/{TOPIC}/arrivals?after={after}&limit=1000") as answer:
+        messages = json.load(answer)["messages"]
+    return [float(message["store_ms"]) - float(message["delivery_ms"]) for message in messages]
+
+
+def figures(late: list[float]) -> dict[str, float]:
+    """Return the median, the 99th percentile, the greatest, and how many were early."""
+    cuts = statistics.quantiles(late, n=100, method="inclusive")
+    return {
+        "p50_ms": round(cuts[49], 1),
+        "p99_ms": round(cuts[98], 1),
+        "max_ms": round(max(late), 1),
+        "early": sum(one < 0 for one in late),
+    }
+
+
+if __name__ == "__main__":
+    main()
