@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from commitlog import limits
 from commitlog.errors import ConfigurationError
@@ -43,7 +43,7 @@ def parse_address(text: object) -> Address:
     return Address(host, int(port))
 
 
-AddressText = Annotated[Address, BeforeValidator(parse_address)]
+AddressText = Annotated[Address, NoDecode, BeforeValidator(parse_address)]
 
 
 class Environment(BaseSettings):
