@@ -11,9 +11,9 @@ never stops the reading. The reasons, tried in this order:
 | price of zero or less | would cost nothing (cancellations may) |
 | another customer | names somebody else than the invoice's first accepted row |
 
-An invoice is made of its accepted rows, wherever they stand in the file; its time is that of its first row in
-time. The same SKU twice in an invoice becomes one line: quantities add up, the first price stays. An invoice
-without accepted rows is a refused invoice.
+An invoice is made of its accepted rows, wherever they stand in the file; its time is the earliest of its
+rows, accepted or not. The same SKU twice in an invoice becomes one line: quantities add up, the first price
+stays. An invoice without accepted rows is a refused invoice.
 
 Cost: the accepted lines are held in memory, about 1 kB per invoice.
 """
@@ -30,7 +30,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from commitlog.errors import InputUnreadable
-from services.shop.orders import Line
+from services.shop.new_order import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -77,8 +77,6 @@ class RefusedRow:
 class Item:
     """One readable row."""
 
-    invoice: str
-    at: datetime
     customer_id: str
     line: Line
 
@@ -111,7 +109,6 @@ class Invoice:
         if self.lines and item.customer_id != self.customer_id:
             raise Refused(Reason.OTHER_CUSTOMER)
         self.customer_id = item.customer_id
-        self.at = min(self.at, item.at)
         known = self.lines.get(item.line.sku)
         quantity = item.line.quantity + (known.quantity if known else 0)
         price = known.unit_price_pence if known else item.line.unit_price_pence
@@ -174,6 +171,7 @@ def read_rows(rows: Iterable[tuple[int, Row]]) -> Reading:
             if not NAME.fullmatch(number):
                 raise Refused(Reason.UNREADABLE)
             invoice = invoices.setdefault(number, Invoice(number, datetime.max))
+            invoice.at = min(invoice.at, date_of(row))
             invoice.take(item_of(row))
         except Refused as refusal:
             refused.append(RefusedRow(line_number, number, refusal.reason))
@@ -187,14 +185,14 @@ def item_of(row: Row) -> Item:
     Raises:
         Refused: with the first reason that fits.
     """
-    number, sku = cell(row, "InvoiceNo"), name_of(cell(row, "StockCode"))
-    at, quantity, price = date_of(row), number_of(row, "Quantity"), number_of(row, "UnitPrice")
+    sku = name_of(cell(row, "StockCode"))
+    quantity, price = number_of(row, "Quantity"), number_of(row, "UnitPrice")
     if quantity != int(quantity):
         raise Refused(Reason.UNREADABLE)
     customer_id = customer_of(row)
-    if not number.startswith(CANCELLATION_MARK):
+    if not cell(row, "InvoiceNo").startswith(CANCELLATION_MARK):
         refuse_unsold(quantity, price)
-    return Item(number, at, customer_id, Line(sku, int(quantity), round(price * 100)))
+    return Item(customer_id, Line(sku, int(quantity), round(price * 100)))
 
 
 def refuse_unsold(quantity: Decimal, price: Decimal) -> None:

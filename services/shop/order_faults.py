@@ -8,7 +8,7 @@ from sqlalchemy import event
 
 from services.shop.faults import Fault
 from services.shop.messaging import json_message
-from services.shop.orders import NewOrder, Orders
+from services.shop.orders import Orders
 from services.shop.topics import ORDER_CREATED
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from services.shop.clock import Clock
     from services.shop.faults import Faults
+    from services.shop.new_order import NewOrder
     from txn.barrier import Barrier
 
 

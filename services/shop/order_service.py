@@ -15,8 +15,9 @@ from services.shop.database import open_database
 from services.shop.faults import Faults
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.messaging import JsonListener, open_consumer, open_producer
+from services.shop.new_order import Line, NewOrder
 from services.shop.order_faults import FaultyOrders, repeat_sends
-from services.shop.orders import Line, NewOrder, Orders
+from services.shop.orders import Orders
 from services.shop.serving import answering, serve
 from services.shop.tables import order_metadata
 from services.shop.topics import ORDER_CREATED, ORDER_TIMEOUTS, ORDERS_GROUP

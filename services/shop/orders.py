@@ -18,14 +18,13 @@ Cost of placing: three calls to the broker and one database transaction with one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from commitlog.errors import ClientMistake, NotFound, RefusedByState
+from commitlog.errors import NotFound, RefusedByState
 from services.shop.clock import Clock, next_full_second_ms
 from services.shop.messaging import json_message
 from services.shop.tables import OrderStatus, order_lines, orders
@@ -36,42 +35,10 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Engine, Row
     from sqlalchemy.orm import Session
 
+    from services.shop.new_order import NewOrder
     from txn.barrier import Barrier
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True, frozen=True)
-class Line:
-    """One article of an order."""
-
-    sku: str
-    quantity: int
-    unit_price_pence: int
-
-
-@dataclass(slots=True, frozen=True)
-class NewOrder:
-    """An order as the customer asks for it; `timeout_ms` is how long there is to pay."""
-
-    order_id: str
-    customer_id: str
-    lines: tuple[Line, ...]
-    timeout_ms: int
-
-    @property
-    def total_pence(self) -> int:
-        """What the customer has to pay."""
-        return sum(line.quantity * line.unit_price_pence for line in self.lines)
-
-    def content(self, placed_ms: int) -> dict[str, Any]:
-        """The body of its `order-created` message."""
-        lines = [
-            {"sku": line.sku, "quantity": line.quantity, "unit_price_pence": line.unit_price_pence}
-            for line in self.lines
-        ]
-        head = {"order_id": self.order_id, "customer_id": self.customer_id, "placed_ms": placed_ms}
-        return head | {"lines": lines}
 
 
 class Orders:
@@ -90,7 +57,7 @@ class Orders:
             ClientMistake: when the order has no lines or a line that cannot be sold.
             RefusedByState: when the id belongs to another order.
         """
-        refuse_unsellable(order)
+        order.refuse_unsellable()
         known = self._find(order.order_id)
         if known is not None:
             return refuse_other(known, order)
@@ -198,18 +165,6 @@ class Orders:
     def _find(self, order_id: str) -> Row[Any] | None:
         with self._engine.connect() as connection:
             return connection.execute(select(orders).where(orders.c.order_id == order_id)).one_or_none()
-
-
-def refuse_unsellable(order: NewOrder) -> None:
-    """Refuse an order that names nothing, or an article less than once, for less than nothing, or twice."""
-    skus = [line.sku for line in order.lines]
-    sellable = all(line.sku and line.quantity > 0 and line.unit_price_pence >= 0 for line in order.lines)
-    named = order.order_id and order.customer_id and skus
-    if not (named and sellable and len(set(skus)) == len(skus) and order.timeout_ms > 0):
-        raise ClientMistake(
-            f"Order {order.order_id!r} needs an id, a customer, a time to pay and lines with different SKUs, "
-            "each with a quantity above zero and a price of zero or more."
-        )
 
 
 def refuse_other(known: Row[Any], order: NewOrder) -> Row[Any]:

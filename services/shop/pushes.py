@@ -26,6 +26,7 @@ from sqlalchemy.exc import IntegrityError
 from commitlog.errors import ClientMistake, NotFound, RefusedByState
 from services.shop.clock import Clock, next_full_second_ms
 from services.shop.messaging import json_message
+from services.shop.new_order import is_message_key
 from services.shop.recurrence import Recurrence
 from services.shop.tables import PushStatus, push_schedules, pushes
 from services.shop.topics import PUSHES
@@ -76,8 +77,8 @@ class Pushes:
         Raises:
             ClientMistake: when it lacks an id, a customer or a text.
         """
-        if not (push.push_id and push.customer_id and push.text):
-            raise ClientMistake(f"Push {push.push_id!r} needs a push_id, a customer_id and a text.")
+        if not (is_message_key(push.push_id) and push.customer_id and push.text):
+            raise ClientMistake(f"Push {push.push_id!r} needs an id without blanks, a customer and a text.")
         try:
             with self._engine.begin() as connection:
                 insert_push(connection, push)
@@ -94,14 +95,16 @@ class Pushes:
             RefusedByState: when the id belongs to another schedule.
         """
         first = occurrence_after(schedule, self._clock_ms())
-        if first is None or not (schedule.schedule_id and schedule.customer_id and schedule.text):
+        named = is_message_key(schedule.schedule_id) and schedule.customer_id and schedule.text
+        if first is None or not named:
             raise ClientMistake(
-                f"Schedule {schedule.schedule_id!r} needs an id, a customer_id, a text and a time to come."
+                f"Schedule {schedule.schedule_id!r} needs an id without blanks, a customer, a text "
+                "and a time to come."
             )
         row = {name: getattr(schedule, name) for name in NewSchedule.__slots__}
         try:
             with self._engine.begin() as connection:
-                connection.execute(insert(push_schedules).values(row, active=True))
+                connection.execute(insert(push_schedules).values(row | {"active": True}))
                 insert_push(connection, first)
         except IntegrityError as error:
             raise RefusedByState(f"Schedule id {schedule.schedule_id} is taken. Choose a new id.") from error

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
+
+with patch.dict(os.environ, HOME=tempfile.mkdtemp(prefix="tidewheel-client-logs-")):
+    import rocketmq  # noqa: F401 # opens its log under the HOME of its first import
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

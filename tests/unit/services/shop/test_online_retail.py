@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from commitlog.errors import InputUnreadable
 from services.shop.made_up_orders import made_up_rows
+from services.shop.new_order import Line
 from services.shop.online_retail import COLUMNS, Reading, Reason, Row, read_file, read_rows
-from services.shop.orders import Line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,9 +104,13 @@ def test_a_second_customer_in_an_invoice_is_refused() -> None:
     assert reading.refused_by_reason() == {Reason.OTHER_CUSTOMER: 1}
 
 
-def test_an_invoice_of_refused_rows_is_a_refused_invoice() -> None:
-    reading = read(row(CustomerID=""), row(CustomerID=""))
-    assert [invoice.is_refused for invoice in reading.invoices] == [True]
+def test_an_invoice_of_refused_rows_is_a_refused_invoice_in_its_place_in_time() -> None:
+    late = row(InvoiceNo="2", InvoiceDate="2010-12-02 09:00:00")
+    reading = read(late, row(CustomerID=""), row(CustomerID=""))
+    assert [(invoice.number, invoice.is_refused) for invoice in reading.invoices] == [
+        ("536365", True),
+        ("2", False),
+    ]
 
 
 def test_the_uci_files_own_dates_are_read() -> None:
@@ -130,9 +134,9 @@ def test_every_row_is_accepted_or_refused_once(rows: list[Row]) -> None:
 
 def test_the_first_invoices_bring_their_own_refused_rows() -> None:
     reading = read(row(InvoiceNo="1", Quantity="0"), row(InvoiceNo="2"), row(InvoiceNo="3", Quantity="0"))
-    first = reading.first(1)
-    assert [invoice.number for invoice in first.invoices] == ["2"]
-    assert first.refused_rows == []
+    first = reading.first(2)
+    assert [invoice.number for invoice in first.invoices] == ["1", "2"]
+    assert [refused.invoice for refused in first.refused_rows] == ["1"]
 
 
 def test_a_file_is_read_with_its_line_numbers(tmp_path: Path) -> None:

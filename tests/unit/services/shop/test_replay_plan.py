@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.shop.made_up_orders import made_up_rows
+from services.shop.new_order import Line
 from services.shop.online_retail import Invoice, read_rows
-from services.shop.orders import Line
 from services.shop.replay_plan import plan_replay
 
 START = datetime(2026, 1, 5)

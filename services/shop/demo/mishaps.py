@@ -1,0 +1,42 @@
+"""Which faults `--faults` arms, and what the fault log says was really injected.
+
+The order service dies four times between the half message and its end, twice before and twice after the
+database commit; the cart service dies twice between its effect and the acknowledgement. In between, sends are
+repeated, some with the same message id, some as new messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from services.shop.faults import Fault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REPEAT_SAME_ID_EVERY = 10
+REPEAT_AS_NEW_EVERY = 12
+ORDER_DEATHS = (Fault.DIE_BEFORE_COMMIT, Fault.DIE_AFTER_COMMIT) * 2
+CART_DEATH_COUNT = 2
+
+
+def armed_orders(order_count: int) -> list[str]:
+    """What is armed at each start of the order service; its deaths are spread over the replay."""
+    apart = max(1, order_count // (len(ORDER_DEATHS) + 2))
+    repeats = f"{Fault.REPEAT_SAME_ID}/{REPEAT_SAME_ID_EVERY},{Fault.REPEAT_AS_NEW}/{REPEAT_AS_NEW_EVERY}"
+    return [*(f"{repeats},{death}@{apart}" for death in ORDER_DEATHS), repeats]
+
+
+def armed_carts(order_count: int) -> list[str]:
+    """What is armed at each start of the cart service."""
+    apart = max(1, order_count // (CART_DEATH_COUNT + 2))
+    return [f"{Fault.DIE_BEFORE_ACK}@{apart}"] * CART_DEATH_COUNT
+
+
+def injected(fault_log: Path) -> dict[str, int]:
+    """How often each fault has struck."""
+    lines = fault_log.read_text().splitlines() if fault_log.exists() else []
+    counts = Counter(json.loads(line)["fault"] for line in lines)
+    return {fault: counts[fault] for fault in Fault}

@@ -1,0 +1,170 @@
+"""The child processes of a run: started as `tidewheel` commands, watched, restarted after an armed crash.
+
+A child says that it is ready by its ready file. One that ends by an armed fault is started again on the same
+address with the next of its faults; one that ends by itself otherwise has failed, and so has the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from commitlog.errors import TidewheelError
+from services.shop.faults import EXIT_BY_FAULT, FAULT_LOG_VARIABLE, FAULTS_VARIABLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from services.shop.demo.settings import Layout
+
+READY_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 30
+POLL_S = 0.05
+LOG_TAIL_LINES = 5
+ANY_FREE_PORT = "127.0.0.1:0"
+
+
+def tidewheel(*arguments: str) -> list[str]:
+    """The command line of a `tidewheel` command in this very Python."""
+    return [sys.executable, "-m", "services.cli.main", *arguments]
+
+
+@dataclass(slots=True)
+class Child:
+    """One child: how it is started, what is armed at its next starts, and the process that runs now."""
+
+    name: str
+    arguments: list[str]
+    armed: list[str] = field(default_factory=list)
+    listen: str = ANY_FREE_PORT
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+
+
+class Processes:
+    """All children of a run; leaving the block ends them, the last one first."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._children: list[Child] = []
+        self._stopping = threading.Event()
+        self._failure: TidewheelError | None = None
+        self._watch = threading.Thread(target=self._watch_children, name="watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_watching()
+        for child in reversed(self._children):
+            stop(child)
+
+    def start(self, *arguments: str, name: str, armed: list[str] | None = None) -> dict[str, Any]:
+        """Start a command that serves, and return its ready file once it does.
+
+        Raises:
+            TidewheelError: when it ends or does not get ready; its last words are quoted.
+        """
+        child = Child(name, list(arguments), list(armed or []))
+        ready = self._launch(child)
+        self._children.append(child)
+        return ready
+
+    def stop(self, *names: str) -> None:
+        """End some children, the last one first."""
+        for child in reversed(self._children):
+            if child.name in names:
+                self._children.remove(child)
+                stop(child)
+
+    def stop_watching(self) -> None:
+        """From now on children may end."""
+        self._stopping.set()
+        if self._watch.is_alive():
+            self._watch.join()
+
+    def require_health(self) -> None:
+        """Raise what made a child fail, if one has."""
+        if self._failure is not None:
+            raise self._failure
+
+    def restarts(self) -> int:
+        """How often a child was started again after an armed crash."""
+        return sum(child.restarts for child in self._children)
+
+    def _launch(self, child: Child) -> dict[str, Any]:
+        ready_file = self._layout.logs / f"{child.name}.json"
+        ready_file.unlink(missing_ok=True)
+        arguments = [*child.arguments, "--listen", child.listen, "--ready-file", str(ready_file)]
+        with self._log(child).open("ab") as log:
+            child.process = subprocess.Popen(
+                tidewheel(*arguments),
+                env=self._environment(child),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        ready = self._await_ready(child, ready_file)
+        child.listen = ready["listen"]
+        return ready
+
+    def _environment(self, child: Child) -> dict[str, str]:
+        faults = child.armed.pop(0) if child.armed else ""
+        ours = {FAULTS_VARIABLE: faults, FAULT_LOG_VARIABLE: str(self._layout.faults)}
+        return os.environ | ours | {"HOME": str(self._layout.home)}
+
+    def _await_ready(self, child: Child, ready_file: Path) -> dict[str, Any]:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline and child.process is not None and child.process.poll() is None:
+            if ready_file.exists():
+                ready: dict[str, Any] = json.loads(ready_file.read_text())
+                return ready
+            time.sleep(POLL_S)
+        stop(child)
+        raise self._failed(child, "did not get ready")
+
+    def _watch_children(self) -> None:
+        while not self._stopping.wait(POLL_S) and self._failure is None:
+            for child in list(self._children):
+                self._look_after(child)
+
+    def _look_after(self, child: Child) -> None:
+        """Restart a child that an armed fault has ended; note one that has failed."""
+        ended = child.process.poll() if child.process else None
+        if ended is None or child not in self._children:
+            return
+        try:
+            if ended != EXIT_BY_FAULT:
+                raise self._failed(child, f"ended with exit code {ended}")
+            self._launch(child)
+            child.restarts += 1
+        except TidewheelError as failure:
+            self._failure = failure
+
+    def _failed(self, child: Child, how: str) -> TidewheelError:
+        log = self._log(child)
+        last_words = " / ".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        return TidewheelError(f"The {child.name} process {how}: {last_words[-500:]} Its log is {log}.")
+
+    def _log(self, child: Child) -> Path:
+        return self._layout.logs / f"{child.name}.log"
+
+
+def stop(child: Child) -> None:
+    """End a child as an operator does; one that does not end in time is killed."""
+    if child.process is None:
+        return
+    child.process.terminate()
+    try:
+        child.process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.process.kill()
+        child.process.wait()

@@ -1,0 +1,73 @@
+"""The pushes of a run: a few at a time each, one that is called off, and one recurring schedule."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+from sqlalchemy import func, select
+
+from services.shop.clock import wall_clock_ms
+from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.tables import PushStatus, pushes
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from services.shop.demo.replay import Caller
+
+ONE_OFF_COUNT = 5
+SPACING_MS = 1_000
+SCHEDULE_ID = "every-other-second"
+CRON = "*/2 * * * * *"
+TIME_ZONE = "Europe/London"
+CALLED_OFF_ID = "called-off"
+CALLED_OFF_IN_MS = 3_600_000
+DELIVERIES_MIN = 3
+PATIENCE_S = 30
+POLL_S = 0.1
+
+
+class Reminders:
+    """Sets the pushes of a run and ends its schedule."""
+
+    def __init__(self, caller: Caller, pushes: str) -> None:
+        self._caller = caller
+        self._pushes = shop_pb2_grpc.PushesStub(grpc.insecure_channel(pushes))
+
+    def set(self) -> None:
+        """Set one-off pushes, one of them to be called off, and start the recurring one."""
+        now_ms = wall_clock_ms()
+        for number in range(1, ONE_OFF_COUNT + 1):
+            self._send(f"reminder-{number}", now_ms + number * SPACING_MS)
+        self._send(CALLED_OFF_ID, now_ms + CALLED_OFF_IN_MS)
+        self._caller.call(self._pushes.Cancel, shop_pb2.PushRequest(push_id=CALLED_OFF_ID))
+        schedule = shop_pb2.ScheduleRequest(
+            schedule_id=SCHEDULE_ID,
+            customer_id="everybody",
+            text="The sale goes on.",
+            cron=CRON,
+            time_zone=TIME_ZONE,
+        )
+        self._caller.call(self._pushes.Schedule, schedule)
+
+    def _send(self, push_id: str, due_ms: int) -> None:
+        request = shop_pb2.SendRequest(
+            push_id=push_id, customer_id="everybody", text=f"This is {push_id}.", due_ms=due_ms
+        )
+        self._caller.call(self._pushes.Send, request)
+
+    def end(self, engine: Engine) -> None:
+        """End the recurring push, once it was delivered a few times."""
+        deadline = time.monotonic() + PATIENCE_S
+        while delivered_count(engine) < DELIVERIES_MIN and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self._caller.call(self._pushes.CancelSchedule, shop_pb2.ScheduleReference(schedule_id=SCHEDULE_ID))
+
+
+def delivered_count(engine: Engine) -> int:
+    """How many occurrences of the schedule were delivered."""
+    mine = (pushes.c.schedule_id == SCHEDULE_ID, pushes.c.status == PushStatus.DELIVERED)
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(pushes).where(*mine)).scalar_one()

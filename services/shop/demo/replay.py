@@ -1,0 +1,162 @@
+"""Replays a plan against the running services: carts filled, orders placed, paid or left, cancellations made.
+
+The steps start in the order of time, several customers at once; what one customer does stays in order, since
+a customer's steps all go to the same worker. Every verb may be repeated, so a call that a crashed service did
+not answer is made again until it does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from commitlog.errors import Busy
+from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.replay_plan import CancelStep, OrderStep, Plan, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from services.shop.demo.processes import Processes
+    from services.shop.demo.settings import Reporter
+
+WORKERS = 12
+CALL_TIMEOUT_S = 30
+RETRY_FOR_S = 90
+RETRY_PAUSE_S = 0.1
+LONG_TIMEOUT_MS = 3_600_000
+WORTH_REPEATING = {
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNKNOWN,  # the official client's own failures come as such
+}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done, counted by the workers together."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, what: str) -> None:
+        """Count one more."""
+        with self.lock:
+            self.counts[what] += 1
+
+
+class Caller:
+    """Calls the services, again and again where that may help."""
+
+    def __init__(self, processes: Processes, tally: Tally) -> None:
+        self._processes = processes
+        self._tally = tally
+
+    def call(self, verb: Callable[..., Any], request: Any) -> Any:
+        """Make a call until it is answered.
+
+        Raises:
+            grpc.RpcError: when the service refuses.
+            Busy: when it does not answer for `RETRY_FOR_S`.
+        """
+        deadline = time.monotonic() + RETRY_FOR_S
+        while time.monotonic() < deadline:
+            self._processes.require_health()
+            try:
+                return verb(request, timeout=CALL_TIMEOUT_S)
+            except grpc.RpcError as error:
+                if error.code() not in WORTH_REPEATING:
+                    raise
+                last_words = error.details()
+            self._tally.add("calls repeated")
+            time.sleep(RETRY_PAUSE_S)
+        raise Busy(f"A shop service has not answered for {RETRY_FOR_S} s: {last_words}.")
+
+
+class Replay:
+    """One replay: a queue of steps per worker."""
+
+    def __init__(self, caller: Caller, orders: str, carts: str, timeout_ms: int, tally: Tally) -> None:
+        self._caller = caller
+        self._orders = shop_pb2_grpc.OrdersStub(grpc.insecure_channel(orders))
+        self._carts = shop_pb2_grpc.CartsStub(grpc.insecure_channel(carts))
+        self._timeout_ms = timeout_ms
+        self._tally = tally
+        self._failure: Exception | None = None
+
+    def run(self, plan: Plan, reporter: Reporter) -> None:
+        """Do all steps.
+
+        Raises:
+            Exception: the first failure of a worker; the others stop then.
+        """
+        queues: list[SimpleQueue[Step]] = [SimpleQueue() for _ in range(WORKERS)]
+        for step in plan.steps:
+            queues[zlib.crc32(step.invoice.customer_id.encode()) % WORKERS].put(step)
+        workers = [threading.Thread(target=self._work, args=(queue, reporter)) for queue in queues]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _work(self, queue: SimpleQueue[Step], reporter: Reporter) -> None:
+        try:
+            while self._failure is None:
+                self._do(queue.get_nowait())
+                reporter.advance()
+        except Empty:
+            return
+        except Exception as failure:  # reported by `run`
+            self._failure = failure
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, CancelStep):
+            self._caller.call(self._orders.Cancel, shop_pb2.OrderRequest(order_id=step.order_id))
+            return
+        self._caller.call(self._carts.Add, cart_request(step))
+        self._caller.call(self._orders.Place, place_request(step, self._timeout_ms))
+        if step.pays:
+            self._pay(step.invoice.number)
+
+    def _pay(self, order_id: str) -> None:
+        try:
+            self._caller.call(self._orders.Pay, shop_pb2.OrderRequest(order_id=order_id))
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+                raise
+            self._tally.add("paid too late")
+
+
+def cart_request(step: OrderStep) -> shop_pb2.AddRequest:
+    """The ordered lines go into the cart first, as customers do it."""
+    invoice = step.invoice
+    lines = [
+        shop_pb2.AddLine(add_id=f"{invoice.number}/{line.sku}", sku=line.sku, quantity=line.quantity)
+        for line in invoice.lines.values()
+    ]
+    return shop_pb2.AddRequest(customer_id=invoice.customer_id, lines=lines)
+
+
+def place_request(step: OrderStep, timeout_ms: int) -> shop_pb2.PlaceRequest:
+    """The order; one that a cancellation will end gets the long deadline."""
+    invoice = step.invoice
+    lines = [
+        shop_pb2.Line(sku=line.sku, quantity=line.quantity, unit_price_pence=line.unit_price_pence)
+        for line in invoice.lines.values()
+    ]
+    return shop_pb2.PlaceRequest(
+        order_id=invoice.number,
+        customer_id=invoice.customer_id,
+        lines=lines,
+        timeout_ms=LONG_TIMEOUT_MS if step.cancelled_later else timeout_ms,
+    )

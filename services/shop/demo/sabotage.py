@@ -1,0 +1,134 @@
+"""Spoils the stores of a finished run on purpose, one order for each case, as a bug or a careless hand might.
+
+Nothing here is told to the audit: it gets the same paths and URLs as always and has to find the order itself.
+The changes are plain SQL and Redis commands, so that they can be repeated by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import text
+
+from commitlog.errors import NotFound, UnknownChoice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+    from sqlalchemy import Engine
+
+
+@dataclass(slots=True, frozen=True)
+class Victim:
+    """A paid order whose lines have left the cart."""
+
+    order_id: str
+    customer_id: str
+    removed: dict[str, int]
+
+
+def cart_not_cleared(engine: Engine, redis: Redis, victim: Victim) -> str:
+    """The ordered lines are in the cart again, and the ledger forgets that they had left it."""
+    redis.hdel(f"cart-ledger:{victim.customer_id}", f"order:{victim.order_id}")
+    for sku, quantity in victim.removed.items():
+        redis.hincrby(f"cart:{victim.customer_id}", sku, quantity)
+    return victim.order_id
+
+
+def order_without_message(engine: Engine, redis: Redis, victim: Victim) -> str:
+    """The rows of an order appear that no message ever announced."""
+    forged = f"{victim.order_id}-forged"
+    run_sql(
+        engine,
+        "INSERT INTO orders SELECT :forged, customer_id, status, total_pence, placed_ms, due_ms, paid_ms,"
+        " timed_out_ms, cancelled_ms, timeout_handle FROM orders WHERE order_id = :order_id",
+        "INSERT INTO order_lines SELECT :forged, sku, quantity, unit_price_pence FROM order_lines"
+        " WHERE order_id = :order_id",
+        order_id=victim.order_id,
+        forged=forged,
+    )
+    return forged
+
+
+def message_without_order(engine: Engine, redis: Redis, victim: Victim) -> str:
+    """The rows of an announced order are gone."""
+    run_sql(
+        engine,
+        "DELETE FROM order_lines WHERE order_id = :order_id",
+        "DELETE FROM orders WHERE order_id = :order_id",
+        order_id=victim.order_id,
+    )
+    return victim.order_id
+
+
+def paid_but_timed_out(engine: Engine, redis: Redis, victim: Victim) -> str:
+    """A paid order is timed out all the same."""
+    run_sql(
+        engine,
+        "UPDATE orders SET status = 'TIMED_OUT', timed_out_ms = due_ms WHERE order_id = :order_id",
+        order_id=victim.order_id,
+    )
+    return victim.order_id
+
+
+CASES: dict[str, Callable[[Engine, Redis, Victim], str]] = {
+    "cart-not-cleared": cart_not_cleared,
+    "order-without-message": order_without_message,
+    "message-without-order": message_without_order,
+    "paid-but-timed-out": paid_but_timed_out,
+}
+
+
+def require_known(cases: tuple[str, ...]) -> None:
+    """Refuse a case that does not exist.
+
+    Raises:
+        UnknownChoice: naming those that do.
+    """
+    for case in cases:
+        if case not in CASES:
+            raise UnknownChoice(f"--sabotage {case}: choose from {', '.join(CASES)}.")
+
+
+def spoil(engine: Engine, redis: Redis, cases: tuple[str, ...], seed: int) -> dict[str, str]:
+    """Spoil one order for each case, each another one; returns case -> order id.
+
+    Raises:
+        NotFound: when the run has too few paid orders.
+    """
+    draw = random.Random(seed)
+    candidates = paid_orders(engine)
+    draw.shuffle(candidates)
+    victims = filter(None, (victim_of(redis, *candidate) for candidate in candidates))
+    spoiled = {}
+    for case in cases:
+        victim = next(victims, None)
+        if victim is None:
+            raise NotFound(f"There is no paid order left to spoil for {case}. Replay more with --count.")
+        spoiled[case] = CASES[case](engine, redis, victim)
+    return spoiled
+
+
+def paid_orders(engine: Engine) -> list[tuple[str, str]]:
+    """The (order id, customer id) of all paid orders, always in the same sequence."""
+    query = "SELECT order_id, customer_id FROM orders WHERE status = 'PAID' ORDER BY order_id"
+    with engine.connect() as connection:
+        return [(row.order_id, row.customer_id) for row in connection.execute(text(query))]
+
+
+def victim_of(redis: Redis, order_id: str, customer_id: str) -> Victim | None:
+    """The order with what it took out of the cart; None when it took nothing."""
+    entry: Any = redis.hget(f"cart-ledger:{customer_id}", f"order:{order_id}")
+    removed = json.loads(entry)["removed"] if entry else {}
+    return Victim(order_id, customer_id, removed) if removed else None
+
+
+def run_sql(engine: Engine, *statements: str, **parameters: str) -> None:
+    """Run statements in one transaction."""
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement), parameters)

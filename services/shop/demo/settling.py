@@ -1,0 +1,78 @@
+"""Waits until nothing is in flight: no order or push awaits its time, no half is open, no message unread.
+
+The databases say what waits; the broker's metrics say what is open or unread.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.shop.demo.books import order_books, push_books
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from services.shop.demo.processes import Processes
+
+OPEN_HALVES = "rocketmq_half_messages"
+UNREAD = ("rocketmq_consumer_lag_messages", "rocketmq_consumer_inflight_messages")
+POLL_S = 0.25
+HTTP_TIMEOUT_S = 10
+
+
+@dataclass(slots=True, frozen=True)
+class InFlight:
+    """What is still on its way."""
+
+    orders: int
+    pushes: int
+    open_halves: int
+    unread_messages: int
+
+    @property
+    def nothing(self) -> bool:
+        """Whether all is settled."""
+        return not any(asdict(self).values())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in asdict(self).items() if count)
+
+
+def settle(
+    processes: Processes, http: str, orders_engine: Engine, pushes_engine: Engine, patience_s: float
+) -> InFlight:
+    """Wait until nothing is in flight, at most `patience_s`; returns what is left."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        processes.require_health()
+        left = look(http, orders_engine, pushes_engine)
+        if left.nothing or time.monotonic() > deadline:
+            return left
+        time.sleep(POLL_S)
+
+
+def look(http: str, orders_engine: Engine, pushes_engine: Engine) -> InFlight:
+    """What is in flight now."""
+    gauges = broker_gauges(http)
+    return InFlight(
+        orders=order_books(orders_engine).in_flight,
+        pushes=push_books(pushes_engine)["scheduled"],
+        open_halves=gauges.get(OPEN_HALVES, 0),
+        unread_messages=sum(gauges.get(name, 0) for name in UNREAD),
+    )
+
+
+def broker_gauges(http: str) -> dict[str, int]:
+    """The broker's metrics, each summed over its labels."""
+    with urlopen(f"http://{http}/metrics", timeout=HTTP_TIMEOUT_S) as answer:
+        text = answer.read().decode()
+    return {
+        family.name: round(sum(sample.value for sample in family.samples))
+        for family in text_string_to_metric_families(text)
+        if family.type == "gauge"
+    }
