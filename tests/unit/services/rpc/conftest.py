@@ -1,0 +1,109 @@
+"""The front without a transport: every RPC of the table over a real core on a disk in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from commitlog.memory_disk import MemoryDisk
+from services.broker.settings import BrokerSettings
+from services.live.live_broker import LiveBroker
+from services.rpc.caller import Caller
+from services.rpc.endpoints import Advertised
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated import service_pb2 as service
+from services.rpc.service import Streaming, Unary, reply_to, stream_to
+from services.rpc.sessions import Sessions
+from services.run import all_rpcs
+
+NOW_MS = 1_763_700_000_000
+SOMEBODY = Caller("client-1", language="PYTHON", version="5.1.2", seconds_left=0.6)
+
+
+class Front:
+    """The table of RPCs, a clock that stands still until it is moved, and calls that wait to be made."""
+
+    def __init__(self, writer: ThreadPoolExecutor, settings: BrokerSettings) -> None:
+        self.now_ms = NOW_MS
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.observed: list[tuple[str, str]] = []
+        self.live = LiveBroker(MemoryDisk(), settings, lambda: self.now_ms, self._call_later, writer)
+        self.sessions = Sessions(lambda: self.now_ms)
+        self.rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0))
+
+    async def call(self, name: str, request: Any, caller: Caller = SOMEBODY) -> Any:
+        """Call a unary RPC."""
+        rpc = self.rpcs[name]
+        assert isinstance(rpc, Unary)
+        return await reply_to(
+            name, rpc, request, caller, lambda rpc, code, _: self.observed.append((rpc, code))
+        )
+
+    def stream(self, name: str, request: Any, caller: Caller = SOMEBODY) -> AsyncIterator[Any]:
+        """Call a streaming RPC."""
+        rpc = self.rpcs[name]
+        assert isinstance(rpc, Streaming)
+        return stream_to(name, rpc, request, caller)
+
+    async def send(self, topic: str, body: bytes = b"x", **system: Any) -> Any:
+        """Send one message and return the reply."""
+        system.setdefault("message_id", f"ID-{body.decode()}")
+        message = wire.Message(
+            topic=wire.Resource(name=topic), body=body, system_properties=wire.SystemProperties(**system)
+        )
+        return await self.call("SendMessage", service.SendMessageRequest(messages=[message]))
+
+    async def receive(self, topic: str, group: str = "g", **more: Any) -> list[Any]:
+        """Receive and return the whole stream of replies."""
+        request = service.ReceiveMessageRequest(
+            group=wire.Resource(name=group),
+            message_queue=wire.MessageQueue(topic=wire.Resource(name=topic)),
+            batch_size=32,
+            **more,
+        )
+        return [reply async for reply in self.stream("ReceiveMessage", request)]
+
+    def pass_time(self, span_ms: int) -> None:
+        """Move the clock, and make every call that waits, once."""
+        self.now_ms += span_ms
+        waiting, self.later = self.later, []
+        for _, call in waiting:
+            call()
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> Any:
+        planned = (seconds, call)
+        self.later.append(planned)
+        return Planned(self.later, planned)
+
+
+class Planned:
+    """A call that waits to be made."""
+
+    def __init__(self, later: list[Any], planned: Any) -> None:
+        self._later, self._planned = later, planned
+
+    def cancel(self) -> None:
+        """Take it back."""
+        if self._planned in self._later:
+            self._later.remove(self._planned)
+
+
+@pytest.fixture
+def play() -> Callable[..., None]:
+    """Run a scenario against a front of its own."""
+
+    def run(scenario: Callable[[Front], Awaitable[None]], **settings: Any) -> None:
+        async def on_stage() -> None:
+            chosen = {"segment_bytes": 1 << 16, "invisible_ms_min": 0, **settings}
+            with ThreadPoolExecutor(1) as writer:
+                front = Front(writer, BrokerSettings(**chosen))
+                await scenario(front)
+                await front.live.close()
+
+        asyncio.run(on_stage())
+
+    return run

@@ -1,0 +1,101 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and dead letters without a transport."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated import service_pb2 as service
+from services.rpc.generated.definition_pb2 import Code
+
+GROUP, TOPIC = wire.Resource(name="g"), wire.Resource(name="t")
+
+
+def kinds(replies: list[Any]) -> list[str]:
+    return [reply.WhichOneof("content") for reply in replies]
+
+
+async def one_handle(front: Any) -> str:
+    replies = await front.receive("t")
+    [handle] = [one.message.system_properties.receipt_handle for one in replies if one.HasField("message")]
+    return str(handle)
+
+
+def test_the_stream_is_a_status_the_messages_and_the_time_they_left(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        for number in range(5):
+            await front.send("t", str(number).encode())
+        replies = await front.receive("t")
+        assert kinds(replies) == ["status", *["message"] * 5, "delivery_timestamp"]
+        assert replies[0].status.code == Code.OK
+        assert sorted(reply.message.body for reply in replies[1:-1]) == [b"0", b"1", b"2", b"3", b"4"]
+
+    play(scenario)
+
+
+def test_a_call_that_finds_nothing_says_so_before_its_deadline(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("other")
+        await front.call("QueryRoute", service.QueryRouteRequest(topic=TOPIC))
+        [reply] = await front.receive("t", long_polling_timeout=Duration(seconds=60))
+        assert reply.status.code == Code.MESSAGE_NOT_FOUND
+
+    play(scenario)
+
+
+def test_an_expression_that_is_not_a_tag_filter_is_refused(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("t")
+        sql = wire.FilterExpression(type=wire.FilterType.SQL, expression="a > 1")
+        [reply] = await front.receive("t", filter_expression=sql)
+        assert reply.status.code == Code.ILLEGAL_FILTER_EXPRESSION
+
+    play(scenario)
+
+
+def test_acknowledging_answers_entry_by_entry(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("t")
+        good = service.AckMessageEntry(receipt_handle=await one_handle(front))
+        bad = service.AckMessageEntry(receipt_handle="nonsense")
+        for entries, code in (([bad], Code.INVALID_RECEIPT_HANDLE), ([good, bad], Code.MULTIPLE_RESULTS)):
+            request = service.AckMessageRequest(group=GROUP, topic=TOPIC, entries=entries)
+            reply = await front.call("AckMessage", request)
+            assert reply.status.code == code
+        assert [entry.status.code for entry in reply.entries] == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
+        assert kinds(await front.receive("t")) == ["status"]
+
+    play(scenario)
+
+
+def test_a_changed_lease_has_a_new_handle_and_the_old_one_is_void(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("t")
+        old = await one_handle(front)
+        request = service.ChangeInvisibleDurationRequest(
+            group=GROUP, topic=TOPIC, receipt_handle=old, invisible_duration=Duration(seconds=30)
+        )
+        changed = await front.call("ChangeInvisibleDuration", request)
+        assert changed.status.code == Code.OK
+        for handle, code in ((old, Code.INVALID_RECEIPT_HANDLE), (changed.receipt_handle, Code.OK)):
+            entry = service.AckMessageEntry(receipt_handle=handle)
+            acked = service.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
+            assert (await front.call("AckMessage", acked)).status.code == code
+
+    play(scenario)
+
+
+def test_a_message_given_up_is_a_dead_letter_of_its_group(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("t", b"poison")
+        request = service.ForwardMessageToDeadLetterQueueRequest(
+            group=GROUP, topic=TOPIC, receipt_handle=await one_handle(front), message_id="ID-poison"
+        )
+        assert (await front.call("ForwardMessageToDeadLetterQueue", request)).status.code == Code.OK
+        assert kinds(await front.receive("t")) == ["status"]
+        dead = await front.receive("%DLQ%g", group="morgue")
+        assert [one.message.body for one in dead if one.HasField("message")] == [b"poison"]
+
+    play(scenario)

@@ -1,0 +1,52 @@
+"""Every start of a store is another endpoint set to its clients, on the same socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.rpc.endpoints import Advertised
+from services.rpc.generated.definition_pb2 import Address, AddressScheme, Endpoints
+
+
+def dialled(*addresses: tuple[str, int]) -> Endpoints:
+    return Endpoints(
+        scheme=AddressScheme.IPv4, addresses=[Address(host=host, port=port) for host, port in addresses]
+    )
+
+
+def facade(endpoints: Endpoints) -> str:
+    """Return what the Python client compares: the scheme and the sorted addresses."""
+    addresses = sorted(f"{address.host}:{address.port}" for address in endpoints.addresses)
+    return f"{endpoints.scheme} {','.join(addresses)}"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        dialled(("127.0.0.1", 8081)),
+        dialled(("localhost", 8081)),
+        dialled(("::1", 8081)),
+        dialled(("10.0.0.1", 8081), ("10.0.0.2", 8081)),
+        dialled(),
+    ],
+    ids=["ipv4", "name", "ipv6", "several", "nothing"],
+)
+def test_the_next_boot_and_the_next_turn_are_new_to_the_client(asked: Endpoints) -> None:
+    first, next_boot = (Advertised("127.0.0.1", 8081, boot) for boot in (6, 7))
+    told = facade(first.endpoints(asked, turn=0))
+    assert told != facade(next_boot.endpoints(asked, turn=0))
+    assert told != facade(first.endpoints(asked, turn=1))
+    assert told == facade(next_boot.endpoints(asked, turn=1))
+
+
+def test_a_client_is_told_what_it_dialled_unless_an_address_is_fixed() -> None:
+    asked = dialled(("192.168.1.5", 17881))
+    assert facade(Advertised("10.0.0.1", 8081, 0).endpoints(asked, 0)) == "1 192.168.1.5:17881"
+    assert facade(Advertised("10.0.0.1", 8081, 0, fixed=True).endpoints(asked, 0)) == "1 10.0.0.1:8081"
+
+
+def test_a_name_has_one_address_because_the_python_client_takes_no_more() -> None:
+    for boot in (0, 1):
+        told = Advertised("h", 1, boot).endpoints(dialled(("broker.example", 8081)), 0)
+        assert told.scheme == AddressScheme.DOMAIN_NAME
+        assert len(told.addresses) == 1

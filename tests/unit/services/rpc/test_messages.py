@@ -1,0 +1,80 @@
+"""Messages and names between the wire and the core."""
+
+from __future__ import annotations
+
+from hashlib import md5
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from commitlog.message import Message
+from services.broker.values import Delivery
+from services.rpc.caller import Caller
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.messages import from_wire, timestamp, to_wire, wall_ms
+from services.rpc.names import stored_name, wire_name
+
+SENT = wire.Message(
+    topic=wire.Resource(name="orders", resource_namespace="shop"),
+    user_properties={"colour": "blue"},
+    body=b"zipped",
+    system_properties=wire.SystemProperties(
+        tag="paid",
+        keys=["order:1", "customer:2"],
+        message_id="0102",
+        body_encoding=wire.Encoding.GZIP,
+        born_timestamp=Timestamp(seconds=1_763_700_000),
+        born_host="10.0.0.9",
+        message_group="customer:2",
+        trace_context="00-abc",
+    ),
+)
+
+
+def delivered(message: Message) -> wire.Message:
+    delivery = Delivery(message, 3, 41, 900, 1_763_700_001_500, 2, "handle", 0)
+    return to_wire(delivery, "shop", 15_000, "127.0.0.1")
+
+
+def test_a_delivery_tells_what_was_sent() -> None:
+    got = delivered(from_wire(SENT, Caller("c")))
+    system = got.system_properties
+    assert got.topic == SENT.topic
+    assert got.body == SENT.body
+    assert got.user_properties == SENT.user_properties
+    for name in ("tag", "keys", "message_id", "body_encoding", "born_host", "message_group", "trace_context"):
+        assert getattr(system, name) == getattr(SENT.system_properties, name)
+    assert (system.queue_id, system.queue_offset, system.delivery_attempt) == (3, 41, 2)
+    assert system.receipt_handle == "handle"
+    assert wall_ms(system.store_timestamp) == 1_763_700_001_500
+    assert system.invisible_duration.seconds == 15
+
+
+def test_a_delivery_has_what_clients_fail_without() -> None:
+    plain = wire.Message(body=b"plain", system_properties=wire.SystemProperties(message_id="1"))
+    system = delivered(from_wire(plain, Caller("c"))).system_properties
+    assert system.body_encoding == wire.Encoding.IDENTITY
+    assert system.body_digest.type == wire.DigestType.MD5
+    assert system.body_digest.checksum == md5(b"plain").hexdigest().upper()
+    assert not system.HasField("delivery_timestamp")
+
+
+@pytest.mark.parametrize("due_ms", [1_763_700_000_000, 1_763_700_000_001, 1_763_700_000_999])
+def test_a_due_time_keeps_its_millisecond(due_ms: int) -> None:
+    assert wall_ms(timestamp(due_ms)) == due_ms
+
+
+def test_a_due_time_between_milliseconds_is_never_early() -> None:
+    assert wall_ms(Timestamp(seconds=1, nanos=1)) == 1_001
+
+
+def test_a_host_that_is_no_address_is_replaced_by_the_one_seen() -> None:
+    sent = wire.Message(system_properties=wire.SystemProperties(born_host="my-laptop"))
+    assert from_wire(sent, Caller("c", host="10.1.2.3")).born_host == ("10.1.2.3", 0)
+
+
+@pytest.mark.parametrize(("namespace", "stored"), [("", "orders"), ("shop", "shop%orders")])
+def test_a_namespace_is_a_prefix_in_the_store_only(namespace: str, stored: str) -> None:
+    resource = wire.Resource(resource_namespace=namespace, name="orders")
+    assert stored_name(resource) == stored
+    assert wire_name(stored, namespace) == resource

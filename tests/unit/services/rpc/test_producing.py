@@ -1,0 +1,93 @@
+"""SendMessage, EndTransaction, RecallMessage without a transport."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from commitlog.message import MessageType
+from services.rpc.caller import Caller
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated import service_pb2 as service
+from services.rpc.generated.definition_pb2 import Code
+
+TOPIC = wire.Resource(name="t")
+
+
+def test_a_call_that_does_not_say_who_calls_is_refused(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        reply = await front.call("SendMessage", service.SendMessageRequest(), Caller(""))
+        assert reply.status.code == Code.CLIENT_ID_REQUIRED
+        [lonely] = [one async for one in front.stream("ReceiveMessage", None, Caller(""))]
+        assert lonely.status.code == Code.CLIENT_ID_REQUIRED
+        assert front.observed == [("SendMessage", "CLIENT_ID_REQUIRED")]
+
+    play(scenario)
+
+
+def test_a_batch_with_different_results_says_so_entry_by_entry(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        good, bad = (
+            wire.Message(
+                topic=TOPIC, body=body, system_properties=wire.SystemProperties(message_id=str(body))
+            )
+            for body in (b"good", b"")
+        )
+        reply = await front.call("SendMessage", service.SendMessageRequest(messages=[good, bad, good]))
+        assert reply.status.code == Code.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in reply.entries] == [Code.OK, Code.MESSAGE_BODY_EMPTY, Code.OK]
+        reply = await front.call("SendMessage", service.SendMessageRequest(messages=[bad]))
+        assert reply.status.code == Code.MESSAGE_BODY_EMPTY
+        assert reply.status.message.startswith("TW-141 ")
+
+    play(scenario)
+
+
+def test_only_a_half_has_a_transaction_and_only_a_delay_a_handle(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        later = Timestamp(seconds=front.now_ms // 1000 + 60)
+        [plain] = (await front.send("t", b"plain")).entries
+        [half] = (await front.send("t", b"half", message_type="TRANSACTION")).entries
+        [timer] = (await front.send("t", b"timer", delivery_timestamp=later)).entries
+        assert [bool(one.transaction_id) for one in (plain, half, timer)] == [False, True, False]
+        assert [bool(one.recall_handle) for one in (plain, half, timer)] == [False, False, True]
+
+    play(scenario)
+
+
+def test_not_knowing_yet_leaves_a_half_open(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        [half] = (await front.send("t", b"half", message_type="TRANSACTION")).entries
+        for resolution, still_open in (("TRANSACTION_RESOLUTION_UNSPECIFIED", 1), ("COMMIT", 0)):
+            request = service.EndTransactionRequest(
+                topic=TOPIC,
+                message_id="ID-half",
+                transaction_id=half.transaction_id,
+                resolution=resolution,
+            )
+            assert (await front.call("EndTransaction", request)).status.code == Code.OK
+            assert front.live.core.gauges().open_halves == still_open
+
+    play(scenario)
+
+
+def test_a_transaction_id_of_nobody_is_refused(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        for transaction_id in ("", "nonsense"):
+            request = service.EndTransactionRequest(
+                topic=TOPIC, transaction_id=transaction_id, resolution="COMMIT"
+            )
+            reply = await front.call("EndTransaction", request)
+            assert reply.status.code == Code.INVALID_TRANSACTION_ID
+
+    play(scenario)
+
+
+def test_a_recall_handle_of_nobody_is_refused(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.live.create_topic("t", MessageType.DELAY, 1)
+        request = service.RecallMessageRequest(topic=TOPIC, recall_handle="nonsense")
+        assert (await front.call("RecallMessage", request)).status.code == Code.BAD_REQUEST
+
+    play(scenario)

@@ -1,0 +1,48 @@
+"""Clients without a stream are turned until they open one; clients that went are forgotten."""
+
+from __future__ import annotations
+
+from services.rpc.caller import Caller
+from services.rpc.sessions import FORGET_AFTER_MS, TURN_AFTER_MS, Sessions
+
+PYTHON = Caller("python-client")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def test_a_client_without_a_stream_is_turned_at_a_later_refresh_of_its_routes() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    turns = []
+    for _ in range(3):
+        turns += [sessions.turn(PYTHON), sessions.turn(PYTHON)]
+        clock.now_ms += TURN_AFTER_MS
+    assert turns == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_client_with_a_stream_is_left_in_peace_until_it_has_lost_it() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    stream = sessions.open_stream(PYTHON)
+    for _ in range(3):
+        clock.now_ms += TURN_AFTER_MS
+        assert sessions.turn(PYTHON) == 0
+    sessions.close_stream(stream)
+    clock.now_ms += TURN_AFTER_MS
+    assert sessions.turn(PYTHON) == 1
+
+
+def test_a_client_that_is_silent_is_forgotten_but_not_one_with_a_stream() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    sessions.seen(Caller("silent"))
+    sessions.open_stream(Caller("listening"))
+    clock.now_ms += FORGET_AFTER_MS
+    sessions.seen(Caller("new"))
+    assert {session.client_id for session in sessions} == {"listening", "new"}
