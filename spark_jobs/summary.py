@@ -1,0 +1,85 @@
+"""The answer of an audit: totals, how many orders are in each case, and the findings with their evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.dataset as ds
+
+from spark_jobs.reconcile import BALANCED, CASES, FINDINGS, IN_FLIGHT
+
+FINDINGS_MAX: Final = 1_000
+"""How many findings a summary holds; the Parquet file has all."""
+
+EXAMPLES_MAX: Final = {IN_FLIGHT: 20, BALANCED: 3}
+
+EVIDENCE: Final = (
+    "also", "customer_id", "status", "total_pence", "placed_ms", "due_ms", "paid_ms", "timed_out_ms",
+    "cancelled_ms", "half_offset", "committed_offset", "committed_offsets", "ack_offset",
+    "dead_letter_offset", "timer_offset", "delivered_offset", "cancel_offset", "cleared_ms", "surplus",
+    "timeline",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One order, its case, why, and what the stores say: `EVIDENCE` by name, offsets being log offsets."""
+
+    order_id: str
+    case: str
+    why: str
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSummary:
+    """`balanced`: no order is a finding, every cart agrees with its ledger, no byte of the log is damaged."""
+
+    balanced: bool
+    totals: dict[str, int]
+    cases: dict[str, int]
+    findings: list[Finding]
+    report_path: Path
+    cart_differences: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary as plain values."""
+        return {
+            "balanced": self.balanced,
+            "totals": self.totals,
+            "cases": self.cases,
+            "findings": [
+                {"order_id": one.order_id, "case": one.case, "why": one.why, "evidence": one.evidence}
+                for one in self.findings
+            ],
+            "cart_differences": self.cart_differences,
+            "report": str(self.report_path),
+        }
+
+
+def read_findings(orders: Path) -> list[Finding]:
+    """The findings among the written verdicts, by case and order."""
+    found = [finding for case in FINDINGS for finding in read_case(orders, case, FINDINGS_MAX)]
+    return found[:FINDINGS_MAX]
+
+
+def read_case(orders: Path, case: str, count_max: int) -> list[Finding]:
+    """Some orders of one case, by order id."""
+    wanted = ds.dataset(orders, format="parquet").scanner(filter=ds.field("case") == case)
+    rows = sorted(wanted.head(count_max).to_pylist(), key=lambda row: str(row["order_id"]))
+    return [
+        Finding(
+            row["order_id"],
+            case,
+            row["why"],
+            {name: row[name] for name in EVIDENCE if row[name] not in (None, [])},
+        )
+        for row in rows
+    ]
+
+
+def in_case_order(counts: dict[str, int]) -> dict[str, int]:
+    """Every case with its count, the findings first."""
+    return {case: counts.get(case, 0) for case in CASES}

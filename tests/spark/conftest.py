@@ -1,0 +1,262 @@
+"""A small shop as it really is: the real broker core on a real disk, SQLite, and a real redis-server.
+
+Time is an argument, so a shop's whole day passes at once. Only the network between the parts is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from redis import Redis
+from sqlalchemy import create_engine, insert, update
+
+from commitlog.message import Message, MessageType
+from commitlog.real_disk import RealDisk
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import Delivery, Resolution
+from services.shop.carts import Addition, Carts
+from services.shop.redis_server import bundled_redis
+from services.shop.tables import order_lines, order_metadata, orders, push_metadata, pushes
+from services.shop.topics import (
+    CARTS_GROUP,
+    ORDER_CREATED,
+    ORDER_TIMEOUTS,
+    ORDERS_GROUP,
+    PUSHES,
+    PUSHES_GROUP,
+    TOPIC_TYPES,
+)
+from spark_jobs.main import Sources, compare
+from spark_jobs.session import spark_session
+from spark_jobs.summary import AuditSummary
+
+START_MS = 1_700_000_000_000
+TIMEOUT_MS = 30_000
+Lines = dict[str, int]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for all tests, on one core."""
+    folder = tmp_path_factory.mktemp("spark")
+    with spark_session(folder, folder / "spark.log", master="local[1]") as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A redis-server of our own."""
+    with bundled_redis(tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@dataclass
+class Shop:
+    """A shop with its stores below `folder`; its verbs do what the services do."""
+
+    folder: Path
+    redis_url: str
+    now_ms: int = START_MS
+    handles: dict[str, str] = field(default_factory=dict)
+    orders: dict[str, tuple[str, Lines]] = field(default_factory=dict)
+    numbers: int = 0
+
+    def __post_init__(self) -> None:
+        self.disk = RealDisk(self.store)
+        settings = BrokerSettings(segment_bytes=64 * 1024, auto_create_topics=False)
+        self.broker = Broker.open(self.disk, settings, self.now_ms)
+        for topic, kind in TOPIC_TYPES.items():
+            self.broker.create_topic(topic, MessageType(kind), 2, self.now_ms)
+        self.flush()
+        self.database = create_engine(self.orders_url)
+        order_metadata.create_all(self.database)
+        self.push_database = create_engine(self.pushes_url)
+        push_metadata.create_all(self.push_database)
+        self.redis = Redis.from_url(self.redis_url, decode_responses=True)
+        self.redis.flushdb()
+        self.carts = Carts(self.redis, lambda: self.now_ms)
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def orders_url(self) -> str:
+        return f"sqlite:///{self.folder / 'orders.db'}"
+
+    @property
+    def pushes_url(self) -> str:
+        return f"sqlite:///{self.folder / 'pushes.db'}"
+
+    def place(self, order_id: str, customer_id: str, lines: Lines) -> None:
+        """Fills the cart and places an order of it: deadline, half, rows, commit."""
+        self.fill_cart(customer_id, lines)
+        self.set_deadline(order_id)
+        half = self.half(order_id, customer_id, lines)
+        self.write_rows(order_id, customer_id, lines)
+        self.end(*half, Resolution.COMMIT)
+
+    def fill_cart(self, customer_id: str, lines: Lines) -> None:
+        self.numbers += 1
+        self.carts.add(
+            customer_id, [Addition(f"{self.numbers}-{sku}", sku, count) for sku, count in lines.items()]
+        )
+
+    def set_deadline(self, order_id: str) -> None:
+        due_ms = self.now_ms + TIMEOUT_MS
+        body = {"order_id": order_id, "due_ms": due_ms}
+        self.handles[order_id] = self.send(ORDER_TIMEOUTS, order_id, body, delivery_ms=due_ms).recall_handle
+
+    def half(self, order_id: str, customer_id: str, lines: Lines) -> tuple[str, str]:
+        """Sends the half of an order; returns its transaction and message id."""
+        self.orders[order_id] = (customer_id, lines)
+        listed = [{"sku": sku, "quantity": count, "unit_price_pence": 100} for sku, count in lines.items()]
+        body = {"order_id": order_id, "customer_id": customer_id, "placed_ms": self.now_ms, "lines": listed}
+        receipt = self.send(ORDER_CREATED, order_id, body, transactional=True)
+        return receipt.transaction_id, receipt.message_id
+
+    def end(self, transaction_id: str, message_id: str, resolution: Resolution) -> None:
+        self.broker.end_transaction(ORDER_CREATED, transaction_id, message_id, resolution, self.now_ms)
+        self.flush()
+
+    def write_rows(self, order_id: str, customer_id: str, lines: Lines) -> None:
+        row: dict[str, Any] = {"order_id": order_id, "customer_id": customer_id, "status": "PLACED"}
+        row |= {"total_pence": 100 * sum(lines.values()), "placed_ms": self.now_ms}
+        row |= {"due_ms": self.now_ms + TIMEOUT_MS, "timeout_handle": self.handles.get(order_id, "")}
+        listed = [
+            {"order_id": order_id, "sku": sku, "quantity": count, "unit_price_pence": 100}
+            for sku, count in lines.items()
+        ]
+        with self.database.begin() as connection:
+            connection.execute(insert(orders), row)
+            connection.execute(insert(order_lines), listed)
+
+    def set_order(self, order_id: str, **values: Any) -> None:
+        with self.database.begin() as connection:
+            connection.execute(update(orders).where(orders.c.order_id == order_id).values(values))
+
+    def pay(self, order_id: str) -> None:
+        self.set_order(order_id, status="PAID", paid_ms=self.now_ms)
+        self.broker.recall(ORDER_TIMEOUTS, self.handles[order_id], self.now_ms)
+        self.flush()
+
+    def clear_carts(self) -> None:
+        """The cart service consumes what is there."""
+        for delivery in self.consume(CARTS_GROUP, ORDER_CREATED):
+            body = json.loads(delivery.message.body)
+            lines = [(line["sku"], line["quantity"]) for line in body["lines"]]
+            self.carts.clear(body["customer_id"], body["order_id"], lines)
+
+    def pass_deadlines(self) -> None:
+        """Time goes on beyond all deadlines; the order service consumes those that fire."""
+        self.advance(TIMEOUT_MS + 7)
+        for delivery in self.consume(ORDERS_GROUP, ORDER_TIMEOUTS):
+            order_id = json.loads(delivery.message.body)["order_id"]
+            self.set_order(order_id, status="TIMED_OUT", timed_out_ms=self.now_ms)
+
+    def push(self, push_id: str, delay_ms: int) -> None:
+        due_ms = self.now_ms + delay_ms
+        row = {
+            "push_id": push_id,
+            "customer_id": "c",
+            "text": "hello",
+            "status": "SCHEDULED",
+            "due_ms": due_ms,
+        }
+        with self.push_database.begin() as connection:
+            connection.execute(insert(pushes), row)
+        body = {"push_id": push_id, "customer_id": "c", "text": "hello", "due_ms": due_ms}
+        self.send(PUSHES, push_id, body, delivery_ms=due_ms)
+
+    def deliver_pushes(self) -> None:
+        for delivery in self.consume(PUSHES_GROUP, PUSHES):
+            push_id = json.loads(delivery.message.body)["push_id"]
+            with self.push_database.begin() as connection:
+                delivered = {"status": "DELIVERED", "delivered_ms": self.now_ms}
+                connection.execute(update(pushes).where(pushes.c.push_id == push_id).values(delivered))
+
+    def send(self, topic: str, key: str, body: Any, **attributes: Any) -> Any:
+        self.numbers += 1
+        stored = body if isinstance(body, bytes) else json.dumps(body).encode()
+        message = Message(
+            topic=topic,
+            body=stored,
+            message_id=f"{self.numbers:032X}",
+            keys=(key,) if key else (),
+            **attributes,
+        )
+        receipt = self.broker.send(message, self.now_ms)
+        self.flush()
+        return receipt
+
+    def consume(self, group: str, topic: str) -> list[Delivery]:
+        """Receives and acknowledges everything that is there."""
+        received: list[Delivery] = []
+        while batch := self.broker.receive(group, topic, "*", 32, 60_000, "client", False, self.now_ms):
+            for delivery in batch:
+                self.broker.ack(group, topic, delivery.receipt_handle, self.now_ms)
+            received += batch
+            self.flush()
+        return received
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+        self.broker.tick(self.now_ms)
+        self.flush()
+
+    def flush(self) -> None:
+        while (flush := self.broker.take_flush()) is not None:
+            flush.write(self.disk)
+            self.broker.flushed(flush, self.now_ms)
+
+    def trade(self) -> None:
+        """A day without any fault: p1 and p2 are paid, t1 and t2 time out; two pushes."""
+        for number, order_id in enumerate(("p1", "p2", "t1", "t2")):
+            self.place(order_id, f"customer-{number}", {"apple": 2, f"book-{number}": 1})
+            self.advance(1_000)
+        self.push("push-1", 500)
+        self.push("push-2", 1_500)
+        self.clear_carts()
+        self.pay("p1")
+        self.pay("p2")
+        self.pass_deadlines()
+        self.deliver_pushes()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, redis_url: str) -> Iterator[Shop]:
+    """A shop that has just opened."""
+    opened = Shop(tmp_path, redis_url)
+    yield opened
+    opened.database.dispose()
+    opened.push_database.dispose()
+    opened.redis.close()
+    opened.disk.close()
+
+
+@pytest.fixture
+def traded(shop: Shop) -> Shop:
+    """A shop after a day without any fault."""
+    shop.trade()
+    return shop
+
+
+@pytest.fixture
+def audit(spark: SparkSession, tmp_path: Path) -> Callable[[Shop], AuditSummary]:
+    """`audit(shop)` is the audit of its stores, on the tests' Spark."""
+
+    def run(shop: Shop) -> AuditSummary:
+        folder, out = tmp_path / "exported", tmp_path / "out"
+        for made in (folder, out):
+            made.mkdir()
+        sources = Sources(shop.store, shop.orders_url, shop.redis_url, shop.pushes_url)
+        return compare(spark, sources.export(folder), shop.store, out, lambda _: None)
+
+    return run

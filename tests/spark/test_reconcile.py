@@ -1,0 +1,201 @@
+"""Every case, planted in stores that the real parts wrote: exactly that order under exactly that case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from services.broker.values import Resolution
+from spark_jobs.summary import AuditSummary
+
+Audit = Callable[[Any], AuditSummary]
+Shop = Any
+
+
+def found(summary: AuditSummary) -> dict[str, str]:
+    return {finding.order_id: finding.case for finding in summary.findings}
+
+
+def execute(shop: Shop, *statements: str) -> None:
+    with shop.database.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def lose_cart_effect(shop: Shop) -> None:
+    """As if the cart service had acknowledged the message of p2 without any effect."""
+    customer_id, lines = shop.orders["p2"]
+    shop.redis.hdel(f"cart-ledger:{customer_id}", "order:p2")
+    for sku, count in lines.items():
+        shop.redis.hincrby(f"cart:{customer_id}", sku, count)
+
+
+def fill_cart_behind_the_ledger(shop: Shop) -> None:
+    shop.redis.hincrby("cart:customer-1", "book-1", 3)
+
+
+def insert_order(shop: Shop) -> None:
+    shop.write_rows("x9", "customer-9", {"apple": 1})
+    shop.set_order("x9", status="PAID", paid_ms=shop.now_ms)
+
+
+def delete_order(shop: Shop) -> None:
+    execute(shop, "DELETE FROM order_lines WHERE order_id='t1'", "DELETE FROM orders WHERE order_id='t1'")
+
+
+def time_out_a_paid_order(shop: Shop) -> None:
+    shop.set_order("p1", timed_out_ms=shop.now_ms)
+
+
+PLANTED = {
+    insert_order: {"x9": "order-without-message"},
+    delete_order: {"t1": "message-without-order"},
+    time_out_a_paid_order: {"p1": "paid-but-timed-out"},
+    lose_cart_effect: {"p2": "cart-not-cleared"},
+    fill_cart_behind_the_ledger: {"p2": "cart-not-cleared"},
+}
+
+
+def test_a_day_without_fault_balances(traded: Shop, audit: Audit) -> None:
+    summary = audit(traded)
+    assert summary.balanced
+    assert summary.cases == {
+        "order-without-message": 0,
+        "message-without-order": 0,
+        "paid-but-timed-out": 0,
+        "cart-not-cleared": 0,
+        "in-flight": 0,
+        "balanced": 4,
+    }
+    expected = {
+        "orders": 4,
+        "orders paid": 2,
+        "orders timed out": 2,
+        "records half": 4,
+        "records committed": 4,
+        "records timer": 6,
+        "records cancelled": 2,
+        "records delivered": 4,
+        "pushes delivered": 2,
+        "unreadable messages": 0,
+        "damaged bytes": 0,
+    }
+    assert {name: summary.totals[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_one_planted_case_is_found(traded: Shop, audit: Audit, plant: Callable[[Shop], None]) -> None:
+    plant(traded)
+    summary = audit(traded)
+    assert not summary.balanced
+    assert found(summary) == PLANTED[plant]
+    assert sum(summary.cases.values()) == summary.totals["orders"]
+
+
+def test_two_cases_planted_at_once_are_both_found(traded: Shop, audit: Audit) -> None:
+    delete_order(traded)
+    lose_cart_effect(traded)
+    assert found(audit(traded)) == {"t1": "message-without-order", "p2": "cart-not-cleared"}
+
+
+def test_an_order_with_two_cases_is_in_the_first_and_names_the_other(traded: Shop, audit: Audit) -> None:
+    lose_cart_effect(traded)
+    traded.set_order("p2", status="TIMED_OUT", timed_out_ms=traded.now_ms)
+    (finding,) = audit(traded).findings
+    assert (finding.order_id, finding.case) == ("p2", "paid-but-timed-out")
+    assert finding.evidence["also"] == ["cart-not-cleared"]
+
+
+def test_the_evidence_names_the_log_offsets(traded: Shop, audit: Audit) -> None:
+    lose_cart_effect(traded)
+    (finding,) = audit(traded).findings
+    timeline = finding.evidence["timeline"]
+    kinds = [(event["kind"], event["topic"]) for event in timeline]
+    assert kinds == [
+        ("timer", "order-timeouts"),
+        ("half", "order-created"),
+        ("committed", "order-created"),
+        ("acknowledged", "order-created"),
+        ("cancelled", "order-timeouts"),
+    ]
+    names = ("timer_offset", "half_offset", "committed_offset", "ack_offset", "cancel_offset")
+    assert [finding.evidence[name] for name in names] == [event["physical_offset"] for event in timeline]
+
+
+def test_a_surplus_belongs_to_the_newest_order_of_the_article(shop: Shop, audit: Audit) -> None:
+    for order_id in ("older", "newer", "other"):
+        shop.place(order_id, "c", {"apple" if order_id != "other" else "pear": 1})
+        shop.advance(1_000)
+    shop.clear_carts()
+    for order_id in ("older", "newer", "other"):
+        shop.pay(order_id)
+    shop.redis.hincrby("cart:c", "apple", 1)
+    assert found(audit(shop)) == {"newer": "cart-not-cleared"}
+
+
+def test_what_is_undecided_is_in_flight(shop: Shop, audit: Audit) -> None:
+    shop.place("unpaid", "a", {"apple": 1})
+    shop.clear_carts()
+    shop.place("unconsumed", "b", {"apple": 1})
+    shop.pay("unconsumed")
+    shop.set_deadline("open-half")
+    shop.half("open-half", "c", {"apple": 1})
+    shop.write_rows("open-half", "c", {"apple": 1})
+    shop.end(*shop.half("rolled-back", "d", {"apple": 1}), Resolution.ROLLBACK)
+    summary = audit(shop)
+    assert summary.balanced
+    assert summary.cases["in-flight"] == summary.totals["orders"] == 3
+
+
+def test_a_message_sent_twice_is_one_order(shop: Shop, audit: Audit) -> None:
+    shop.place("twice", "c", {"apple": 2})
+    shop.end(*shop.half("twice", "c", {"apple": 2}), Resolution.COMMIT)
+    shop.fill_cart("c", {"apple": 2})
+    shop.clear_carts()
+    shop.pay("twice")
+    summary = audit(shop)
+    assert summary.cases["balanced"] == summary.totals["orders"] == 1
+    assert summary.totals["records committed"] == 2
+
+
+def test_a_rolled_back_half_is_no_message(shop: Shop, audit: Audit) -> None:
+    shop.write_rows("r", "c", {"apple": 1})
+    shop.end(*shop.half("r", "c", {"apple": 1}), Resolution.ROLLBACK)
+    (finding,) = audit(shop).findings
+    assert finding.case == "order-without-message"
+    assert [event["kind"] for event in finding.evidence["timeline"]] == ["half", "rolled back"]
+
+
+def test_unreadable_bodies_and_carts_are_counted_and_harm_nothing(traded: Shop, audit: Audit) -> None:
+    for body in (b"\xff\xfe not json", b"[]", b'{"order_id": 7}', b'{"order_id": "other", "lines": "x"}'):
+        receipt = traded.send("order-created", "p1", body, transactional=True)
+        traded.end(receipt.transaction_id, receipt.message_id, Resolution.COMMIT)
+    traded.redis.set("cart:broken", "a string, not a hash")
+    traded.redis.hset("cart-ledger:customer-0", "add:odd", "not json")
+    summary = audit(traded)
+    assert summary.totals["unreadable messages"] == 4
+    assert summary.totals["unreadable cart fields"] == 2
+    assert not summary.balanced
+    assert summary.findings == []
+
+
+def test_a_surplus_of_no_order_is_reported_by_itself(traded: Shop, audit: Audit) -> None:
+    traded.redis.hset("cart:stranger", "pear", 1)
+    summary = audit(traded)
+    assert not summary.balanced
+    assert summary.findings == []
+    assert [(one["customer_id"], one["sku"]) for one in summary.cart_differences] == [("stranger", "pear")]
+
+
+def test_damage_in_the_log_is_reported(traded: Shop, audit: Audit) -> None:
+    segment = traded.store / "commitlog" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[60] ^= 1
+    segment.write_bytes(data)
+    summary = audit(traded)
+    assert summary.totals["damaged bytes"] > 0
+    assert not summary.balanced
+    assert "Damage at log offset 0" in summary.report_path.read_text()
