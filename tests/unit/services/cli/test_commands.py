@@ -1,0 +1,153 @@
+"""The commands against a broker process: serve, topic, send, tail; and what they say when they cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
+
+
+@dataclass
+class Serving:
+    """A broker process and what its ready file says."""
+
+    process: subprocess.Popen[str]
+    store: Path
+    ready: Path
+    listen: str
+    http: str
+
+
+def start(folder: Path) -> Serving:
+    store, ready = folder / "store", folder / "ready"
+    where = ["--store", str(store), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    small = ["--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
+    process = subprocess.Popen([*TIDEWHEEL, "serve", *where, *small], stderr=subprocess.PIPE, text=True)
+    while not ready.exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    facts = json.loads(ready.read_text())
+    assert facts["pid"] == process.pid
+    return Serving(process, store, ready, facts["listen"], facts["http"])
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    broker = start(tmp_path_factory.mktemp("cli"))
+    yield broker
+    broker.process.terminate()
+    broker.process.communicate()
+
+
+def run(*arguments: str, broker: Serving | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command, told by the environment which broker to talk to."""
+    environment = {**os.environ, "NO_COLOR": "1"}
+    if broker:
+        environment["TIDEWHEEL_HTTP"] = broker.http
+    return subprocess.run([*TIDEWHEEL, *arguments], capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -> None:
+    broker = start(tmp_path)
+    broker.process.send_signal(how)
+    said = broker.process.communicate()[1]
+    assert broker.process.returncode == 0
+    for told in (broker.listen, f"http://{broker.http}", "next:  tidewheel send"):
+        assert told in said
+    assert not broker.ready.exists()
+
+
+def test_a_message_sent_for_later_is_seen_by_tail(serving: Serving) -> None:
+    assert run("topic", "create", "later", "--type", "delay", broker=serving).returncode == 0
+    sent = run(
+        *("send", "later", "hello", "--key", "k1", "--tag", "a", "--property", "colour=blue=dark"),
+        *("--in", "300ms", "--json"),
+        broker=serving,
+    )
+    seen = run("tail", "later", "--from-start", "--key", "k1", "--limit", "1", "--json", broker=serving)
+    message = json.loads(seen.stdout)
+    assert message["message_id"] == json.loads(sent.stdout)["message_id"]
+    assert (message["body"], message["tag"], message["properties"]) == ("hello", "a", {"colour": "blue=dark"})
+    assert int(message["store_ms"]) >= int(message["delivery_ms"])
+    shown = run("topic", "show", "later", "--json", broker=serving)
+    assert sum(int(queue["next_offset"]) for queue in json.loads(shown.stdout)["queues"]) == 1
+
+
+def test_topics_are_listed_for_people_and_for_programs(serving: Serving) -> None:
+    run("topic", "create", "listed", "--type", "transaction", "--queues", "2", broker=serving)
+    assert "listed" in run("topic", "ls", broker=serving).stdout
+    listed = json.loads(run("topic", "ls", "--json", broker=serving).stdout)
+    assert {"name": "listed", "message_type": "TRANSACTION", "queue_count": 2} in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "exit_code"),
+    [
+        (("topic", "create", "no no"), "TW-131", 2),
+        (("topic", "show", "nope"), "TW-151", 4),
+        (("tail", "nope"), "TW-151", 4),
+        (("send", "t", "x", "--tag", "a|b"), "TW-133", 2),
+        (("send", "t", "x", "--property", "UNIQ_KEY=1"), "TW-135", 2),
+        (("send", "t", "x", "--property", "colour"), "TW-135", 2),
+        (("send", "t", "x", "--in", "soon"), "TW-120", 2),
+        (("send", "t", ""), "TW-141", 2),
+        (("topic", "ls", "--http", "localhost"), "TW-120", 2),
+        (("topic", "ls", "--http", "127.0.0.1:1"), "TW-123", 3),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_with_a_code(
+    serving: Serving, arguments: tuple[str, ...], code: str, exit_code: int
+) -> None:
+    refused = run(*arguments, broker=serving)
+    assert refused.returncode == exit_code
+    assert refused.stderr.startswith(f"{code} ")
+    assert refused.stderr.count("\n") == 1
+    assert refused.stdout == ""
+
+
+def test_a_grpc_port_is_not_mistaken_for_the_http_one(serving: Serving) -> None:
+    refused = run("topic", "ls", "--http", serving.listen)
+    assert (refused.returncode, refused.stderr[:7]) == (3, "TW-123 ")
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--http"])
+def test_a_taken_port_is_refused_and_names_who_has_it(serving: Serving, tmp_path: Path, flag: str) -> None:
+    taken = serving.listen if flag == "--listen" else serving.http
+    free = "--http" if flag == "--listen" else "--listen"
+    refused = run("serve", "--store", str(tmp_path / "other"), flag, taken, free, "127.0.0.1:0")
+    assert refused.returncode == 3
+    assert refused.stderr.startswith(f"TW-101 The port is in use. {taken} ")
+    assert f"process {serving.process.pid}" in refused.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_store_that_is_open_is_refused_and_names_who_has_it(serving: Serving) -> None:
+    refused = run("serve", "--store", str(serving.store), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    assert refused.returncode == 3
+    assert refused.stderr.startswith("TW-102 ")
+    assert str(serving.process.pid) in refused.stderr
+
+
+def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "format").write_text("2\n")
+    refused = run("serve", "--store", str(tmp_path), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    assert (refused.returncode, refused.stderr[:7]) == (5, "TW-105 ")
+    assert not (tmp_path / "commitlog").exists()
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    for command in (("serve",), ("send",), ("tail",), ("version",), ("topic", "create"), ("topic", "ls")):
+        shown = run(*command, "--help")
+        assert shown.returncode == 0
+        assert "Example: tidewheel" in shown.stdout

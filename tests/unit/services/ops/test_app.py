@@ -1,0 +1,199 @@
+"""The HTTP interface over a real core: look, create, send, scrape."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from services.broker.settings import BrokerSettings
+from services.live.live_broker import LiveBroker
+from services.ops.app import make_app
+from services.ops.metrics import Metrics
+
+NOW_MS = 1_763_700_000_000
+
+
+@dataclass
+class Connected:
+    """A client to count."""
+
+    is_producer: bool
+    group: str = ""
+    language: str = "PYTHON"
+    version: str = "5.1.2"
+
+
+@dataclass
+class Stage:
+    """A live core and its HTTP interface."""
+
+    live: LiveBroker
+    metrics: Metrics
+    http: httpx.AsyncClient
+
+
+def play(scenario: Callable[[Stage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as writer:
+            call_later = asyncio.get_running_loop().call_later
+            live = LiveBroker(
+                MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), lambda: NOW_MS, call_later, writer
+            )
+            metrics = Metrics(live, [Connected(True), Connected(False, "g"), Connected(False, "g")])
+            transport = httpx.ASGITransport(make_app(live, metrics))
+            async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+                await scenario(Stage(live, metrics, http))
+            await live.close()
+
+    asyncio.run(run())
+
+
+def test_a_broken_core_is_alive_but_not_ready() -> None:
+    async def scenario(stage: Stage) -> None:
+        assert (await stage.http.get("/livez")).status_code == 200
+        assert (await stage.http.get("/readyz")).status_code == 200
+        stage.live.broken.set_exception(AssertionError("a bug"))
+        assert (await stage.http.get("/livez")).status_code == 200
+        assert (await stage.http.get("/readyz")).status_code == 503
+        stage.live.broken.exception()
+
+    play(scenario)
+
+
+def test_a_message_sent_is_shown_with_its_64_bit_numbers_as_strings() -> None:
+    async def scenario(stage: Stage) -> None:
+        sent = {"topic": "t", "body": "hello", "keys": ["k"], "tag": "a", "properties": {"colour": "blue"}}
+        receipt = await stage.http.post("/api/messages", json=sent)
+        assert receipt.status_code == 201
+        [found] = [
+            message
+            for queue in range(4)
+            for message in (await stage.http.get(f"/api/topics/t/messages?queue={queue}")).json()["messages"]
+        ]
+        assert {name: found[name] for name in sent} == sent
+        assert found["message_id"] == receipt.json()["message_id"]
+        assert found["physical_offset"] == receipt.json()["physical_offset"]
+        assert (found["store_ms"], found["queue_offset"]) == (str(NOW_MS), "0")
+
+    play(scenario)
+
+
+def test_a_body_that_is_no_text_is_shown_in_base64() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.live.send(Message(topic="t", body=b"\xff\x00", message_id="1", born_ms=NOW_MS))
+        shown = await stage.http.get("/api/topics/t/arrivals?after=0:0,1:0,2:0,3:0")
+        [message] = shown.json()["messages"]
+        assert message["body_base64"] == "/wA="
+        assert "body" not in message
+
+    play(scenario)
+
+
+def test_arrivals_wait_for_the_next_message_and_go_on_from_there() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.http.post("/api/messages", json={"topic": "t", "body": "before"})
+        waiting = asyncio.create_task(stage.http.get("/api/topics/t/arrivals?wait_ms=20000"))
+        await asyncio.sleep(0)
+        await stage.http.post("/api/messages", json={"topic": "t", "body": "after"})
+        first = (await waiting).json()
+        assert [message["body"] for message in first["messages"]] == ["after"]
+        nothing = (await stage.http.get(f"/api/topics/t/arrivals?after={first['after']}")).json()
+        assert nothing == {"messages": [], "after": first["after"]}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/api/topics/nope", None, 404, "TW-151"),
+        ("GET", "/api/topics/t/messages?queue=4", None, 404, "TW-150"),
+        ("GET", "/api/topics/t/messages?offset=x", None, 400, "TW-130"),
+        ("GET", "/api/topics/t/arrivals?after=0-1", None, 400, "TW-130"),
+        ("POST", "/api/topics", {"name": "no no"}, 400, "TW-131"),
+        ("POST", "/api/topics", {"name": "t", "queue_count": 7}, 409, "TW-163"),
+        ("POST", "/api/messages", {"topic": "t"}, 400, "TW-130"),
+        ("POST", "/api/messages", {"topic": "t", "body": ""}, 400, "TW-141"),
+        ("POST", "/api/messages", {"topic": "t", "body": "x", "colour": "blue"}, 400, "TW-130"),
+    ],
+)
+def test_a_refusal_has_a_code_and_the_status_that_fits(
+    method: str, path: str, body: object, status: int, code: str
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.http.post("/api/topics", json={"name": "t", "queue_count": 4})
+        refused = await stage.http.request(method, path, json=body)
+        assert (refused.status_code, refused.json()["code"]) == (status, code)
+        assert refused.json()["message"]
+
+    play(scenario)
+
+
+def test_a_scrape_has_rocketmq_names_and_ours() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        for body in ("one", "two"):
+            await stage.http.post("/api/messages", json={"topic": "t", "body": body})
+        await stage.http.post("/api/messages", json={"topic": "t", "body": "later", "in_ms": 60_000})
+        [delivery] = await stage.live.receive("g", "t", "*", 1, 20_000, "c", False, 0)
+        await stage.live.ack("g", "t", delivery.receipt_handle)
+        stage.metrics.observe("SendMessage", "OK", 0.004)
+        stage.metrics.observe("SendMessage", "ILLEGAL_TOPIC", 0.001)
+        lines = (await stage.http.get("/metrics")).text.splitlines()
+        node = 'cluster="tidewheel",node_id="tidewheel",node_type="broker"'
+        for expected in (
+            f'rocketmq_messages_in_total{{{node},topic="t",is_system="false"}} 3.0',
+            f"rocketmq_timing_messages{{{node}}} 1.0",
+            f'rocketmq_producer_connections{{{node},language="PYTHON",version="5.1.2"}} 1.0',
+            'mq_refused_total{reason="ILLEGAL_TOPIC"} 1.0',
+        ):
+            assert same_series(expected) in map(same_series, lines), expected
+        assert value_of(lines, "rocketmq_messages_out_total") == 1
+        assert value_of(lines, "mq_acknowledged_total") == 1
+        assert value_of(lines, "rocketmq_consumer_lag_messages") == 1
+        assert value_of(lines, "rocketmq_consumer_connections") == 2
+        assert not [line for line in lines if "_created" in line]
+
+    play(scenario)
+
+
+def test_lateness_is_a_histogram_in_seconds() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.live.core.statistics.late("t", 7)
+        stage.live.core.statistics.late("t", 3_000)
+        lines = (await stage.http.get("/metrics")).text.splitlines()
+        buckets = {
+            line.partition('le="')[2].partition('"')[0]: float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith("mq_delivery_lateness_seconds_bucket")
+        }
+        assert (buckets["0.005"], buckets["0.01"], buckets["2.5"], buckets["5.0"], buckets["+Inf"]) == (
+            0,
+            1,
+            1,
+            2,
+            2,
+        )
+        assert value_of(lines, "mq_delivery_lateness_seconds_sum") == pytest.approx(3.007)
+
+    play(scenario)
+
+
+def same_series(line: str) -> tuple[str, frozenset[str], str]:
+    """Return a line of a scrape so that the order of its labels does not matter."""
+    name, _, rest = line.partition("{")
+    labels, _, value = rest.rpartition("} ")
+    return name, frozenset(labels.split(",")), value
+
+
+def value_of(lines: list[str], name: str) -> float:
+    """Return the value of a metric that has one series."""
+    [line] = [line for line in lines if line.startswith(f"{name}{{")]
+    return float(line.rpartition(" ")[2])
