@@ -1,0 +1,132 @@
+"""A broker and the shop's services as their users run them: `tidewheel` commands, spoken to over gRPC."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from redis import Redis
+from sqlalchemy import Engine, text
+
+from services.shop.carts import open_redis
+from services.shop.database import open_database, sqlite_url
+from services.shop.demo.processes import Processes
+from services.shop.demo.settings import Layout
+from services.shop.demo.settling import broker_gauges
+from services.shop.demo.story import create_topic
+from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.redis_server import bundled_redis
+from services.shop.topics import TOPIC_TYPES
+
+AWAIT_SECONDS = 60
+TIMEOUT_MS = 600_000
+
+
+@dataclass
+class Shop:
+    """One broker and whichever services a test starts."""
+
+    layout: Layout
+    processes: Processes
+    redis_url: str
+    broker: str
+    http: str
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def start(self, name: str, *armed: str) -> None:
+        """Start a service, armed with faults for its first, second ... start."""
+        databases = {
+            "orders": ("--database", sqlite_url(self.layout.orders_database)),
+            "carts": ("--redis", self.redis_url),
+            "pushes": ("--database", sqlite_url(self.layout.pushes_database)),
+        }
+        arguments = ("shop", name, "--broker", self.broker, *databases[name])
+        ready = self.processes.start(*arguments, name=name, armed=list(armed))
+        self.addresses[name] = ready["listen"]
+
+    @cached_property
+    def orders(self) -> Any:
+        return shop_pb2_grpc.OrdersStub(grpc.insecure_channel(self.addresses["orders"]))
+
+    @cached_property
+    def carts(self) -> Any:
+        return shop_pb2_grpc.CartsStub(grpc.insecure_channel(self.addresses["carts"]))
+
+    @cached_property
+    def pushes(self) -> Any:
+        return shop_pb2_grpc.PushesStub(grpc.insecure_channel(self.addresses["pushes"]))
+
+    @cached_property
+    def orders_engine(self) -> Engine:
+        return open_database(sqlite_url(self.layout.orders_database))
+
+    @cached_property
+    def redis(self) -> Redis:
+        return open_redis(self.redis_url)
+
+    def place(self, order_id: str, customer_id: str = "C1", timeout_ms: int = TIMEOUT_MS) -> Any:
+        """Place an order of three of one article and one of another."""
+        lines = [
+            shop_pb2.Line(sku="85123A", quantity=3, unit_price_pence=255),
+            shop_pb2.Line(sku="22423", quantity=1, unit_price_pence=1275),
+        ]
+        request = shop_pb2.PlaceRequest(
+            order_id=order_id, customer_id=customer_id, lines=lines, timeout_ms=timeout_ms
+        )
+        return self.orders.Place(request)
+
+    def add(self, add_id: str, quantity: int, customer_id: str = "C1") -> None:
+        """Put the first article into a cart."""
+        line = shop_pb2.AddLine(add_id=add_id, sku="85123A", quantity=quantity)
+        self.carts.Add(shop_pb2.AddRequest(customer_id=customer_id, lines=[line]), wait_for_ready=True)
+
+    def cart(self, customer_id: str = "C1") -> dict[str, int]:
+        """What is in a cart."""
+        request = shop_pb2.CartRequest(customer_id=customer_id)
+        return dict(self.carts.Get(request, wait_for_ready=True).quantities)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Ask the order database."""
+        with self.orders_engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(query))]
+
+    def gauge(self, name: str) -> int:
+        """One of the broker's metrics."""
+        return broker_gauges(self.http).get(name, 0)
+
+    def log_of(self, name: str) -> str:
+        """What a process has logged."""
+        return (self.layout.logs / f"{name}.log").read_text()
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + AWAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Callable[[Callable[[], object]], None]:
+    return eventually
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    layout = Layout(tmp_path / "shop")
+    layout.prepare()
+    with bundled_redis(layout.redis) as redis_url, Processes(layout) as processes:
+        store = ("--store", str(layout.store), "--segment-bytes", str(16 * 1024 * 1024))
+        checks = ("--check-immunity-ms", "500", "--check-interval-ms", "500")
+        ready = processes.start("serve", *store, *checks, "--http", "127.0.0.1:0", name="broker")
+        for name, message_type in TOPIC_TYPES.items():
+            create_topic(ready["http"], name, message_type)
+        yield Shop(layout, processes, redis_url, ready["listen"], ready["http"])
+        processes.require_health()

@@ -1,0 +1,204 @@
+"""Orders, carts and pushes against a real broker: what is promised, also when something dies on the way."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from services.shop.clock import wall_clock_ms
+from services.shop.demo.processes import tidewheel
+from services.shop.generated import shop_pb2
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+if TYPE_CHECKING:
+    pass
+
+Eventually = "Callable[[Callable[[], object]], None]"
+
+
+def order(order_id: str) -> shop_pb2.OrderRequest:
+    return shop_pb2.OrderRequest(order_id=order_id)
+
+
+def refusal(verb: Any, request: Any) -> tuple[grpc.StatusCode, str | None]:
+    """How a service refuses a request."""
+    with pytest.raises(grpc.RpcError) as refused:
+        verb(request)
+    return refused.value.code(), refused.value.details()
+
+
+def test_an_order_leaves_the_cart_and_is_paid(shop: Any, eventually: Any) -> None:
+    shop.start("orders")
+    shop.start("carts")
+    shop.add("a1", quantity=5)
+    assert shop.place("O1").status == "PLACED"
+    eventually(lambda: shop.cart() == {"85123A": 2})
+    assert shop.orders.Pay(order("O1")).status == "PAID"
+    assert shop.gauge("rocketmq_timing_messages") == 0, "the deadline was called off"
+    assert shop.orders.Get(order("O1")).total_pence == 3 * 255 + 1275
+
+
+def test_what_is_repeated_changes_nothing(shop: Any, eventually: Any) -> None:
+    shop.start("orders")
+    shop.start("carts")
+    for _ in range(2):
+        shop.add("a1", quantity=5)
+        shop.place("O1")
+    for _ in range(2):
+        assert shop.orders.Pay(order("O1")).status == "PAID"
+    eventually(lambda: shop.cart() == {"85123A": 2})
+    for _ in range(2):
+        assert shop.orders.Cancel(order("O1")).status == "CANCELLED"
+    assert shop.rows("SELECT COUNT(*) FROM orders") == [(1,)]
+
+
+def test_an_unpaid_order_times_out_and_cannot_be_paid_later(shop: Any, eventually: Any) -> None:
+    shop.start("orders")
+    due_ms = shop.place("O1", timeout_ms=1).due_ms
+    eventually(lambda: shop.orders.Get(order("O1")).status == "TIMED_OUT")
+    ((timed_out_ms,),) = shop.rows("SELECT timed_out_ms FROM orders")
+    assert timed_out_ms >= due_ms, "it came early"
+    code, words = refusal(shop.orders.Pay, order("O1"))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert (
+        words
+        == "TW-160 What has already happened forbids this. Order O1 is TIMED_OUT and cannot become PAID."
+    )
+
+
+def test_what_cannot_be_is_refused_with_a_code(shop: Any) -> None:
+    shop.start("orders")
+    shop.place("O1")
+    other = shop_pb2.PlaceRequest(
+        order_id="O1", customer_id="C2", lines=[shop_pb2.Line(sku="1", quantity=1, unit_price_pence=1)]
+    )
+    empty = shop_pb2.PlaceRequest(order_id="O 2", customer_id="C2")
+    assert refusal(shop.orders.Place, other)[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert refusal(shop.orders.Place, empty)[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert refusal(shop.orders.Get, order("O9")) == (
+        grpc.StatusCode.NOT_FOUND,
+        "TW-150 It was not found. There is no order O9.",
+    )
+
+
+def test_a_death_before_the_database_commit_takes_the_message_back(shop: Any, eventually: Any) -> None:
+    shop.start("orders", "die-before-commit@1")
+    shop.start("carts")
+    shop.add("a1", quantity=5)
+    with pytest.raises(grpc.RpcError):
+        shop.place("O1")
+    eventually(lambda: shop.rows("SELECT outcome FROM tidewheel_barrier") == [("ROLLED_BACK",)])
+    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+    assert shop.rows("SELECT * FROM orders") == []
+    assert shop.cart() == {"85123A": 5}
+    shop.place("O1")
+    eventually(lambda: shop.cart() == {"85123A": 2})
+
+
+def test_a_death_after_the_database_commit_delivers_the_message(shop: Any, eventually: Any) -> None:
+    shop.start("orders", "die-after-commit@1")
+    shop.start("carts")
+    shop.add("a1", quantity=5)
+    with pytest.raises(grpc.RpcError):
+        shop.place("O1")
+    eventually(lambda: shop.cart() == {"85123A": 2})
+    assert shop.rows("SELECT status FROM orders") == [("PLACED",)]
+    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+
+
+def test_a_cart_crash_before_the_ack_leaves_what_the_customer_adds_again(shop: Any, eventually: Any) -> None:
+    shop.start("orders")
+    shop.start("carts", "die-before-ack@1")
+    shop.add("a1", quantity=3)
+    shop.place("O1")
+    eventually(lambda: shop.processes.restarts() == 1)
+    assert shop.cart() == {}
+    shop.add("a2", quantity=3)
+    eventually(lambda: '"repeated"' in shop.log_of("carts"))
+    eventually(lambda: shop.gauge("rocketmq_consumer_inflight_messages") == 0)
+    assert shop.cart() == {"85123A": 3}
+
+
+def test_two_messages_of_one_order_have_one_effect(shop: Any, eventually: Any) -> None:
+    shop.start("orders", "repeat-as-new/1,repeat-same-id/1")
+    shop.start("carts")
+    shop.add("a1", quantity=9)
+    shop.place("O1")
+    eventually(lambda: '"repeated"' in shop.log_of("carts"))
+    assert shop.cart() == {"85123A": 6}
+    assert shop.rows("SELECT outcome FROM tidewheel_barrier") == [("COMMITTED",)] * 2
+
+
+def test_a_push_comes_once_at_its_time_or_not_at_all(shop: Any, eventually: Any) -> None:
+    shop.start("pushes")
+    now_ms = wall_clock_ms()
+    for push_id in ("P1", "P1", "P2"):
+        request = shop_pb2.SendRequest(push_id=push_id, customer_id="C1", text="Sale", due_ms=now_ms + 1_000)
+        assert shop.pushes.Send(request).status == "SCHEDULED"
+    shop.pushes.Cancel(shop_pb2.PushRequest(push_id="P2"))
+    eventually(lambda: shop.pushes.Get(shop_pb2.PushRequest(push_id="P1")).status == "DELIVERED")
+    delivered = shop.pushes.Get(shop_pb2.PushRequest(push_id="P1"))
+    assert delivered.delivered_ms >= delivered.due_ms >= now_ms + 1_000
+    assert shop.pushes.Get(shop_pb2.PushRequest(push_id="P2")).status == "CANCELLED"
+    code, words = refusal(shop.pushes.Cancel, shop_pb2.PushRequest(push_id="P1"))
+    assert (code, "DELIVERED" in str(words)) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+
+
+def test_a_schedule_has_one_pending_push_until_it_is_cancelled(shop: Any, eventually: Any) -> None:
+    shop.start("pushes")
+    request = shop_pb2.ScheduleRequest(
+        schedule_id="S1", customer_id="C1", text="Again", cron="* * * * * *", time_zone="Europe/London"
+    )
+    first = shop.pushes.Schedule(request)
+    assert first.push_id == f"S1@{first.due_ms}"
+    eventually(lambda: shop.log_of("pushes").count('"delivered": true') >= 3)
+    assert shop.gauge("rocketmq_timing_messages") <= 1
+    ended = shop.pushes.CancelSchedule(shop_pb2.ScheduleReference(schedule_id="S1"))
+    assert (ended.active, ended.delivered_count >= 3) == (False, True)
+    eventually(lambda: shop.gauge("rocketmq_timing_messages") == 0)
+    assert refusal(shop.pushes.Schedule, request)[0] is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def ended(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A `tidewheel shop` command that is expected to end by itself."""
+    command = tidewheel("shop", *arguments)
+    return subprocess.run(command, cwd=folder, env={"HOME": str(folder)}, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        (("--broker", "127.0.0.1:1"), 3, "TW-123 No broker answers. Nothing listens at 127.0.0.1:1"),
+        (("--broker", "nonsense"), 3, "TW-123"),
+        (("--database", "nonsense"), 2, "TW-120 A setting cannot be used. Database nonsense"),
+        (("--database", "oracle9://x"), 2, "TW-120"),
+    ],
+)
+def test_a_service_that_cannot_start_says_why(
+    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, words: str
+) -> None:
+    done = ended(tmp_path, "orders", "--listen", "127.0.0.1:0", *arguments)
+    assert (done.returncode, done.stdout) == (exit_code, "")
+    assert done.stderr.startswith(words)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_taken_port_is_told(shop: Any, tmp_path: Path) -> None:
+    shop.start("orders")
+    taken = shop.addresses["orders"]
+    done = ended(tmp_path, "pushes", "--broker", shop.broker, "--listen", taken)
+    assert done.returncode == 3
+    assert f"TW-101 The port is in use. {taken} is used by process" in done.stderr
+
+
+def test_a_missing_topic_is_told(shop: Any, tmp_path: Path) -> None:
+    options = ("--store", str(tmp_path / "strict"), "--http", "127.0.0.1:0", "--no-auto-create")
+    strict = shop.processes.start("serve", *options, name="strict")
+    done = ended(tmp_path, "pushes", "--broker", strict["listen"], "--listen", "127.0.0.1:0")
+    assert done.returncode == 4
+    assert "TW-151 The topic does not exist. The broker has no topic pushes." in done.stderr
