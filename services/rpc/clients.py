@@ -8,7 +8,7 @@ others; a client that only lost a connection has called again by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 
 import structlog
@@ -42,7 +42,7 @@ class Clients:
 
     async def telemetry(
         self, commands: AsyncIterator[TelemetryCommand], caller: Caller
-    ) -> AsyncIterator[TelemetryCommand]:
+    ) -> AsyncGenerator[TelemetryCommand, None]:
         """Read a client's settings and write what it is asked, for as long as its stream lives."""
         stream = self._sessions.open_stream(caller)
         reader = asyncio.create_task(self._read(commands, stream))

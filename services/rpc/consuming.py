@@ -7,8 +7,7 @@ expect to find what is in the others.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterator
 
 from commitlog.errors import IllegalFilter, TidewheelError
 from commitlog.limits import AUTO_RENEW_LEASE_MS, RECEIVE_BATCH_MAX
@@ -28,11 +27,13 @@ from services.rpc.generated.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
 )
+from services.rpc.handover import give_back, lent
 from services.rpc.messages import span_ms, timestamp, to_wire
 from services.rpc.names import stored_name
-from services.rpc.sessions import Sessions
+from services.rpc.sessions import Session, Sessions
 from services.rpc.settings import LONG_POLL_MS
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
+from services.rpc.together import together
 
 LEASE_MS = 60_000
 ANSWER_SECONDS = 0.5
@@ -47,23 +48,31 @@ class Consuming:
 
     async def receive_message(
         self, request: ReceiveMessageRequest, caller: Caller
-    ) -> AsyncIterator[ReceiveMessageResponse]:
+    ) -> AsyncGenerator[ReceiveMessageResponse, None]:
         """Yield the status, the messages, then the time they left; waits for the first message."""
-        invisible_ms = lease_ms(request)
-        deliveries = await self._lease(request, invisible_ms, caller)
+        group, topic = stored_name(request.group), stored_name(request.message_queue.topic)
+        session = self._sessions.seen(caller)
+        self._give_back_unheard(session, group, topic, request.attempt_id)
+        deliveries = await self._lease(request, session, poll_seconds(request, caller))
         if not deliveries:
             yield ReceiveMessageResponse(status=NO_MESSAGES)
             return
-        namespace = request.message_queue.topic.resource_namespace
-        yield ReceiveMessageResponse(status=OK)
-        for delivery in deliveries:
-            yield ReceiveMessageResponse(message=to_wire(delivery, namespace, invisible_ms, self._store_host))
-        yield ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
+        answer = lent(group, topic, request.attempt_id, deliveries)
+        heard = False
+        try:
+            for reply in self._replies(request, deliveries):
+                yield reply
+            heard = True
+        finally:
+            if heard:
+                session.lent[group, topic] = answer
+            else:
+                give_back(self._live, answer)
 
     async def ack_message(self, request: AckMessageRequest, caller: Caller) -> AckMessageResponse:
         """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        entries = await asyncio.gather(*(self._ack(request, entry) for entry in request.entries))
+        entries = await together([self._ack(request, entry) for entry in request.entries])
         return AckMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
 
     async def change_invisible_duration(
@@ -89,11 +98,15 @@ class Consuming:
         )
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 
+    def _give_back_unheard(self, session: Session, group: str, topic: str, attempt_id: str) -> None:
+        last = session.lent.pop((group, topic), None)
+        if last is not None and attempt_id and last.attempt_id == attempt_id:
+            give_back(self._live, last)
+
     async def _lease(
-        self, request: ReceiveMessageRequest, invisible_ms: int, caller: Caller
+        self, request: ReceiveMessageRequest, session: Session, wait_seconds: float
     ) -> list[Delivery]:
-        session = self._sessions.seen(caller)
-        self._live.client_alive(caller.client_id)
+        self._live.client_alive(session.client_id)
         session.receives += 1
         try:
             return await self._live.receive(
@@ -101,13 +114,23 @@ class Consuming:
                 stored_name(request.message_queue.topic),
                 tag_expression(request.filter_expression),
                 min(request.batch_size, RECEIVE_BATCH_MAX),
-                invisible_ms,
-                caller.client_id,
+                lease_ms(request),
+                session.client_id,
                 request.auto_renew,
-                poll_seconds(request, caller),
+                wait_seconds,
             )
         finally:
             session.receives -= 1
+
+    def _replies(
+        self, request: ReceiveMessageRequest, deliveries: list[Delivery]
+    ) -> Iterator[ReceiveMessageResponse]:
+        invisible_ms, namespace = lease_ms(request), request.message_queue.topic.resource_namespace
+        yield ReceiveMessageResponse(status=OK)
+        for delivery in deliveries:
+            message = to_wire(delivery, namespace, invisible_ms, self._store_host)
+            yield ReceiveMessageResponse(message=message)
+        yield ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
 
     async def _ack(self, request: AckMessageRequest, entry: AckMessageEntry) -> AckMessageResultEntry:
         status = OK

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from commitlog.errors import MessageNotFound, TidewheelError, TimerEnded
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
@@ -23,6 +21,7 @@ from services.rpc.names import stored_name
 from services.rpc.producers import Producers
 from services.rpc.sessions import Sessions
 from services.rpc.statuses import OK, overall, refusal
+from services.rpc.together import together
 
 RESOLUTIONS = {
     wire.TransactionResolution.COMMIT: Resolution.COMMIT,
@@ -39,7 +38,7 @@ class Producing:
     async def send_message(self, request: SendMessageRequest, caller: Caller) -> SendMessageResponse:
         """Store messages; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        entries = await asyncio.gather(*(self._send(message, caller) for message in request.messages))
+        entries = await together([self._send(message, caller) for message in request.messages])
         return SendMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
 
     async def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> EndTransactionResponse:

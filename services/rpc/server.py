@@ -1,12 +1,17 @@
 """The table of RPCs served by grpc.aio.
 
-`grpc.so_reuseport` is 0: with gRPC's default a second broker binds the same port without an error, and the
-two share the traffic at random.
+Options that matter:
+- `grpc.so_reuseport` is 0: with gRPC's default a second broker binds the same port without an error, and
+  the two share the traffic at random.
+- Clients may ping every `PING_MS_MIN`: gRPC's default takes one that pings every 30 s for an attacker and
+  hangs up. We ping too, so that the stream of a client that has lost its network ends, and others are asked
+  instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,10 +23,15 @@ from services.rpc.caller import Caller
 from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
 
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
+PING_MS, PING_MS_MIN, PONG_MS_MAX = 30_000, 10_000, 10_000
 OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", PING_MS),
+    ("grpc.keepalive_timeout_ms", PONG_MS_MAX),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
 ]
 
 Context = aio.ServicerContext[Any, Any]
@@ -77,8 +87,9 @@ def streaming(name: str, rpc: Streaming) -> Callable[[Any, Context], AsyncIterat
     """Return the asynchronous generator that grpc.aio calls for a streaming RPC."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-        async for reply in stream_to(name, rpc, request, caller_of(context)):
-            yield reply
+        async with aclosing(stream_to(name, rpc, request, caller_of(context))) as replies:
+            async for reply in replies:
+                yield reply
 
     return call
 

@@ -8,7 +8,8 @@ table.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ class Streaming:
 
     request: Any
     reply: Any
-    handler: Callable[[Any, Caller], AsyncIterator[Any]]
+    handler: Callable[[Any, Caller], AsyncGenerator[Any, None]]
     both_ways: bool = False
 
 
@@ -108,11 +109,12 @@ async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe:
     return reply
 
 
-async def stream_to(name: str, rpc: Streaming, request: Any, caller: Caller) -> AsyncIterator[Any]:
+async def stream_to(name: str, rpc: Streaming, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
     """Answer with a stream; what goes wrong is its last element's status."""
     try:
-        async for reply in rpc.handler(request, welcome(caller)):
-            yield reply
+        async with aclosing(rpc.handler(request, welcome(caller))) as replies:
+            async for reply in replies:
+                yield reply
     except (TidewheelError, NoClientId) as error:
         yield rpc.reply(status=status_of(error))
     except Exception:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import ClientType, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
+from services.rpc.handover import Lent
 from services.rpc.names import stored_name
 
 COMMANDS_WAITING_MAX = 1_000
@@ -47,7 +48,10 @@ class Stream:
 
 @dataclass(slots=True)
 class Session:
-    """One client. Names are the store's; times are wall milliseconds; `receives` counts its open receives."""
+    """One client. Names are the store's; times are wall milliseconds.
+
+    `receives` counts its open receives; `lent` has the last answer for each group and topic it receives from.
+    """
 
     client_id: str
     language: str
@@ -59,6 +63,7 @@ class Session:
     client_type: int = ClientType.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
     streams: list[Stream] = field(default_factory=list)
+    lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
 
     @property
     def is_producer(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -97,5 +98,43 @@ def test_a_message_given_up_is_a_dead_letter_of_its_group(play: Any) -> None:
         assert kinds(await front.receive("t")) == ["status"]
         dead = await front.receive("%DLQ%g", group="morgue")
         assert [one.message.body for one in dead if one.HasField("message")] == [b"poison"]
+
+    play(scenario)
+
+
+async def received(front: Any, attempt_id: str) -> list[bytes]:
+    replies = await front.receive("t", auto_renew=True, attempt_id=attempt_id)
+    return [reply.message.body for reply in replies if reply.HasField("message")]
+
+
+def test_leases_of_a_stream_that_broke_are_given_back(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("t", b"unheard")
+        request = service.ReceiveMessageRequest(
+            group=GROUP, message_queue=wire.MessageQueue(topic=TOPIC), batch_size=1, auto_renew=True
+        )
+        stream = front.stream("ReceiveMessage", request)
+        assert (await anext(stream)).status.code == Code.OK
+        await stream.aclose()
+        front.pass_time(1)
+        assert await received(front, "a") == [b"unheard"]
+
+    play(scenario)
+
+
+def test_asking_again_with_the_same_attempt_id_gives_back_what_was_not_heard(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("t", b"unheard")
+        assert await received(front, "first") == [b"unheard"]
+        assert await received(front, "second") == []
+        assert await received(front, "second") == []
+        front.pass_time(60_000)
+        assert await received(front, "third") == [b"unheard"]
+        front.later.clear()
+        request = asyncio.create_task(received(front, "third"))
+        while not front.later:
+            await asyncio.sleep(0)
+        front.pass_time(1)
+        assert await request == [b"unheard"]
 
     play(scenario)
