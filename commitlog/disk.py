@@ -1,7 +1,7 @@
 """What the store needs of a disk, as a protocol: `RealDisk` for production, `MemoryDisk` for simulation.
 
 Paths are relative to the store, with `/`. A write is durable only after `sync` of its file; `allocate`,
-`truncate` and `delete` are durable when they return. Reads see all writes, durable or not.
+`truncate`, `rename` and `delete` are durable when they return. Reads see all writes, durable or not.
 Every method may raise OSError.
 """
 
@@ -36,6 +36,9 @@ class Disk(Protocol):
 
     def truncate(self, path: str, length: int) -> None:
         """Cuts the file to `length` bytes."""
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Gives a synced file its name, durably and at once; a file that had the name is gone."""
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder and all in it; nothing happens if it does not exist."""

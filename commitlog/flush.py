@@ -1,7 +1,8 @@
 """Group commit: everything appended since the last flush becomes one write and one sync per segment.
 
-The writer never waits: records gather while a flush is under way, and the next flush takes them all.
-So the number of records that share a sync grows with the load, and an idle log syncs each record at once.
+The writer never waits: records gather while flushes are under way, and the next flush takes them all. So
+the number of records that share a sync grows with the load, and an idle log syncs each record at once.
+Several flushes may be under way; the log is durable up to the end of the last one before which none is open.
 Only `Flush.write` touches the disk; the shell runs it in a worker thread.
 """
 
@@ -23,12 +24,13 @@ class SegmentWrite:
     chunks: list[bytes] = field(default_factory=list)
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, eq=False)
 class Flush:
-    """What one flush writes, and the log's end once it is durable."""
+    """What one flush writes, and the log's end once it and those before it are durable."""
 
     writes: list[SegmentWrite]
     end_offset: int
+    is_written: bool = False
 
     def write(self, disk: Disk) -> None:
         """Writes and syncs everything, in log order; raises OSError, after which nothing is certain."""

@@ -2,6 +2,7 @@
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
+    snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     durable                                    the published durable offset, see below
     format                                     the version of this layout, "1"
     lock                                       see `commitlog.lock`
@@ -21,6 +22,7 @@ from commitlog.errors import NotAStore, StoreError, StoreTooNew
 
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
+SNAPSHOTS: Final = "snapshots"
 DURABLE: Final = "durable"
 FORMAT: Final = "format"
 FORMAT_VERSION: Final = 1
@@ -81,7 +83,7 @@ def reset_durable(disk: Disk, offset: int) -> None:
 
 
 _LINE_BYTES: Final = 32
-_KNOWN_NAMES: Final = frozenset({COMMITLOG, CONSUMEQUEUE, DURABLE, FORMAT, "lock", "boots"})
+_KNOWN_NAMES: Final = frozenset({COMMITLOG, CONSUMEQUEUE, SNAPSHOTS, DURABLE, FORMAT, "lock", "boots"})
 
 
 def _durable_line(line: bytes) -> bytes:

@@ -8,12 +8,14 @@ visible to readers once its flush has succeeded. One writer.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import Final
 
 from commitlog import layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, SegmentWrite
+from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
 from commitlog.record import Record
 
 _READ_AHEAD_BYTES: Final = 4096
@@ -29,7 +31,7 @@ class CommitLog:
         self.durable_offset = end_offset
         self._disk = disk
         self._gathered: list[SegmentWrite] = []
-        self._flying: Flush | None = None
+        self._flying: deque[Flush] = deque()
         self._flush_count = 0
 
     def append(self, new: Record) -> int:
@@ -43,20 +45,26 @@ class CommitLog:
         self._gather(encoded)
         return new.physical_offset
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything appended is durable."""
+        return self.durable_offset == self.end_offset
+
     def take_flush(self) -> Flush | None:
-        """Everything gathered, to be written; None if there is nothing or a flush is still under way."""
-        if self._flying is not None or not self._gathered:
+        """Everything gathered, to be written; None if there is nothing, or enough flushes are under way."""
+        if not self._gathered or len(self._flying) >= FLUSHES_IN_FLIGHT_MAX:
             return None
-        self._flying = Flush(self._gathered, self.end_offset)
+        flush = Flush(self._gathered, self.end_offset)
+        self._flying.append(flush)
         self._gathered = []
-        return self._flying
+        return flush
 
     def flushed(self, flush: Flush) -> None:
-        """The flush is on disk: its records may be read, and live readers are told."""
-        assert flush is self._flying
-        assert flush.end_offset > self.durable_offset
-        self._flying = None
-        self.durable_offset = flush.end_offset
+        """The flush is on disk: once those before it are, its records may be read, and readers are told."""
+        assert flush in self._flying
+        flush.is_written = True
+        while self._flying and self._flying[0].is_written:
+            self.durable_offset = self._flying.popleft().end_offset
         self._flush_count += 1
         layout.publish_durable(self._disk, self.durable_offset, self._flush_count)
 

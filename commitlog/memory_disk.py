@@ -2,7 +2,7 @@
 
 Every file has a durable image and the writes since its last sync. A `crash` keeps of each un-synced
 write nothing, all, or a prefix, as the caller's `choose` decides; what was synced always stays.
-`allocate`, `truncate` and `delete` are durable at once, as `Disk` says.
+`allocate`, `truncate`, `rename` and `delete` are durable at once, as `Disk` says.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class MemoryDisk:
         file.unsynced = [
             (position, data) for position, data in file.unsynced if position + len(data) <= length
         ]
+
+    def rename(self, path: str, new_path: str) -> None:
+        assert not self._file(path).unsynced, f"{path} was renamed before it was synced"
+        self._files[new_path] = self._files.pop(path)
 
     def delete(self, path: str) -> None:
         for name in [name for name in self._files if name == path or name.startswith(f"{path}/")]:

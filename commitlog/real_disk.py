@@ -61,6 +61,12 @@ class RealDisk:
         os.ftruncate(descriptor, length)
         os.fsync(descriptor)
 
+    def rename(self, path: str, new_path: str) -> None:
+        self._forget(path)
+        self._forget(new_path)
+        os.replace(self.root / path, self.root / new_path)
+        self._sync_folder((self.root / new_path).parent)
+
     def delete(self, path: str) -> None:
         self._forget(path)
         target = self.root / path

@@ -8,7 +8,8 @@ bytes that are no record:
 * at or above it, it is the torn tail: the log ends there.
 
 The tail is then cut so that no stale record can come back: the rest of its segment becomes zeros and later
-segments are deleted, all durable before the first append. Cost: one read of the log.
+segments are deleted, all durable before the first append. A scan may start at any record; with a snapshot it
+starts there. Cost: one read of the log from the start of the scan.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from commitlog import layout, record
@@ -49,20 +51,24 @@ class Found:
 class LogScan:
     """One pass over the log on `disk`; iterate it to the end, then read `end_offset` and `damaged`."""
 
-    def __init__(self, disk: Disk, segment_bytes: int, stop_at: int | None = None) -> None:
-        """`segment_bytes` holds for an empty store; a log whose sync failed is not trusted past `stop_at`."""
+    def __init__(self, disk: Disk, segment_bytes: int, start_at: int = 0, stop_at: int | None = None) -> None:
+        """`segment_bytes` holds for an empty store. All below `start_at` is known to be durable and is not
+        read; a log whose sync failed is not trusted past `stop_at`.
+        """
         self._disk = disk
         self._stop_at = stop_at
         self._offsets = layout.segment_offsets(disk)
-        self.durable_offset = layout.read_durable(disk)
+        self.durable_offset = max(layout.read_durable(disk), start_at)
         self.segment_bytes = self._known_segment_bytes(segment_bytes)
-        self._check_contiguous()
-        self.first_offset = self._offsets[0] if self._offsets else 0
-        self.end_offset = self.first_offset
+        self._check_contiguous(start_at)
+        self.first_offset = self._offsets[0] if self._offsets else start_at
+        self.end_offset = max(self.first_offset, start_at)
         self.damaged: list[Damage] = []
 
     def __iter__(self) -> Iterator[Found]:
         for first_offset in self._offsets:
+            if first_offset + self.segment_bytes <= self.end_offset:
+                continue
             if self.end_offset < first_offset:
                 if first_offset > self.durable_offset:
                     break
@@ -119,21 +125,27 @@ class LogScan:
         if not self._offsets or self.durable_offset == 0:
             return wanted
         sizes = [self._disk.size(layout.segment_path(offset)) for offset in self._offsets]
-        for offset, size in zip(self._offsets[:-1], sizes, strict=False):
-            if size != sizes[0]:
+        for offset, size in zip(self._offsets, sizes, strict=True):
+            if size != sizes[0] and offset + sizes[0] <= self.durable_offset:
                 raise StoreError(
                     f"{layout.segment_path(offset)} has {size} bytes, the first segment {sizes[0]}. "
                     "Restore it from a backup; nothing was changed."
                 )
         return sizes[0]
 
-    def _check_contiguous(self) -> None:
-        for offset, following in zip(self._offsets, self._offsets[1:], strict=False):
-            if following != offset + self.segment_bytes:
-                raise StoreError(
-                    f"{layout.segment_path(offset + self.segment_bytes)} is missing between two segments. "
-                    "Restore it from a backup; nothing was changed."
-                )
+    def _check_contiguous(self, start_at: int) -> None:
+        for offset, following in pairwise(self._offsets):
+            if following != offset + self.segment_bytes < self.durable_offset:
+                raise _missing(offset + self.segment_bytes)
+        ends = [self._offsets[0], self._offsets[-1] + self.segment_bytes] if self._offsets else [0, 0]
+        if start_at and not ends[0] <= start_at <= ends[1]:
+            raise _missing(start_at // self.segment_bytes * self.segment_bytes)
+
+
+def _missing(first_offset: int) -> StoreError:
+    return StoreError(
+        f"{layout.segment_path(first_offset)} is missing. Restore it from a backup; nothing was changed."
+    )
 
 
 def _record_at(view: memoryview, position: int, offset: int) -> Found | None:

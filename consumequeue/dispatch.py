@@ -6,6 +6,8 @@ records (type 12) get none.
 
 from __future__ import annotations
 
+from typing import Any
+
 from commitlog import properties
 from commitlog.disk import Disk
 from commitlog.layout import CONSUMEQUEUE
@@ -15,13 +17,13 @@ from consumequeue.queue import ConsumeQueue
 
 
 class Dispatch:
-    """All queues of a store. Starts empty: files of an earlier run are deleted and made anew from the log."""
+    """All queues of a store; empty until a snapshot's are adopted or records are dispatched."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: set[ConsumeQueue] = set()
-        disk.delete(CONSUMEQUEUE)
+        self._unsynced: set[ConsumeQueue] = set()
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The index of one queue; made empty on first use."""
@@ -44,4 +46,32 @@ class Dispatch:
         """Writes the new entries of all queues to their files."""
         for queue in self._changed:
             queue.write()
+        self._unsynced |= self._changed
         self._changed.clear()
+
+    def unsynced_paths(self) -> list[str]:
+        """The files that a checkpoint must sync: those written since the last call."""
+        paths = [path for queue in self._unsynced for path in queue.unsynced_paths()]
+        self._unsynced.clear()
+        return paths
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: how many entries each queue has."""
+        return [[topic, queue_id, queue.next_offset] for (topic, queue_id), queue in self._queues.items()]
+
+    def adopt(self, frozen: Any) -> bool:
+        """Takes over the files of an earlier run; False, with no queues at all, if they are not whole."""
+        for topic, queue_id, written_count in frozen:
+            queue = ConsumeQueue(self._disk, topic, queue_id, written_count)
+            self._queues[(topic, queue_id)] = queue
+            if not queue.adopt():
+                self.drop()
+                return False
+        return True
+
+    def drop(self) -> None:
+        """Deletes all queues, to be made anew from the log."""
+        self._queues.clear()
+        self._changed.clear()
+        self._unsynced.clear()
+        self._disk.delete(CONSUMEQUEUE)

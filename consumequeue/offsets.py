@@ -88,6 +88,17 @@ class Progress:
         del self._leases[offset]
         heapq.heappush(self._returned, offset)
 
+    def freeze(self) -> list[int]:
+        """The low-water mark, then every offset done above it."""
+        return [self.low_offset, *sorted(self._done)]
+
+    @classmethod
+    def thaw(cls, frozen: list[int]) -> Progress:
+        """The progress that was frozen; what was leased is given out again."""
+        progress = cls(frozen[0])
+        progress._done.update(frozen[1:])
+        return progress
+
     def _is_done(self, offset: int) -> bool:
         return offset < self.low_offset or offset in self._done
 

@@ -19,13 +19,14 @@ _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
 class ConsumeQueue:
-    """The index of queue `queue_id` of `topic`; empty at first."""
+    """The index of queue `queue_id` of `topic`, whose files hold `written_count` entries."""
 
-    def __init__(self, disk: Disk, topic: str, queue_id: int) -> None:
+    def __init__(self, disk: Disk, topic: str, queue_id: int, written_count: int = 0) -> None:
         self._disk = disk
         self._folder = f"{CONSUMEQUEUE}/{topic}/{queue_id}"
         self._unwritten = bytearray()
-        self._written_count = 0
+        self._written_count = written_count
+        self._unsynced_from = written_count
         self._read_ahead: list[Entry] = []
         self._read_ahead_from = 0
 
@@ -73,6 +74,24 @@ class ConsumeQueue:
             part, data = data[: _FILE_BYTES - inside], data[_FILE_BYTES - inside :]
             self._disk.write(self._path(position - inside), inside, part)
             position += len(part)
+
+    def unsynced_paths(self) -> list[str]:
+        """The files with entries that were written since the last call."""
+        first = self._unsynced_from * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        self._unsynced_from = self._written_count
+        return [self._path(at) for at in range(first, self._written_count * ENTRY_BYTES, _FILE_BYTES)]
+
+    def adopt(self) -> bool:
+        """Takes over the files of an earlier run, cut behind the last entry; False if any are missing."""
+        end = self._written_count * ENTRY_BYTES
+        last = max(0, end - 1) // _FILE_BYTES * _FILE_BYTES
+        for name in self._disk.list(self._folder):
+            if int(name) > last:
+                self._disk.delete(f"{self._folder}/{name}")
+        if end == 0 or self._disk.size(self._path(last)) < end - last:
+            return end == 0
+        self._disk.truncate(self._path(last), end - last)
+        return True
 
     def _path(self, first_byte: int) -> str:
         return f"{self._folder}/{first_byte:0{OFFSET_DIGITS}d}"

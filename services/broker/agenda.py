@@ -41,9 +41,9 @@ class Agenda:
         """Forgets the timer of a subject; False if there was none."""
         return self._wheel.cancel(subject << _PURPOSE_BITS | purpose)
 
-    def pends(self, purpose: Purpose, subject: int) -> bool:
-        """Whether the subject has a timer."""
-        return subject << _PURPOSE_BITS | purpose in self._wheel
+    def due_ms(self, purpose: Purpose, subject: int) -> int:
+        """When the subject's timer is due; KeyError if it has none."""
+        return self._wheel.due_ms(subject << _PURPOSE_BITS | purpose)
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """What is due by `now_ms`, in due order, at most `count_max`."""

@@ -9,8 +9,9 @@ effects go out as values (`services.broker.values`), and the shell does what the
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
-from commitlog import layout, limits, properties
+from commitlog import layout, limits, properties, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import TopicNotFound
 from commitlog.flush import Flush
@@ -18,7 +19,9 @@ from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found, LogScan
+from commitlog.snapshot import Snapshot
 from services.broker.agenda import Agenda, Purpose
+from services.broker.checkpoint import Checkpoint
 from services.broker.groups import ACK_TOPIC, Groups
 from services.broker.leases import Leases
 from services.broker.receiving import Receiving
@@ -42,13 +45,28 @@ from services.broker.values import (
 from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
 
+class Part(Protocol):
+    """A state machine whose state a snapshot keeps."""
+
+    def freeze(self) -> Any:
+        """The state, as JSON can hold it."""
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a frozen state over."""
+
+
+_QUEUES = "queues"
+
+
 class Broker:
     """A broker over an open store; make it with `Broker.open`."""
 
     def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
         self.statistics = Statistics()
         self.damaged: list[Damage] = []
+        self._disk = disk
         self._log = log
+        self._checkpoint_offset = log.first_offset
         self._agenda = Agenda(now_ms)
         self._store = Store(disk, log, settings.store_host)
         self._topics = Topics(self._store, settings)
@@ -60,6 +78,14 @@ class Broker:
         self._receiving = Receiving(
             self._store, self._topics, self._groups, leases, settings, self.statistics
         )
+        self._parts: dict[str, Part] = {
+            "store": self._store,
+            "topics": self._topics,
+            "timers": self._timers,
+            "transactions": self._transactions,
+            "sending": self._sending,
+            "groups": self._groups,
+        }
         self._recoverers: dict[str, Callable[[Record], None]] = {
             TOPIC_TOPIC: self._topics.recovered,
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
@@ -81,9 +107,11 @@ class Broker:
         After a failed flush nothing behind the last durable offset is trusted: give it as `trusted_offset`.
         """
         layout.check_format(disk)
-        scan = LogScan(disk, settings.segment_bytes, trusted_offset)
+        start = snapshot.newest(disk)
+        scan = LogScan(disk, settings.segment_bytes, start.offset if start else 0, trusted_offset)
         log = CommitLog(disk, scan.segment_bytes, scan.first_offset, scan.end_offset)
         broker = cls(disk, log, settings, now_ms)
+        broker._thaw(start, scan)
         for found in scan:
             broker._replay(found)
         scan.cut()
@@ -192,6 +220,7 @@ class Broker:
             elif check := self._transactions.check(subject, now_ms):
                 checks.append(check)
         self._timers.forget(now_ms)
+        self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
         return [*map(Wake, woken), *checks]
 
@@ -200,7 +229,7 @@ class Broker:
         return self._agenda.next_due_ms()
 
     def take_flush(self) -> Flush | None:
-        """What to write now; None if there is nothing, or a flush is under way."""
+        """What to write now; None if there is nothing, or enough flushes are under way."""
         self._groups.write_acks()
         return self._log.take_flush()
 
@@ -210,6 +239,19 @@ class Broker:
         self._store.dispatch.write()
         self.statistics.flushes += 1
         return [Wake(topic) for topic in woken]
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether so much log lies behind the last snapshot that a restart would take long."""
+        return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES
+
+    def checkpoint(self) -> Checkpoint:
+        """The state as a place to start from, to be written; only when everything appended is durable."""
+        assert self._log.is_quiet, "a snapshot must not hold what is not durable"
+        self._checkpoint_offset = self._log.durable_offset
+        parts = {name: part.freeze() for name, part in self._parts.items()}
+        parts[_QUEUES] = self._store.dispatch.freeze()
+        return Checkpoint(self._store.dispatch.unsynced_paths(), Snapshot(self._log.durable_offset, parts))
 
     def gauges(self) -> Gauges:
         """What is so at this moment, for metrics."""
@@ -225,6 +267,19 @@ class Broker:
             log_end_offset=self._log.end_offset,
             durable_offset=self._log.durable_offset,
         )
+
+    def _thaw(self, start: Snapshot | None, scan: LogScan) -> None:
+        """Takes over a snapshot, and the queues up to it: from their files, or else from the log."""
+        self._checkpoint_offset = scan.first_offset
+        if start is None:
+            self._store.dispatch.drop()
+            return
+        self._checkpoint_offset = start.offset
+        for name, part in self._parts.items():
+            part.thaw(start.parts[name])
+        if not self._store.dispatch.adopt(start.parts[_QUEUES]):
+            for found in LogScan(self._disk, scan.segment_bytes, stop_at=start.offset):
+                self._store.dispatch.dispatch(found.record, found.record_bytes)
 
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""

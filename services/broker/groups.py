@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from commitlog.record import TYPE_SYSTEM, Record
 from consumequeue import acks
@@ -64,6 +64,15 @@ class Groups:
                 for queue_offset in range(first, first + count):
                     progress.finish(queue_offset)
                 self._store.used(topic, queue_id, first + count - 1)
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: the progress of each group on each queue."""
+        return [[*key, progress.freeze()] for key, progress in self._progress.items()]
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        for group, topic, queue_id, progress in frozen:
+            self._progress[GroupQueue(group, topic, queue_id)] = Progress.thaw(progress)
 
     def in_flight(self) -> dict[tuple[str, str], int]:
         """How many messages are leased, by topic and group."""

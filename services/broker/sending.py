@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 from commitlog import properties
 from commitlog.message import Message, MessageType
@@ -63,6 +64,18 @@ class Sending:
             if stored_ms > now_ms - self._settings.dedupe_ms:
                 return
             del self._receipts[name]
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: the receipts that a retry may still ask for."""
+        return [
+            [topic, stored_ms, asdict(receipt)] for (topic, _), (stored_ms, receipt) in self._receipts.items()
+        ]
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        for topic, stored_ms, fields in frozen:
+            receipt = SendReceipt(**fields)
+            self._receipts[(topic, receipt.message_id)] = (stored_ms, receipt)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
         if message.message_group:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from commitlog.disk import Disk
 from commitlog.flush import Flush
@@ -46,6 +47,17 @@ class Store:
         if record.type != TYPE_SYSTEM:
             self.used(record.topic, record.queue_id, record.queue_offset)
 
+    def freeze(self) -> Any:
+        """What a snapshot keeps: every queue's next offset, and the last store time."""
+        offsets = [[topic, queue_id, offset] for (topic, queue_id), offset in self._next_offsets.items()]
+        return {"next_offsets": offsets, "last_store_ms": self.last_store_ms}
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        self.last_store_ms = frozen["last_store_ms"]
+        for topic, queue_id, offset in frozen["next_offsets"]:
+            self._next_offsets[(topic, queue_id)] = offset
+
     def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """The queue offset was given to a record, which damage may have taken: it is not given again."""
         key = (topic, queue_id)
@@ -54,7 +66,7 @@ class Store:
     def flushed(self, flush: Flush) -> Iterator[Found]:
         """Moves the durable offset; gives out the records that are durable now, in log order."""
         self.log.flushed(flush)
-        while self._appended and self._appended[0].record.physical_offset < flush.end_offset:
+        while self._appended and self._appended[0].record.physical_offset < self.log.durable_offset:
             yield self._appended.popleft()
 
     def _next_offset(self, new: Record) -> int:

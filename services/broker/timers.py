@@ -10,7 +10,8 @@ waits until it is durable. Ends are remembered for `timer_history_ms`.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from commitlog import properties
 from commitlog.errors import InvalidRecallHandle, StoreDamaged
@@ -31,10 +32,11 @@ _DELIVERED_DROPS: Final = (properties.REAL_TOPIC, properties.REAL_QUEUE_ID)
 
 
 class End(Enum):
-    """How a timer ended."""
+    """How a timer ended; UNREADABLE when its record was damaged, which is reported."""
 
     DELIVERED = "DELIVERED"
     CANCELLED = "CANCELLED"
+    UNREADABLE = "UNREADABLE"
 
 
 class TimerEnd(NamedTuple):
@@ -69,9 +71,7 @@ class Timers:
         """A timer record is durable: its message will be delivered when due."""
         timer_offset = record.physical_offset
         topic = properties.value_of(record.properties, properties.REAL_TOPIC)
-        name = (topic, properties.value_of(record.properties, properties.MESSAGE_ID))
-        self._offsets[name] = timer_offset
-        self._names[timer_offset] = name
+        self._name(timer_offset, topic, properties.value_of(record.properties, properties.MESSAGE_ID))
         due_ms = int(properties.value_of(record.properties, properties.DUE_MS))
         self._agenda.place(Purpose.TIMER, timer_offset, due_ms)
 
@@ -81,6 +81,7 @@ class Timers:
             timer = self._store.log.read(timer_offset)
         except StoreDamaged:
             self._statistics.unreadable_records += 1
+            self._end(timer_offset, TimerEnd(End.UNREADABLE, now_ms, timer_offset, 0))
             return
         message = delivered_record(timer)
         durable_at = self._store.append(message, now_ms)
@@ -118,6 +119,28 @@ class Timers:
             if self._offsets.get(name) == timer_offset:
                 del self._offsets[name]
 
+    def freeze(self) -> Any:
+        """What a snapshot keeps: pending timers by due time, and the kept ends in their order."""
+        pending = [
+            [timer_offset, *name, self._agenda.due_ms(Purpose.TIMER, timer_offset)]
+            for timer_offset, name in self._names.items()
+            if timer_offset not in self._ended
+        ]
+        ended = [
+            [timer_offset, *self._names[timer_offset], one.end.value, one.ended_ms, one.ended_offset]
+            for timer_offset, one in self._ended.items()
+        ]
+        return {"pending": sorted(pending, key=itemgetter(3)), "ended": ended}
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        for timer_offset, topic, message_id, due_ms in frozen["pending"]:
+            self._name(timer_offset, topic, message_id)
+            self._agenda.place(Purpose.TIMER, timer_offset, due_ms)
+        for timer_offset, topic, message_id, end, ended_ms, ended_offset in frozen["ended"]:
+            self._name(timer_offset, topic, message_id)
+            self._ended[timer_offset] = TimerEnd(End(end), ended_ms, ended_offset, 0)
+
     def _verdict(self, wanted: Recall, now_ms: int) -> TimerVerdict:
         timer_offset = self._offsets.get((wanted.topic, wanted.message_id))
         if timer_offset is None:
@@ -136,6 +159,10 @@ class Timers:
         self._end(timer_offset, ended)
         return ended
 
+    def _name(self, timer_offset: int, topic: str, message_id: str) -> None:
+        self._names[timer_offset] = (topic, message_id)
+        self._offsets[(topic, message_id)] = timer_offset
+
     def _recovered_end(self, record: Record, end: End) -> None:
         timer_offset = int(properties.value_of(record.properties, properties.TIMER_OFFSET))
         if timer_offset in self._names:
@@ -147,7 +174,11 @@ class Timers:
         self._ended[timer_offset] = ended
 
 
-_VERDICTS: Final = {End.DELIVERED: Verdict.TOO_LATE, End.CANCELLED: Verdict.ALREADY}
+_VERDICTS: Final = {
+    End.DELIVERED: Verdict.TOO_LATE,
+    End.CANCELLED: Verdict.ALREADY,
+    End.UNREADABLE: Verdict.TOO_LATE,
+}
 
 
 def timer_record(message: Message, queue_id: int) -> Record:

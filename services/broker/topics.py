@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from typing import Any, Final
 
 from commitlog import limits
 from commitlog.errors import ClientMistake, IllegalGroup, IllegalTopic, TopicExists, TopicNotFound
@@ -103,6 +103,15 @@ class Topics:
         self._topics[stored["name"]] = Topic(
             stored["name"], MessageType(stored["message_type"]), stored["queue_count"]
         )
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: every topic."""
+        return [[topic.name, topic.message_type.value, topic.queue_count] for topic in self._topics.values()]
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        for name, message_type, queue_count in frozen:
+            self._topics[name] = Topic(name, MessageType(message_type), queue_count)
 
     def _add(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         body = json.dumps({"name": name, "message_type": message_type.value, "queue_count": queue_count})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from commitlog import properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
@@ -30,14 +30,15 @@ class Transactions:
         self._store = store
         self._agenda = agenda
         self._policy = settings.check_back
+        self._history_ms = settings.timer_history_ms
         self._statistics = statistics
         self.outcomes = Outcomes()
 
     def stored(self, record: Record) -> None:
         """A half is durable: from now on it can be ended, and its first check is set."""
         immunity = properties.value_of(record.properties, properties.CHECK_IMMUNITY_SECONDS)
-        self.outcomes.stored(record.physical_offset, record.store_ms)
         first_ms = self._policy.first_check_ms(record.store_ms, int(immunity) * 1000 if immunity else None)
+        self.outcomes.stored(record.physical_offset, record.store_ms, first_ms)
         self._agenda.place(Purpose.CHECK, record.physical_offset, first_ms)
 
     def end(
@@ -77,12 +78,12 @@ class Transactions:
         waiting = self.outcomes.open.get(offset)
         if waiting is None:
             return
-        if not asked:
-            self._agenda.place(Purpose.CHECK, offset, now_ms + NO_PRODUCER_RETRY_MS)
-            return
-        waiting.check_count += 1
-        self._store.append(half.check_record(offset, waiting.check_count), now_ms)
-        self._agenda.place(Purpose.CHECK, offset, self._policy.next_check_ms(now_ms, waiting.check_count))
+        waiting.next_check_ms = now_ms + NO_PRODUCER_RETRY_MS
+        if asked:
+            waiting.check_count += 1
+            waiting.next_check_ms = self._policy.next_check_ms(now_ms, waiting.check_count)
+            self._store.append(half.check_record(offset, waiting.check_count), now_ms)
+        self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def recovered_commit(self, record: Record) -> None:
         """Takes over a commit from the committed record."""
@@ -98,8 +99,22 @@ class Transactions:
         waiting = self.outcomes.open.get(record.half_offset)
         if waiting is not None:
             waiting.check_count = record.reconsume_times
-            next_ms = self._policy.next_check_ms(record.store_ms, waiting.check_count)
-            self._agenda.place(Purpose.CHECK, record.half_offset, next_ms)
+            waiting.next_check_ms = self._policy.next_check_ms(record.store_ms, waiting.check_count)
+            self._agenda.place(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
+
+    def forget(self, now_ms: int) -> None:
+        """Drops ends that are older than the kept history."""
+        self.outcomes.forget(now_ms - self._history_ms)
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: see `Outcomes.freeze`."""
+        return self.outcomes.freeze()
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        self.outcomes.thaw(frozen)
+        for half_offset, waiting in self.outcomes.open.items():
+            self._agenda.place(Purpose.CHECK, half_offset, waiting.next_check_ms)
 
     def _end_again(self, offset: int, transaction_id: str, resolution: Resolution) -> EndReceipt:
         ended = self.outcomes.ended(offset)

@@ -21,6 +21,7 @@ import pytest
 
 from commitlog import properties
 from commitlog.errors import InvalidReceiptHandle, InvalidTransactionId, TransactionEnded
+from commitlog.flush import Flush
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
@@ -64,16 +65,17 @@ class World:
         self.recalls_tried: set[str] = set()
         self.ends_tried: dict[str, set[Resolution]] = {}
         self.held: list[Delivery] = []
+        self.flying: list[Flush] = []
         self.waiting: list[tuple[int, object]] = []
         self.count = 0
 
     def step(self) -> None:
         actions = [
             self.send, self.send, self.send_delayed, self.send_half, self.end, self.recall,
-            self.receive, self.acknowledge, self.pass_time, self.flush, self.flush, self.flush,
+            self.receive, self.acknowledge, self.pass_time, self.flush, self.flush, self.take_flush,
         ]  # fmt: skip
         if self.chance.random() < 0.04:
-            self.chance.choice([self.crash, self.fail_to_flush])()
+            self.chance.choice([self.crash, self.crash, self.fail_to_flush, self.checkpoint])()
         else:
             self.chance.choice(actions)()
 
@@ -144,16 +146,41 @@ class World:
         self._go_to(self.now_ms + self.chance.choice([1, 10, 300, 3_000, 12_000]))
 
     def flush(self) -> None:
-        flush = self.broker.take_flush()
-        if flush is not None:
+        """Finishes the flushes under way and a new one, in any order."""
+        self.take_flush()
+        self.chance.shuffle(self.flying)
+        for flush in self.flying:
             flush.write(self.disk)
             self.broker.flushed(flush, self.now_ms)
             self._hear()
+        self.flying.clear()
+
+    def take_flush(self) -> None:
+        """Begins a flush that will be finished later, or be lost in a crash."""
+        flush = self.broker.take_flush()
+        if flush is not None:
+            self.flying.append(flush)
+
+    def checkpoint(self) -> None:
+        """Takes a snapshot; now and then the queues are lost, which only costs time."""
+        while not self._is_quiet():
+            self.flush()
+        checkpoint = self.broker.checkpoint()
+        if self.chance.random() < 0.9:
+            checkpoint.write(self.disk)
+        if self.chance.random() < 0.1:
+            self.disk.delete("consumequeue")
+            self._reopen(None)
+
+    def _is_quiet(self) -> bool:
+        gauges = self.broker.gauges()
+        return gauges.durable_offset == gauges.log_end_offset
 
     def crash(self) -> None:
         """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
-        flush = self.broker.take_flush()
-        if flush is not None and self.chance.random() < 0.7:
+        self.take_flush()
+        self.chance.shuffle(self.flying)
+        for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
             self.disk.failing_syncs = self.chance.choice([0, 0, 1])
             with contextlib.suppress(OSError):
                 flush.write(self.disk)
@@ -163,14 +190,15 @@ class World:
 
     def fail_to_flush(self) -> None:
         """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
-        flush = self.broker.take_flush()
-        if flush is None:
+        self.take_flush()
+        if not self.flying:
             return
         self.disk.failing_syncs = 1
-        try:
-            flush.write(self.disk)
-        except OSError:
-            self._reopen(self.broker.durable_offset)
+        for flush in self.flying:
+            with contextlib.suppress(OSError):
+                flush.write(self.disk)
+        self.disk.failing_syncs = 0
+        self._reopen(self.broker.durable_offset)
 
     def settle(self) -> None:
         """Lets all time pass and everything be received, so that nothing is left to happen."""
@@ -267,6 +295,7 @@ class World:
             news()  # type: ignore[operator]
 
     def _reopen(self, trusted_offset: int | None) -> None:
+        self.flying.clear()
         self.waiting.clear()
         self.held.clear()
         self.broker = Broker.open(self.disk, SETTINGS, self.now_ms, trusted_offset)

@@ -69,7 +69,7 @@ def test_check_backs_pause_longer_each_time_up_to_a_limit() -> None:
 def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
     outcomes = Outcomes()
     assert outcomes.state(5) is None
-    outcomes.stored(5, 1_000)
+    outcomes.stored(5, 1_000, 7_000)
     assert outcomes.state(5) is State.OPEN
     outcomes.end(5, Event.ROLLBACK, 2_000, 900)
     assert outcomes.state(5) is State.ROLLED_BACK

@@ -1,0 +1,79 @@
+"""What every state machine needs from before one log offset, so that a start need not read the log from its
+beginning, and retention may delete what lies before.
+
+A snapshot at offset S is the state after all records below S, taken when the log was durable up to S. A file
+`snapshots/<20 digits of S>`:
+
+    offset width  field
+    0      8      "TWSNAP01"
+    8      8      S
+    16     4      CRC-32 of the body
+    20     ...    body: zlib-compressed JSON, one member per part of the broker
+
+It is written beside, synced, then renamed, so it is whole or not there; the two newest are kept, and one
+whose CRC is wrong gives way to the other. Cost: size of the state, not of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from commitlog.disk import Disk
+from commitlog.layout import OFFSET_DIGITS, SNAPSHOTS
+
+_MAGIC: Final = b"TWSNAP01"
+_HEAD: Final = struct.Struct(">8sQI")
+_UNFINISHED: Final = f"{SNAPSHOTS}/unfinished"
+_KEPT_COUNT: Final = 2
+
+Frozen = dict[str, Any]
+"""The state of each part by its name, as JSON can hold it."""
+
+
+@dataclass(slots=True, frozen=True)
+class Snapshot:
+    """The frozen state after all records below `offset`."""
+
+    offset: int
+    parts: Frozen
+
+    def write(self, disk: Disk) -> None:
+        """Makes the snapshot durable, and drops those that are older than the one before it."""
+        body = zlib.compress(json.dumps(self.parts, separators=(",", ":")).encode(), 1)
+        disk.delete(_UNFINISHED)
+        disk.write(_UNFINISHED, 0, _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body)
+        disk.sync(_UNFINISHED)
+        disk.rename(_UNFINISHED, _path(self.offset))
+        for offset in offsets(disk)[:-_KEPT_COUNT]:
+            disk.delete(_path(offset))
+
+
+def offsets(disk: Disk) -> list[int]:
+    """The log offsets of all snapshots, ascending."""
+    return [int(name) for name in disk.list(SNAPSHOTS) if name.isdigit()]
+
+
+def newest(disk: Disk) -> Snapshot | None:
+    """The newest sound snapshot; None if there is none."""
+    for offset in reversed(offsets(disk)):
+        found = _read(disk, offset)
+        if found is not None:
+            return found
+    return None
+
+
+def _read(disk: Disk, offset: int) -> Snapshot | None:
+    path = _path(offset)
+    stored = disk.read(path, 0, disk.size(path))
+    body = stored[_HEAD.size :]
+    if stored[: _HEAD.size] != _HEAD.pack(_MAGIC, offset, zlib.crc32(body)):
+        return None
+    return Snapshot(offset, json.loads(zlib.decompress(body)))
+
+
+def _path(offset: int) -> str:
+    return f"{SNAPSHOTS}/{offset:0{OFFSET_DIGITS}d}"
