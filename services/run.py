@@ -21,6 +21,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from commitlog import limits
 from commitlog.disk import Disk
 from commitlog.lock import StoreLock
 from commitlog.message import Host
@@ -113,8 +114,8 @@ def count_boot(root: Path) -> int:
 
 @asynccontextmanager
 async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
-    """Open the core in this loop, with a thread of its own for writing."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush") as writer:
+    """Open the core in this loop, with threads for the flushes in flight and for a snapshot."""
+    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
         live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer)
         try:

@@ -241,6 +241,11 @@ class Broker:
         return [Wake(topic) for topic in woken]
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether everything appended is durable."""
+        return self._log.is_quiet
+
+    @property
     def is_checkpoint_due(self) -> bool:
         """Whether so much log lies behind the last snapshot that a restart would take long."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES

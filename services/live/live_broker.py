@@ -6,8 +6,7 @@
                         +-> alarm at the core's next due time -> tick -> effects
 
 Rules:
-- One flush is in flight at a time. What is appended meanwhile gathers for the next, and the callers of one
-  turn of the loop share one flush, however many they are.
+- The callers of one turn of the loop share one flush, however many they are (`services.live.flushing`).
 - A tick that has more to do than its slice is due again at once; the loop serves callers in between.
 - A flush that fails refuses every waiting caller (`ResultUnknown`) and rebuilds the core from the disk.
 - A bug in the core is not survived: `broken` gets the exception, and the process is expected to end.
@@ -18,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from functools import partial
 from typing import Protocol, TypeVar
 
 from commitlog.disk import Disk
@@ -41,6 +39,7 @@ from services.broker.values import (
 from services.live.alarm import Alarm, CallLater
 from services.live.arrivals import Arrivals
 from services.live.durability import DurableOffset
+from services.live.flushing import Flushing
 
 Answer = TypeVar("Answer")
 
@@ -78,15 +77,14 @@ class LiveBroker:
         call_later: CallLater,
         executor: Executor,
     ) -> None:
-        self._disk, self.settings, self._clock, self._executor = disk, settings, clock, executor
+        self._disk, self.settings, self._clock = disk, settings, clock
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._broker = Broker.open(disk, settings, clock())
         self._durable = DurableOffset(self._broker.durable_offset)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._tick, clock, call_later)
+        self._flushing = Flushing(self, disk, executor)
         self._asker: Asker = nobody
-        self._quiet = asyncio.Event()
-        self._quiet.set()
         self.broken: asyncio.Future[None] = self._loop.create_future()
         self._stir()
 
@@ -187,11 +185,16 @@ class LiveBroker:
         self._arrivals.close()
 
     async def close(self) -> None:
-        """Flush what is left and let the core go; the disk stays the caller's."""
+        """Flush what is left, leave a snapshot for the next start, and let the core go.
+
+        The disk stays the caller's.
+        """
         self.release_receivers()
         self._stir()
-        await self._quiet.wait()
+        await self._flushing.idle()
         self._alarm.stop()
+        if not self.broken.done() and self._broker.is_quiet:
+            self._broker.checkpoint().write(self._disk)
 
     async def _told(self, verb: Callable[..., Resting], *arguments: object) -> Resting:
         """The verb's answer, or its refusal, once what either rests on is durable."""
@@ -209,47 +212,25 @@ class LiveBroker:
         except TidewheelError:
             raise
         except Exception as bug:
-            self._break(bug)
+            self.break_down(bug)
             raise
         finally:
             self._stir()
 
     def _stir(self) -> None:
         """After anything that may have appended or planned: see to the flush and to the alarm."""
-        if self._quiet.is_set():
-            self._quiet.clear()
-            self._loop.call_soon(self._flush)
+        self._flushing.stir()
         self._alarm.set(self._broker.next_due_ms())
 
-    def _flush(self) -> None:
-        flush = None if self.broken.done() else self._broker.take_flush()
-        if flush is None:
-            self._quiet.set()
-            return
-        written = self._loop.run_in_executor(self._executor, flush.write, self._disk)
-        written.add_done_callback(partial(self._flushed, flush))
-
-    def _flushed(self, flush: Flush, written: asyncio.Future[None]) -> None:
-        try:
-            self._settle(flush, written)
-        except Exception as bug:
-            self._break(bug)
-            self._quiet.set()
-        else:
-            self._flush()
-
-    def _settle(self, flush: Flush, written: asyncio.Future[None]) -> None:
-        try:
-            written.result()
-        except OSError as error:
-            self._rebuild(error)
-        else:
-            effects = self._broker.flushed(flush, self._clock())
-            self._durable.advance(self._broker.durable_offset)
-            self._carry_out(effects)
+    def settle(self, flush: Flush) -> None:
+        """A flush is on disk: give the answers that waited for it, and wake receivers."""
+        effects = self._broker.flushed(flush, self._clock())
+        self._durable.advance(self._broker.durable_offset)
+        self._carry_out(effects)
         self._alarm.set(self._broker.next_due_ms())
 
-    def _rebuild(self, error: OSError) -> None:
+    def rebuild(self, error: OSError) -> None:
+        """A flush has failed: refuse everybody who waits, and start again from what is surely on disk."""
         refusal = ResultUnknown(
             f"Writing to the store failed ({error}). Send again with the same message id once the disk works."
         )
@@ -259,12 +240,19 @@ class LiveBroker:
         finally:
             self._durable.refuse(refusal, trusted)
         self._arrivals.wake_all()
+        self._alarm.set(self._broker.next_due_ms())
+
+    def break_down(self, bug: Exception) -> None:
+        """The core has a bug: write nothing more, and let the process end."""
+        self._flushing.stop()
+        if not self.broken.done():
+            self.broken.set_exception(bug)
 
     def _tick(self) -> None:
         try:
             self._carry_out(self._broker.tick(self._clock()))
         except Exception as bug:
-            self._break(bug)
+            self.break_down(bug)
         else:
             self._stir()
 
@@ -276,7 +264,3 @@ class LiveBroker:
                 case CheckBack(transaction_id):
                     asked = self._asker(effect)
                     self._broker.check_asked(transaction_id, asked, self._clock())
-
-    def _break(self, bug: Exception) -> None:
-        if not self.broken.done():
-            self.broken.set_exception(bug)

@@ -1,0 +1,139 @@
+"""Group commit in the loop: what the core has appended goes to disk in worker threads, several at a time.
+
+    stir -> (next turn of the loop) -> take a flush -> worker thread writes and syncs -> settle -> again
+
+Rules:
+- Everything appended in one turn shares one flush, however many callers there were.
+- Once a flush fails no new one begins; when the last one under way has ended, `rebuild` is called once, so
+  that nothing is still being written while the log is cut.
+- When the core wants a checkpoint, no new flush begins; when the last one has ended, what was appended
+  meanwhile is written in the loop itself (one sync), the state is taken, and a worker writes it down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from commitlog.disk import Disk
+from commitlog.flush import Flush
+from services.broker.broker import Broker
+
+log = structlog.get_logger()
+
+
+class Owner(Protocol):
+    """Who owns the core, and is told what became of its flushes."""
+
+    @property
+    def core(self) -> Broker:
+        """The core of this moment."""
+
+    def settle(self, flush: Flush) -> None:
+        """A flush is on disk."""
+
+    def rebuild(self, error: OSError) -> None:
+        """A flush has failed, and none is under way any more."""
+
+    def break_down(self, bug: Exception) -> None:
+        """The core has a bug: nothing more is to be written."""
+
+
+class Flushing:
+    """Writes what `owner`'s core appends to `disk`, on the threads of `executor`."""
+
+    def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
+        self._owner, self._disk, self._executor = owner, disk, executor
+        self._loop = asyncio.get_running_loop()
+        self._is_stirred = False
+        self._is_checkpointing = False
+        self._is_stopped = False
+        self._flying_count = 0
+        self._failure: OSError | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def stir(self) -> None:
+        """Look for something to write in the next turn of the loop."""
+        if not self._is_stirred:
+            self._is_stirred = True
+            self._idle.clear()
+            self._loop.call_soon(self._begin)
+
+    async def idle(self) -> None:
+        """Return when everything appended has been written, or cannot be."""
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Write nothing more: the core cannot be trusted."""
+        self._is_stopped = True
+        self._idle.set()
+
+    def _begin(self) -> None:
+        self._is_stirred = False
+        while not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
+            self._flying_count += 1
+            written = self._loop.run_in_executor(self._executor, flush.write, self._disk)
+            written.add_done_callback(partial(self._written, flush))
+        if self._flying_count == 0 and not self._is_stirred and not self._is_checkpointing:
+            self._idle.set()
+
+    def _is_held(self) -> bool:
+        """Whether no flush may begin, or not before those under way have ended."""
+        return self._is_stopped or (
+            self._flying_count > 0 and (self._failure is not None or self._owner.core.is_checkpoint_due)
+        )
+
+    def _written(self, flush: Flush, written: asyncio.Future[None]) -> None:
+        self._flying_count -= 1
+        try:
+            self._end(flush, written)
+        except Exception as bug:
+            self._owner.break_down(bug)
+
+    def _end(self, flush: Flush, written: asyncio.Future[None]) -> None:
+        error = written.exception()
+        if isinstance(error, OSError):
+            self._failure = self._failure or error
+        elif error is not None:
+            raise error
+        elif self._failure is None:
+            self._owner.settle(flush)
+        if self._flying_count == 0:
+            self._calm()
+        self.stir()
+
+    def _calm(self) -> None:
+        """Nothing is under way: the moment to rebuild, or to take a checkpoint."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._owner.rebuild(failure)
+        elif self._owner.core.is_checkpoint_due and not self._is_checkpointing:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        flush = self._owner.core.take_flush()
+        if flush is not None:
+            try:
+                flush.write(self._disk)
+            except OSError as error:
+                self._owner.rebuild(error)
+                return
+            self._owner.settle(flush)
+        checkpoint = self._owner.core.checkpoint()
+        self._is_checkpointing = True
+        written = self._loop.run_in_executor(self._executor, checkpoint.write, self._disk)
+        written.add_done_callback(self._checkpointed)
+
+    def _checkpointed(self, written: asyncio.Future[None]) -> None:
+        self._is_checkpointing = False
+        error = written.exception()
+        if isinstance(error, OSError):
+            log.warning("no snapshot was written", reason=str(error))
+        elif error is not None:
+            self._owner.break_down(error if isinstance(error, Exception) else RuntimeError(str(error)))
+        self.stir()
