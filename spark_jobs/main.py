@@ -37,6 +37,7 @@ from spark_jobs.summary import EVIDENCE, AuditSummary, in_case_order, read_findi
 
 Progress = Callable[[str], None]
 
+_QUICK_BYTES_MAX: Final = 256 * 1024 * 1024
 _BYTES_PER_SHUFFLE_PARTITION: Final = 64 * 1024 * 1024
 _SHUFFLE_PARTITIONS_MAX: Final = 64
 
@@ -64,7 +65,9 @@ def audit(
     with tempfile.TemporaryDirectory(prefix="audit-", dir=out) as scratch, ThreadPoolExecutor(1) as reader:
         exported = reader.submit(sources.export, Path(scratch))
         on_progress("Starting Spark, and reading the databases and carts meanwhile")
-        with spark_session(Path(scratch), out / "spark.log") as spark:
+        with spark_session(
+            Path(scratch), out / "spark.log", quick=sources.log_bytes < _QUICK_BYTES_MAX
+        ) as spark:
             return compare(spark, exported.result(), store, out, on_progress)
 
 
@@ -77,6 +80,11 @@ class Sources:
         self._orders = Database(orders_url, "--orders", ORDER_TABLES)
         self._pushes = Database(pushes_url, "--pushes", PUSH_TABLES) if pushes_url else None
         self._carts = Carts(carts_url)
+
+    @property
+    def log_bytes(self) -> int:
+        """How much log there is to read."""
+        return self._log.end_offset - self._log.first_offset
 
     def export(self, folder: Path) -> Books:
         """Reads them in the one order that keeps effects after causes."""
@@ -135,16 +143,16 @@ def _judge(spark: SparkSession, books: Books, records: DataFrame, out: Path) -> 
     def exported(name: str) -> DataFrame:
         return spark.read.parquet(str(books.folder / f"{name}.parquet"))
 
-    orders, ledger = exported("orders"), exported("ledger")
+    orders, ledger, differences = exported("orders"), exported("ledger"), exported("differences")
     events = facts.order_events(records)
-    differences = reconcile.attributed(
-        reconcile.cart_differences(exported("carts"), ledger), orders, exported("order_lines"), events
-    )
-    surpluses = reconcile.surpluses(differences)
+    attributed = differences.withColumn("order_id", F.lit(None).cast("string"))
+    if differences.head() is not None:
+        attributed = reconcile.attributed(differences, orders, exported("order_lines"), events).persist()
+    surpluses = reconcile.surpluses(attributed)
     joined = reconcile.books(orders, facts.order_facts(events), ledger, surpluses, books.books_offset)
     verdicts = reconcile.verdicts(joined).select("order_id", "case", "why", *EVIDENCE)
     verdicts.write.mode("overwrite").parquet(str(out / "orders.parquet"))
-    return [row.asDict() for row in differences.filter(F.col("order_id").isNull()).limit(100).collect()]
+    return [row.asDict() for row in attributed.filter(F.col("order_id").isNull()).limit(100).collect()]
 
 
 def _count_cases(spark: SparkSession, out: Path) -> dict[tuple[str, str | None], int]:
