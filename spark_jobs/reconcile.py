@@ -105,11 +105,17 @@ def cart_not_cleared(books: DataFrame) -> DataFrame:
 def in_flight(books: DataFrame) -> DataFrame:
     """Undecided: unpaid before its deadline fires, a half without an outcome, a message not yet consumed, or
     a message newer than the reading of the database."""
+    is_placed = F.col("status") == shop.PLACED
+    fired = F.format_string(
+        "A deadline of it fired (log offset %d), and it is neither paid nor timed out nor cancelled yet.",
+        "delivered_offset",
+    )
     unconsumed = _is_committed() & F.col("cleared_ms").isNull() & _consumed_offset().isNull()
     why = (
         F.when(~_has_row() & _is_too_new(), "Its message is newer than the reading of the database.")
         .when(~_is_committed() & _has_open_half(), "Its half message has no outcome yet.")
-        .when(F.col("status") == shop.PLACED, "It is neither paid nor timed out nor cancelled yet.")
+        .when(is_placed & F.col("delivered_offset").isNotNull(), fired)
+        .when(is_placed, "It is neither paid nor timed out nor cancelled yet.")
         .when(unconsumed, "Its order-created message is not acknowledged yet.")
     )
     return books.withColumn(IN_FLIGHT, why)

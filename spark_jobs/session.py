@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ SETTINGS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
+_STOP_TIMEOUT_S: Final = 20
 MASTER_DEFAULT: Final = "local[2]"
 QUICK_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Compiles once and cheaply: a third less work for a run of seconds, a loss for one of minutes."""
@@ -60,10 +62,11 @@ def spark_session(
     with _environment(java_home(scratch)), open(log_file, "ab") as output:
         gateway = _launch(conf, output, log_file)
         try:
-            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
-            session.dataSource.register(TidewheelSource)
-            yield session
-            session.stop()
+            with SparkContext(conf=conf, gateway=gateway) as context:
+                session = SparkSession(context)
+                session.dataSource.register(TidewheelSource)
+                yield session
+                session.stop()
         finally:
             _end(gateway)
 
@@ -100,5 +103,9 @@ def _launch(conf: SparkConf, output: Any, log_file: Path) -> Any:
 def _end(gateway: Any) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait()
+    try:
+        gateway.proc.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
     SparkContext._gateway = SparkContext._jvm = None

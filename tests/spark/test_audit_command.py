@@ -126,3 +126,11 @@ def test_a_missing_option_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> 
         main(["audit", "--store", "x"])
     assert exited.value.code == 2
     assert "--orders" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_one_line(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    (shop.folder / "file").write_text("in the way")
+    with pytest.raises(SystemExit) as exited:
+        main(arguments(shop, out=str(shop.folder / "file" / "out")))
+    assert exited.value.code == 2
+    assert capsys.readouterr().err.startswith("TW-120")
