@@ -21,12 +21,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import structlog
+
 from commitlog import limits
 from commitlog.disk import Disk
 from commitlog.lock import StoreLock
 from commitlog.message import Host
 from commitlog.real_disk import RealDisk
 from services import logs
+from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.config import Address, ServeSettings
 from services.live.live_broker import LiveBroker
@@ -46,6 +49,8 @@ from services.rpc.sessions import Sessions
 from txn.checkback import CheckBackPolicy
 
 GRACE_SECONDS = 2.0
+
+log = structlog.get_logger()
 
 
 class Ready(NamedTuple):
@@ -118,10 +123,25 @@ async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroke
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
         live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer)
+        tell_recovery(live.core)
         try:
             yield live
         finally:
             await live.close()
+
+
+def tell_recovery(core: Broker) -> None:
+    """Log what a store held when it was opened, and what of it is damaged."""
+    found = core.gauges()
+    log.info(
+        "store opened",
+        topics=found.topic_count,
+        pending_timers=found.pending_timers,
+        open_halves=found.open_halves,
+        log_end_offset=found.log_end_offset,
+    )
+    for damage in core.damaged:
+        log.error("log damaged", first_offset=damage.first_offset, end_offset=damage.end_offset)
 
 
 def core_settings(settings: ServeSettings) -> BrokerSettings:

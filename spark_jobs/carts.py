@@ -11,6 +11,7 @@ found by SCAN, which blocks nobody.
     carts.parquet    customer_id, sku, quantity
     ledger.parquet   customer_id, entry (add | order), entry_id, sku, quantity, at_ms;
                      an order that removed nothing has one row without article
+    differences.parquet   customer_id, sku, cart, ledger: where the two quantities are not the same
 
 A field that is not of this form is counted, and left out.
 """
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -38,6 +41,12 @@ LEDGER: Final = pa.schema([
     ("sku", pa.string()),
     ("quantity", pa.int64()),
     ("at_ms", pa.int64()),
+])  # fmt: skip
+DIFFERENCES: Final = pa.schema([
+    ("customer_id", pa.string()),
+    ("sku", pa.string()),
+    ("cart", pa.int64()),
+    ("ledger", pa.int64()),
 ])  # fmt: skip
 ADD: Final = "add"
 ORDER: Final = "order"
@@ -72,7 +81,7 @@ class Carts:
             raise self._unreadable(error) from error
 
     def export(self, folder: Path) -> list[str]:
-        """Writes carts.parquet and ledger.parquet; returns the fields that could not be read, by key."""
+        """Writes the three files below `folder`; returns the fields that could not be read, by key."""
         try:
             read = self._read()
         except RedisError as error:
@@ -81,6 +90,8 @@ class Carts:
             self._redis.close()
         write_parquet(folder / "carts.parquet", CARTS, read.carts)
         write_parquet(folder / "ledger.parquet", LEDGER, read.ledger)
+        carts, ledger = (pq.read_table(folder / name) for name in ("carts.parquet", "ledger.parquet"))
+        pq.write_table(differences(carts, ledger), folder / "differences.parquet")
         return read.unreadable
 
     def _read(self) -> _Read:
@@ -110,6 +121,22 @@ class Carts:
         return DatabaseUnreadable(
             f"The carts at {self._shown}: {error}. Correct --carts, or start that Redis."
         )
+
+
+def differences(carts: pa.Table, ledger: pa.Table) -> pa.Table:
+    """Every customer and article whose cart is not additions minus removals; see the module.
+
+    In memory, as all of it was in Redis's.
+    """
+    moved = ledger.filter(pc.is_valid(ledger["sku"]))
+    sign = pc.if_else(pc.equal(moved["entry"], ADD), 1, -1)
+    signed = moved.append_column("signed", pc.multiply(moved["quantity"], sign))
+    balances = signed.group_by(["customer_id", "sku"]).aggregate([("signed", "sum")])
+    both = carts.join(balances, ["customer_id", "sku"], join_type="full outer")
+    cart, balance = pc.fill_null(both["quantity"], 0), pc.fill_null(both["signed_sum"], 0)
+    columns = [both["customer_id"], both["sku"], cart, balance]
+    compared = pa.table(dict(zip(DIFFERENCES.names, columns, strict=True)), schema=DIFFERENCES)
+    return compared.filter(pc.not_equal(cart, balance))
 
 
 def _read_cart(read: _Read, customer_id: str, cart: dict[str, str] | ResponseError) -> None:

@@ -15,9 +15,9 @@ from spark_jobs.statistics import LATENESS_EDGES_MS, LogStatistics
 
 WIDTH: Final = 640
 HEIGHT: Final = 220
-LEFT: Final = 44
-TOP: Final = 10
-BOTTOM: Final = 26
+LEFT: Final = 52
+TOP: Final = 14
+BOTTOM: Final = 34
 _GAP: Final = 0.18
 _LABELS_MAX: Final = 8
 _BAR_WIDTH_MAX: Final = 48.0
@@ -52,6 +52,7 @@ class Chart:
     labels: list[Label] = field(default_factory=list)
     lines: list[Label] = field(default_factory=list)
     series: list[str] = field(default_factory=list)
+    has_legend: bool = False
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -71,15 +72,16 @@ class Group:
         return sum(value for _, value in self.values)
 
 
-def draw(title: str, groups: Sequence[Group]) -> Chart:
+def draw(title: str, groups: Sequence[Group], has_legend: bool) -> Chart:
     """The chart of some groups from left to right."""
-    chart = Chart(title, series=list(dict.fromkeys(name for group in groups for name, _ in group.values)))
+    series = list(dict.fromkeys(name for group in groups for name, _ in group.values))
+    chart = Chart(title, series=series, has_legend=has_legend)
     top = _round_up(max((group.total for group in groups), default=0))
     step = (WIDTH - LEFT) / max(len(groups), 1)
     scale = (HEIGHT - TOP - BOTTOM) / top
     for place, group in enumerate(groups):
         chart.bars += _stack(group, LEFT + step * place, step, scale)
-    every = -(-len(groups) // _LABELS_MAX)
+    every = max(1, -(-len(groups) // _LABELS_MAX))
     chart.labels = [
         Label(LEFT + step * (place + 0.5), groups[place].label) for place in range(0, len(groups), every)
     ]
@@ -98,7 +100,7 @@ def messages_per_minute(statistics: LogStatistics) -> Chart:
         )
         for start in range(first, statistics.last_ms + 1, width)
     ]
-    return draw(f"Messages per minute, a bar for each {_duration(width)}", groups)
+    return draw(f"Messages per minute, a bar for each {_duration(width)}", groups, has_legend=True)
 
 
 def lateness(statistics: LogStatistics) -> Chart:
@@ -107,7 +109,8 @@ def lateness(statistics: LogStatistics) -> Chart:
     colours = ["early", *(["lateness"] * len(LATENESS_EDGES_MS))]
     bars = zip(names, colours, statistics.lateness_bars, strict=True)
     shown = [(name, colour, count) for name, colour, count in bars if count or colour != "early"]
-    return draw("Deliveries by lateness (each bar up to the next)", [Group(n, [(c, v)]) for n, c, v in shown])
+    groups = [Group(name, [(colour, count)]) for name, colour, count in shown]
+    return draw("Deliveries by lateness (each bar up to the next)", groups, has_legend=False)
 
 
 def _stack(group: Group, x: float, step: float, scale: float) -> list[Bar]:

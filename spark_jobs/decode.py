@@ -8,7 +8,8 @@ CRC run per record in Python. Batches of about 8,000 records stay in the process
 A damaged region of the log is a row too: `physical_offset` and `record_bytes` say where, `damage` says why,
 and all else is null. So nothing is lost without a trace, and a filter on any other column leaves it out.
 
-Cost, one core: about 0.6 million records/s for all columns with every CRC checked.
+Measured on one core, records of 530 bytes, every CRC checked: 0.25 million records/s for all columns with
+bodies, 0.4 million for five.
 """
 
 from __future__ import annotations

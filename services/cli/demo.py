@@ -24,6 +24,7 @@ app = typer.Typer(add_completion=False)
 
 OUT_FOLDER = Path("tidewheel-demo")
 EXIT_DIFFERENT = 1
+FINDINGS_SHOWN = 20
 EXIT_TERMINATED = 143
 
 
@@ -110,7 +111,8 @@ class OnStderr:
 
     def __exit__(self, *_: object) -> None:
         self._finish()
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def begin(self, phase: str, steps: int | None = None) -> None:
         """A new phase begins."""
@@ -137,11 +139,14 @@ class OnStderr:
 def show(summary: DemoSummary) -> None:
     """Print the summary for people."""
     output.print_table(("what", "count", "which is"), rows_of(summary))
+    print()
     output.print_table(("audit case", "orders"), summary.audit["cases"].items())
-    for finding in summary.audit["findings"]:
-        output.print_table(("order", "case", "evidence"), [tuple(map(str, finding.values()))])
+    findings = [(found["order_id"], found["case"], found["why"]) for found in summary.audit["findings"]]
+    if findings:
+        print()
+        output.print_table(("order", "case", "why"), findings[:FINDINGS_SHOWN])
     verdict = "The books balance." if summary.balanced else "The books do not balance."
-    print(f"\n{verdict} Report: {summary.audit['report_path']}")
+    print(f"\n{verdict} Report: {summary.audit['report']}")
 
 
 def rows_of(summary: DemoSummary) -> Iterator[tuple[str, object, str]]:

@@ -10,6 +10,7 @@
 that is not named starts at its end), waiting for it if need be; and the positions to ask for next |
 | POST /api/messages | sends one message; the answer comes when it is on disk |
 
+Messages are read until there are `limit` of them or their bodies are large; then ask again from there.
 An error is {"code": "TW-nnn", "detail": ..., "message": ...} with the HTTP status that fits.
 """
 
@@ -35,6 +36,8 @@ from services.ops.shapes import (
 
 LIMIT_DEFAULT = 20
 LIMIT_MAX = 1_000
+READ_AT_ONCE = 16
+BODIES_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS_MAX = 20_000
 HTTP_STATUSES = ((ClientMistake, 400), (NotFound, 404), (RefusedByState, 409), (Busy, 503))
 
@@ -73,7 +76,7 @@ class Api:
         if queue_id >= topic.queue_count:
             raise NotFound(f"Topic {topic.name} has the queues 0 to {topic.queue_count - 1}, not {queue_id}.")
         offset = number(request, "offset", self._range(topic, queue_id)[0])
-        found = self._live.core.read(topic.name, queue_id, offset, limit)
+        found = self._read(topic, queue_id, offset, limit)
         return JSONResponse({"messages": [message_shape(delivery) for delivery in found]})
 
     async def arrivals(self, request: Request) -> JSONResponse:
@@ -99,6 +102,20 @@ class Api:
     def _range(self, topic: Topic, queue_id: int) -> tuple[int, int]:
         return self._live.core.queue_range(topic.name, queue_id)
 
+    def _read(self, topic: Topic, queue_id: int, offset: int, limit: int) -> list[Delivery]:
+        """Return up to `limit` messages of a queue, fewer when their bodies are large."""
+        found: list[Delivery] = []
+        body_bytes = 0
+        while len(found) < limit and body_bytes < BODIES_BYTES_MAX:
+            count = min(READ_AT_ONCE, limit - len(found))
+            more = self._live.core.read(topic.name, queue_id, offset, count)
+            if not more:
+                break
+            found += more
+            offset = more[-1].queue_offset + 1
+            body_bytes += sum(len(delivery.message.body) for delivery in more)
+        return found
+
     def _positions(self, topic: Topic, request: Request) -> Positions:
         ends = {queue_id: self._range(topic, queue_id)[1] for queue_id in range(topic.queue_count)}
         return ends | {
@@ -109,7 +126,7 @@ class Api:
         """Return what is there after the positions, and move them past it."""
         found: list[Delivery] = []
         for queue_id, offset in positions.items():
-            found += self._live.core.read(topic.name, queue_id, offset, limit)
+            found += self._read(topic, queue_id, offset, limit)
         found = sorted(found, key=lambda delivery: delivery.physical_offset)[:limit]
         for delivery in found:
             positions[delivery.queue_id] = delivery.queue_offset + 1

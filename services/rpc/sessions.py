@@ -57,7 +57,7 @@ class Session:
     language: str
     version: str
     seen_ms: int
-    turned_ms: int
+    turned_ms: int | None = None
     turn: int = 0
     receives: int = 0
     client_type: int = ClientType.CLIENT_TYPE_UNSPECIFIED
@@ -100,15 +100,19 @@ class Sessions:
         session = self._sessions.get(caller.client_id)
         if session is None:
             self._forget_idle(now_ms)
-            session = Session(caller.client_id, caller.language, caller.version, now_ms, now_ms)
+            session = Session(caller.client_id, caller.language, caller.version, now_ms)
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session
 
     def turn(self, caller: Caller) -> int:
-        """Return how often the client has been turned, turning it if it has been without stream too long."""
+        """Return how often the client has been turned, for an answer to it about routes.
+
+        The first answer is never turned: it has the boot's own spelling, which is news to a client that knew
+        the boot before. Answers within `TURN_AFTER_MS` agree, as they belong to one refresh of several topics.
+        """
         session = self.seen(caller)
-        if session.streams:
+        if session.turned_ms is None or session.streams:
             session.turned_ms = session.seen_ms
         elif session.seen_ms - session.turned_ms >= TURN_AFTER_MS:
             session.turn += 1

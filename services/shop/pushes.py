@@ -179,13 +179,13 @@ class Pushes:
         with self._engine.begin() as connection:
             connection.execute(update(push_schedules).where(mine).values(active=False))
             row = connection.execute(select(push_schedules).where(mine)).one_or_none()
-            counts = dict(connection.execute(count_by_status(schedule_id)).tuples().all())
+            delivered_count = connection.execute(count_delivered(schedule_id)).scalar_one()
             pending = connection.execute(pending_of(schedule_id)).scalars().all()
         if row is None:
             raise NotFound(f"There is no schedule {schedule_id}.")
         for push_id in pending:
             self.cancel(push_id)
-        return row, counts.get(PushStatus.DELIVERED, 0)
+        return row, delivered_count
 
     def get(self, push_id: str) -> Row[Any]:
         """One push's row.
@@ -237,10 +237,10 @@ def change_status(connection: Connection, push_id: str, status: PushStatus, **ch
     return connection.execute(update(pushes).where(*scheduled).values(status=status, **change)).rowcount == 1
 
 
-def count_by_status(schedule_id: str) -> Any:
-    """How many pushes of a schedule have each status."""
-    mine = pushes.c.schedule_id == schedule_id
-    return select(pushes.c.status, func.count()).where(mine).group_by(pushes.c.status)
+def count_delivered(schedule_id: str) -> Any:
+    """How many pushes of a schedule were delivered."""
+    mine = (pushes.c.schedule_id == schedule_id, pushes.c.status == PushStatus.DELIVERED)
+    return select(func.count()).select_from(pushes).where(*mine)
 
 
 def pending_of(schedule_id: str) -> Any:

@@ -46,7 +46,7 @@ Lines = dict[str, int]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark for all tests, on one core."""
     folder = tmp_path_factory.mktemp("spark")
-    with spark_session(folder, folder / "spark.log", master="local[1]") as session:
+    with spark_session(folder, folder / "spark.log", quick=True, master="local[1]") as session:
         yield session
 
 

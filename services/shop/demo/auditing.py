@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +11,35 @@ from services.shop.database import sqlite_url
 from services.shop.demo.processes import tidewheel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from services.shop.demo.settings import Layout
 
-BALANCED, DIFFERENT = 0, 1
+LAST_WORDS_CHARACTERS = 500
 
 
-def run_audit(layout: Layout, carts_url: str) -> dict[str, Any]:
-    """Audit the run's stores and return the audit's summary.
+def run_audit(layout: Layout, carts_url: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Audit the run's stores, passing on what the audit says, and return its summary.
 
     Raises:
         TidewheelError: when the audit itself fails; its last words are quoted.
     """
-    command = tidewheel(
+    answer = layout.logs / "audit.json"
+    with answer.open("w") as stdout:
+        audit = subprocess.Popen(command(layout, carts_url), stdout=stdout, stderr=subprocess.PIPE, text=True)
+        words = listen(audit, layout, say)
+    exit_code = audit.wait()
+    try:
+        summary: dict[str, Any] = json.loads(answer.read_text())
+    except ValueError as error:
+        last_words = words[-LAST_WORDS_CHARACTERS:].strip()
+        raise TidewheelError(f"The audit ended with exit code {exit_code}: {last_words}") from error
+    return summary
+
+
+def command(layout: Layout, carts_url: str) -> list[str]:
+    """The audit's command line, as anybody would type it."""
+    return tidewheel(
         "audit",
         *("--store", str(layout.store)),
         *("--orders", sqlite_url(layout.orders_database)),
@@ -32,11 +48,15 @@ def run_audit(layout: Layout, carts_url: str) -> dict[str, Any]:
         *("--out", str(layout.audit)),
         "--json",
     )
-    log = layout.logs / "audit.log"
-    with log.open("w") as errors:
-        done = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, stderr=errors, text=True)
-    if done.returncode not in (BALANCED, DIFFERENT) or not done.stdout:
-        last_words = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
-        raise TidewheelError(f"The audit ended with exit code {done.returncode}: {last_words[-500:]}")
-    summary: dict[str, Any] = json.loads(done.stdout)
-    return summary
+
+
+def listen(audit: subprocess.Popen[str], layout: Layout, say: Callable[[str], None]) -> str:
+    """Pass on and keep what the audit says until it ends; returns all of it."""
+    words = []
+    assert audit.stderr is not None
+    with (layout.logs / "audit.log").open("w") as log:
+        for line in audit.stderr:
+            say(f"  {line.rstrip()}")
+            log.write(line)
+            words.append(line)
+    return "".join(words)

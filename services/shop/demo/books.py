@@ -58,7 +58,7 @@ def push_books(engine: Engine) -> dict[str, int]:
 def counts_by(engine: Engine, column: Any) -> dict[str, int]:
     """Count a table's rows by one of its columns."""
     with engine.connect() as connection:
-        return dict(connection.execute(select(column, func.count()).group_by(column)).tuples().all())
+        return {row[0]: row[1] for row in connection.execute(select(column, func.count()).group_by(column))}
 
 
 def timeout_lateness(engine: Engine) -> Lateness:

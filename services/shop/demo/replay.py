@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from commitlog.errors import Busy
+from commitlog.errors import Busy, RefusedByState, TidewheelError
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.replay_plan import CancelStep, OrderStep, Plan, Step
 
@@ -64,7 +64,8 @@ class Caller:
         """Make a call until it is answered.
 
         Raises:
-            grpc.RpcError: when the service refuses.
+            RefusedByState: when the service says that it is too late for this.
+            TidewheelError: when the service refuses for another reason.
             Busy: when it does not answer for `RETRY_FOR_S`.
         """
         deadline = time.monotonic() + RETRY_FOR_S
@@ -73,9 +74,11 @@ class Caller:
             try:
                 return verb(request, timeout=CALL_TIMEOUT_S)
             except grpc.RpcError as error:
+                last_words = f"{error.code().name}, {error.details()}"
+                if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    raise RefusedByState(last_words) from error
                 if error.code() not in WORTH_REPEATING:
-                    raise
-                last_words = error.details()
+                    raise TidewheelError(f"A shop service refuses: {last_words}") from error
             self._tally.add("calls repeated")
             time.sleep(RETRY_PAUSE_S)
         raise Busy(f"A shop service has not answered for {RETRY_FOR_S} s: {last_words}.")
@@ -101,7 +104,9 @@ class Replay:
         queues: list[SimpleQueue[Step]] = [SimpleQueue() for _ in range(WORKERS)]
         for step in plan.steps:
             queues[zlib.crc32(step.invoice.customer_id.encode()) % WORKERS].put(step)
-        workers = [threading.Thread(target=self._work, args=(queue, reporter)) for queue in queues]
+        workers = [
+            threading.Thread(target=self._work, args=(queue, reporter), daemon=True) for queue in queues
+        ]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -131,9 +136,7 @@ class Replay:
     def _pay(self, order_id: str) -> None:
         try:
             self._caller.call(self._orders.Pay, shop_pb2.OrderRequest(order_id=order_id))
-        except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
-                raise
+        except RefusedByState:  # it has timed out meanwhile
             self._tally.add("paid too late")
 
 

@@ -56,6 +56,8 @@ def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoSummary:
     """
     require_known(settings.sabotage)
     reading = read_input(settings)
+    if settings.redis_url is not None:
+        require_no_carts(settings.redis_url)
     layout = Layout(settings.out)
     layout.prepare()
     write_refused_rows(layout, reading)
@@ -89,17 +91,12 @@ class Run:
 
     @contextlib.contextmanager
     def redis(self) -> Iterator[str]:
-        """The Redis of the carts: another one by URL, which must hold no carts yet, or the bundled one."""
-        if self.settings.redis_url is None:
-            with bundled_redis(self.layout.redis) as url:
-                yield url
+        """The Redis of the carts: another one by URL, or the bundled one."""
+        if self.settings.redis_url is not None:
+            yield self.settings.redis_url
             return
-        with open_redis(self.settings.redis_url) as redis:
-            if next(redis.scan_iter("cart*"), None) is not None:
-                raise ConfigurationError(
-                    f"--redis {self.settings.redis_url} holds carts already. Name another database number."
-                )
-        yield self.settings.redis_url
+        with bundled_redis(self.layout.redis) as url:
+            yield url
 
     def trade(self, carts_url: str) -> None:
         """Run the shop until every order has come to its end, then stop it."""
@@ -173,7 +170,7 @@ class Run:
     def audit(self, carts_url: str) -> None:
         """Let the audit look at the stores."""
         with self._phase("Auditing"):
-            self.audited = run_audit(self.layout, carts_url)
+            self.audited = run_audit(self.layout, carts_url, self.reporter.say)
 
     def summary(self) -> DemoSummary:
         """Sum the run up."""
@@ -220,6 +217,15 @@ def read_input(settings: DemoSettings) -> Reading:
         return read_rows(made_up_rows(settings.seed, settings.count or MADE_UP_INVOICES))
     reading = read_file(settings.orders)
     return reading if settings.count is None else reading.first(settings.count)
+
+
+def require_no_carts(redis_url: str) -> None:
+    """Refuse a Redis database that holds carts already: the audit would find strangers in it."""
+    with open_redis(redis_url) as redis:
+        if next(redis.scan_iter("cart*"), None) is not None:
+            raise ConfigurationError(
+                f"--redis {redis_url} holds carts already. Name another database number."
+            )
 
 
 def write_refused_rows(layout: Layout, reading: Reading) -> None:

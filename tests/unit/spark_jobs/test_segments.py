@@ -63,3 +63,10 @@ def test_preallocated_segments_of_a_foreign_broker_are_not_read(store: Path) -> 
     log = open_log(store)
     assert not log.ours
     assert [segment.first_offset for segment in log.segments] == [0]
+
+
+def test_an_unreadable_durable_offset_does_not_hide_the_log(store: Path) -> None:
+    (store / layout.DURABLE).write_bytes(b"\x00garbage")
+    log = open_log(store)
+    assert log.durable_offset is None
+    assert log.end_offset == 64 * 1024

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import httpx
 import pytest
@@ -44,7 +46,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]]) -> None:
         with ThreadPoolExecutor(1) as writer:
             call_later = asyncio.get_running_loop().call_later
             live = LiveBroker(
-                MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), lambda: NOW_MS, call_later, writer
+                MemoryDisk(), BrokerSettings(segment_bytes=1 << 23), lambda: NOW_MS, call_later, writer
             )
             metrics = Metrics(live, [Connected(True), Connected(False, "g"), Connected(False, "g")])
             transport = httpx.ASGITransport(make_app(live, metrics))
@@ -108,6 +110,27 @@ def test_arrivals_wait_for_the_next_message_and_go_on_from_there() -> None:
         assert nothing == {"messages": [], "after": first["after"]}
 
     play(scenario)
+
+
+def test_large_bodies_come_in_several_answers() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        for number in range(40):
+            body = bytes([48 + number % 10]) * 1024 * 200
+            await stage.live.send(Message(topic="t", body=body, message_id=str(number), born_ms=NOW_MS))
+        after, seen = "0:0", []
+        while messages := (shown := await arrivals_after(stage, after))["messages"]:
+            assert sum(len(message["body"]) for message in messages) < 8 * 1024 * 1024
+            seen.append([message["queue_offset"] for message in messages])
+            after = shown["after"]
+        assert [*chain.from_iterable(seen)] == [str(number) for number in range(40)]
+        assert len(seen) > 1
+
+    play(scenario)
+
+
+async def arrivals_after(stage: Stage, after: str) -> Any:
+    return (await stage.http.get(f"/api/topics/t/arrivals?after={after}&limit=1000")).json()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from services.rpc.service import Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
 from services.run import all_rpcs
 
+SCENARIO_SECONDS = 30
 NOW_MS = 1_763_700_000_000
 SOMEBODY = Caller("client-1", language="PYTHON", version="5.1.2", seconds_left=0.6)
 
@@ -101,7 +102,7 @@ def play() -> Callable[..., None]:
             chosen = {"segment_bytes": 1 << 16, "invisible_ms_min": 0, **settings}
             with ThreadPoolExecutor(1) as writer:
                 front = Front(writer, BrokerSettings(**chosen))
-                await scenario(front)
+                await asyncio.wait_for(scenario(front), SCENARIO_SECONDS)
                 await front.live.close()
 
         asyncio.run(on_stage())

@@ -26,6 +26,14 @@ def test_a_client_without_a_stream_is_turned_at_a_later_refresh_of_its_routes() 
     assert turns == [0, 0, 1, 1, 2, 2]
 
 
+def test_a_client_that_called_before_it_asked_for_routes_gets_the_boots_own_spelling() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    sessions.seen(PYTHON)
+    clock.now_ms += 2 * TURN_AFTER_MS
+    assert sessions.turn(PYTHON) == 0
+
+
 def test_a_client_with_a_stream_is_left_in_peace_until_it_has_lost_it() -> None:
     clock = Clock()
     sessions = Sessions(clock)

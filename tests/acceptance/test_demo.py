@@ -1,0 +1,193 @@
+"""`tidewheel demo` as its users run it: from the orders to the audit, with faults, with sabotage."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+from services.shop.carts import open_redis
+from services.shop.database import open_database, sqlite_url
+from services.shop.demo.auditing import command as audit_command
+from services.shop.demo.processes import tidewheel
+from services.shop.demo.settings import Layout
+from services.shop.made_up_orders import made_up_rows
+from services.shop.redis_server import bundled_redis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+INVOICE_COUNT = 120
+CASES = ("cart-not-cleared", "order-without-message", "message-without-order", "paid-but-timed-out")
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a `tidewheel demo` of which the deadlines are short."""
+    command = tidewheel("demo", "--timeout", "2", "--json", *arguments)
+    environment = os.environ | {"HOME": str(folder)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def findings(summary: Any) -> dict[str, str]:
+    """What the audit found: order id -> case."""
+    return {found["order_id"]: found["case"] for found in summary["findings"]}
+
+
+@pytest.fixture(scope="module")
+def orders_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("input") / "orders.csv"
+    rows = [row for _, row in made_up_rows(seed=7, invoice_count=INVOICE_COUNT)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def faulty_run(tmp_path_factory: pytest.TempPathFactory, orders_file: Path) -> tuple[Layout, Any]:
+    """One run with faults, and its summary."""
+    folder = tmp_path_factory.mktemp("faulty")
+    layout = Layout(folder / "out")
+    done = run(folder, "--orders", str(orders_file), "--faults", "--out", str(layout.root))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return layout, json.loads(done.stdout)
+
+
+def test_the_books_balance_in_spite_of_faults(faulty_run: tuple[Layout, Any]) -> None:
+    _, summary = faulty_run
+    invoices, orders = summary["invoices"], summary["orders"]
+    assert summary["balanced"]
+    assert invoices["invoices"] == INVOICE_COUNT == sum(invoices.values()) - invoices["invoices"]
+    assert invoices["accepted"] == sum(orders.values()) == summary["audit"]["totals"]["orders"]
+    assert all(orders[status] for status in ("paid", "timed_out", "cancelled"))
+    assert not any(summary["in_flight"].values())
+    assert summary["audit"]["cases"]["balanced"] == invoices["accepted"]
+
+
+def test_every_fault_was_injected(faulty_run: tuple[Layout, Any]) -> None:
+    _, summary = faulty_run
+    assert summary["faults"]["die-before-commit"] == summary["faults"]["die-after-commit"] == 2
+    assert summary["faults"]["die-before-ack"] == 2
+    assert summary["restarts"] == 6
+    assert summary["faults"]["repeat-same-id"]
+    assert summary["faults"]["repeat-as-new"]
+
+
+def test_nothing_came_early(faulty_run: tuple[Layout, Any]) -> None:
+    _, summary = faulty_run
+    for lateness in (summary["timeout_lateness"], summary["push_lateness"]):
+        assert lateness["count"]
+        assert lateness["early_count"] == 0
+
+
+def test_every_refused_row_is_listed(faulty_run: tuple[Layout, Any]) -> None:
+    layout, summary = faulty_run
+    with layout.refused_rows.open() as file:
+        listed = [row["reason"] for row in csv.DictReader(file)]
+    assert {reason: listed.count(reason) for reason in listed} == summary["refused_rows"]
+
+
+def test_the_report_is_there(faulty_run: tuple[Layout, Any]) -> None:
+    layout, summary = faulty_run
+    assert summary["audit"]["report"] == str(layout.audit / "report.html")
+    assert "<html" in (layout.audit / "report.html").read_text()[:1000]
+
+
+@pytest.fixture
+def reopened(faulty_run: tuple[Layout, Any]) -> Iterator[tuple[Layout, str]]:
+    """The stores of the run, with its Redis running again."""
+    layout, _ = faulty_run
+    with bundled_redis(layout.redis) as carts_url:
+        yield layout, carts_url
+
+
+def test_two_cases_planted_by_hand_are_both_found(reopened: tuple[Layout, str]) -> None:
+    layout, carts_url = reopened
+    with (
+        open_database(sqlite_url(layout.orders_database)).begin() as connection,
+        open_redis(carts_url) as redis,
+    ):
+        paid = "SELECT order_id, customer_id FROM orders WHERE status = 'PAID' ORDER BY order_id LIMIT 2"
+        timed_out, uncleared = connection.execute(text(paid)).all()
+        connection.execute(
+            text("UPDATE orders SET timed_out_ms = due_ms WHERE order_id = :it"), {"it": timed_out.order_id}
+        )
+        ledger, entry = f"cart-ledger:{uncleared.customer_id}", f"order:{uncleared.order_id}"
+        removed = json.loads(str(redis.hget(ledger, entry)))["removed"]
+        redis.hdel(ledger, entry)
+        for sku, quantity in removed.items():
+            redis.hincrby(f"cart:{uncleared.customer_id}", sku, quantity)
+    done = subprocess.run(audit_command(layout, carts_url), capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert findings(json.loads(done.stdout)) == {
+        timed_out.order_id: "paid-but-timed-out",
+        uncleared.order_id: "cart-not-cleared",
+    }
+
+
+@pytest.mark.parametrize("case", CASES[:3])
+def test_sabotage_is_found(tmp_path: Path, case: str) -> None:
+    spoil_and_find(tmp_path, case)
+
+
+def test_sabotage_is_found_with_another_redis_too(tmp_path: Path) -> None:
+    with bundled_redis(tmp_path / "redis") as url:
+        spoil_and_find(tmp_path, CASES[3], "--redis", url)
+
+
+def spoil_and_find(tmp_path: Path, case: str, *arguments: str) -> None:
+    """Run a demo that spoils one order: exactly that one is found."""
+    few = ("--count", "40", "--seed", "3", "--out", str(tmp_path / "out"))
+    done = run(tmp_path, *few, "--sabotage", case, *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    summary = json.loads(done.stdout)
+    assert findings(summary["audit"]) == {summary["sabotaged"][case]: case}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--sabotage", "fire"),
+            "TW-122 The value is not one of the choices. --sabotage fire: choose from cart-",
+        ),
+        (("--orders", "nowhere.csv"), "TW-121 The input file cannot be read. nowhere.csv"),
+        (
+            ("--orders", "broken.csv"),
+            "TW-121 The input file cannot be read. broken.csv has no column InvoiceNo.",
+        ),
+        (("--out", "full"), "TW-120 A setting cannot be used. --out full is not empty."),
+        (("--redis", "redis://127.0.0.1:1"), "TW-120 A setting cannot be used. Redis at redis://127.0.0.1:1"),
+    ],
+)
+def test_bad_input_is_told_before_anything_starts(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "broken.csv").write_bytes(b"\x00\x01\x02")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").touch()
+    done = run(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(words)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_redis_that_holds_carts_is_left_alone(tmp_path: Path) -> None:
+    with bundled_redis(tmp_path / "redis") as url:
+        with open_redis(url) as redis:
+            redis.hset("cart:C1", "85123A", 1)
+        done = run(tmp_path, "--redis", url)
+        assert done.returncode == 2
+        assert "holds carts already" in done.stderr
+
+
+def test_the_demo_never_loads_the_official_client(tmp_path: Path) -> None:
+    probe = "import sys, services.cli.demo, services.shop.demo.story; sys.exit('rocketmq' in sys.modules)"
+    assert subprocess.run([*tidewheel()[:1], "-c", probe], env={"HOME": str(tmp_path)}).returncode == 0

@@ -1,0 +1,96 @@
+"""The data source "tidewheel" under Spark: one DataFrame, many uses, the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from commitlog.log import CommitLog
+from commitlog.real_disk import RealDisk
+from commitlog.record import Record
+from spark_jobs.decode import SCHEMA
+from spark_jobs.source import LogReader
+
+TOPICS = ("a", "b", "c")
+COUNT = 60
+Load = Callable[..., DataFrame]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of several segments, of records whose topics take turns."""
+    folder = tmp_path_factory.mktemp("store")
+    disk = RealDisk(folder)
+    log = CommitLog(disk, 2048, 0, 0)
+    for number in range(COUNT):
+        topic = TOPICS[number % 3]
+        keys = f"KEYS\x01k{number % 5}\x02".encode()
+        log.append(Record(topic=topic, body=topic.encode() * 9, queue_offset=number, properties=keys))
+    flush = log.take_flush()
+    assert flush is not None
+    flush.write(disk)
+    log.flushed(flush)
+    disk.write("format", 0, b"1\n")
+    disk.close()
+    return folder
+
+
+@pytest.fixture
+def load(spark: SparkSession, store: Path) -> Load:
+    """`load(columns, option=value, ...)` is the log as a DataFrame."""
+
+    def run(columns: str | None = None, **options: Any) -> DataFrame:
+        reader = spark.read.format("tidewheel").options(**options)
+        return (reader.schema(columns) if columns else reader).load(str(store))
+
+    return run
+
+
+def test_one_frame_under_several_filters_keeps_all_its_rows(load: Load) -> None:
+    frame = load("topic string, keys string, queue_offset bigint")
+    only_a, only_b = frame.where("topic = 'a'"), frame.where("topic = 'b'")
+    assert only_a.count() == COUNT // 3
+    assert frame.count() == COUNT
+    assert only_a.union(frame).count() == COUNT // 3 + COUNT
+    assert only_a.union(only_b).agg(F.countDistinct("queue_offset")).first()[0] == 2 * COUNT // 3  # type: ignore[index]
+    assert only_a.join(only_b, "keys").count() == (COUNT // 3) * (COUNT // 3) // 5
+
+
+def test_the_reader_never_takes_filters() -> None:
+    assert "pushFilters" not in vars(LogReader)
+
+
+def test_the_documented_types_are_the_types(load: Load) -> None:
+    types = dict(load().dtypes)
+    assert list(types) == SCHEMA.names
+    assert {types[name] for name in ("physical_offset", "store_ms", "due_ms", "queue_offset")} == {"bigint"}
+    assert (types["queue_id"], types["topic"], types["body"]) == ("int", "string", "binary")
+    assert load().where("damage is null and record_bytes > 0").count() == COUNT
+
+
+def test_slices_change_the_tasks_and_not_the_rows(load: Load) -> None:
+    columns = "physical_offset bigint, queue_offset bigint"
+    whole, sliced = load(columns), load(columns, slice_bytes=700)
+    assert sliced.rdd.getNumPartitions() > whole.rdd.getNumPartitions() > 1
+    assert sorted(sliced.collect()) == sorted(whole.collect())
+
+
+def test_topics_bodies_and_end_are_options(load: Load) -> None:
+    frame = load("topic string, body binary", topics="a,b", bodies="b")
+    rows = {(row.topic, row.body and bytes(row.body)) for row in frame.collect()}
+    assert rows == {("a", None), ("b", b"b" * 9)}
+    first = load("record_bytes bigint").first()
+    assert first is not None
+    assert load("topic string", durable=3 * first.record_bytes).count() == 3
+
+
+def test_a_column_or_choice_that_does_not_exist_is_named(load: Load) -> None:
+    with pytest.raises(Exception, match="A log has no column 'colour'"):
+        load("colour string").collect()
+    with pytest.raises(Exception, match="verify='perhaps' is none of record, body, none"):
+        load("topic string", verify="perhaps").collect()

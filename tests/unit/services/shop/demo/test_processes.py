@@ -1,0 +1,56 @@
+"""Children that fail are told, with their last words; those that crash as armed come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from commitlog.errors import TidewheelError
+from services.shop.demo.processes import Processes
+from services.shop.demo.settings import Layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout(tmp_path / "out")
+    made.prepare()
+    return made
+
+
+def serve(processes: Processes, layout: Layout, store: str = "store") -> int:
+    ready = processes.start(
+        "serve", "--store", str(layout.root / store), "--http", "127.0.0.1:0", name="broker"
+    )
+    return int(ready["pid"])
+
+
+def test_a_child_is_ended_with_the_block(layout: Layout) -> None:
+    with Processes(layout) as processes:
+        pid = serve(processes, layout)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_child_that_cannot_start_is_quoted(layout: Layout) -> None:
+    (layout.root / "store").touch()
+    with Processes(layout) as processes, pytest.raises(TidewheelError, match=r"did not get ready: TW-\d+"):
+        serve(processes, layout)
+
+
+def test_a_child_that_ends_by_itself_fails_the_run(layout: Layout) -> None:
+    with Processes(layout) as processes:
+        os.kill(serve(processes, layout), signal.SIGKILL)
+        with pytest.raises(TidewheelError, match="The broker process ended with exit code -9"):
+            wait_for_failure(processes)
+
+
+def wait_for_failure(processes: Processes) -> None:
+    """Wait until a child has failed; return when it was restarted instead."""
+    while processes.restarts() == 0:
+        processes.require_health()
