@@ -4,6 +4,7 @@
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     durable                                    the published durable offset, see below
+    imported                                   only after an import: see `commitlog.foreign`
     format                                     the version of this layout, "1"
     lock                                       see `commitlog.lock`
 
@@ -78,8 +79,13 @@ def publish_durable(disk: Disk, offset: int, turn: int) -> None:
 
 def reset_durable(disk: Disk, offset: int) -> None:
     """Publishes `offset` in place of whatever was published, durably; used when the log was cut."""
-    disk.write(DURABLE, 0, 2 * _durable_line(b"%020d" % offset))
+    disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
+
+
+def durable_lines(offset: int) -> bytes:
+    """Both lines of a file in the form of `durable` that publishes `offset`."""
+    return 2 * _durable_line(b"%020d" % offset)
 
 
 _LINE_BYTES: Final = 32

@@ -11,7 +11,7 @@ import struct
 from collections import deque
 from typing import Final
 
-from commitlog import layout, record
+from commitlog import foreign, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, SegmentWrite
@@ -30,6 +30,7 @@ class CommitLog:
         self.end_offset = end_offset
         self.durable_offset = end_offset
         self._disk = disk
+        self._own_from = foreign.read_imported(disk)
         self._gathered: list[SegmentWrite] = []
         self._flying: deque[Flush] = deque()
         self._flush_count = 0
@@ -74,7 +75,7 @@ class CommitLog:
         Raises `StoreDamaged` where no whole record with a right CRC lies there.
         """
         stored = self._read_bytes(physical_offset, length)
-        if not record.crc_holds(stored):
+        if not record.is_sound(stored, may_lack_crc=physical_offset < self._own_from):
             raise StoreDamaged(
                 f"The record at log offset {physical_offset} does not match its CRC. It is skipped; "
                 "restore the segment from a backup to get it back."

@@ -23,7 +23,8 @@ instead of 8 and moves what follows. No padding, no alignment. (RocketMQ `Messag
     88+b   1/2+t  topic length, topic  1 byte in v1, 2 in v2
            2 + p  properties length, properties
 
-sys_flag: 0x1 body compressed; 0xC transaction type (0 none, 4 half of old stores, 8 commit, 12 rollback,
+sys_flag: 0x1 body compressed, then 0x700 says how (see `commitlog.compression`); 0x80 several messages in one
+record (`commitlog.inner_batch`); 0xC transaction type (0 none, 4 half of old stores, 8 commit, 12 rollback,
 which RocketMQ neither queues nor indexes); 0x10 born host is IPv6; 0x20 store host is IPv6.
 
 The last property is always RocketMQ's optional `__CRC32#`: CRC-32 & 0x7FFFFFFF of all bytes before it,
@@ -48,6 +49,9 @@ BLANK_BYTES: Final = 8
 RECORD_BYTES_MIN: Final = 91
 
 COMPRESSED: Final = 0x1
+INNER_BATCH: Final = 0x80
+COMPRESSION_TYPE: Final = 0x700
+COMPRESSION: Final = COMPRESSED | COMPRESSION_TYPE
 TYPE_MASK: Final = 0xC
 TYPE_NORMAL: Final = 0x0
 TYPE_COMMIT: Final = 0x8
@@ -146,6 +150,29 @@ def crc_holds(record_bytes: bytes | memoryview) -> bool:
     """Whether one whole record's bytes match its CRC property; False too if it has none."""
     split = len(record_bytes) - CRC_BYTES
     return split >= RECORD_BYTES_MIN and bytes(record_bytes[split:]) == crc_property(record_bytes[:split])
+
+
+def is_sound(record_bytes: bytes | memoryview, *, may_lack_crc: bool) -> bool:
+    """Whether one whole record's bytes are what was written, by its CRC property.
+
+    With `may_lack_crc` (see `commitlog.foreign`) a record that has no such property is sound when its
+    lengths add up and its body matches the body CRC.
+    """
+    if crc_holds(record_bytes):
+        return True
+    return may_lack_crc and not _has_crc(record_bytes) and _body_holds(record_bytes)
+
+
+def _has_crc(record_bytes: bytes | memoryview) -> bool:
+    return bytes(record_bytes[-CRC_BYTES : len(CRC_NAME) - CRC_BYTES]) == CRC_NAME
+
+
+def _body_holds(record_bytes: bytes | memoryview) -> bool:
+    try:
+        body = _decode(record_bytes, 0).body
+    except (struct.error, UnicodeDecodeError, IndexError, ValueError):
+        return False
+    return zlib.crc32(body) & CRC_MASK == int.from_bytes(record_bytes[8:12], "big")
 
 
 def blank(left_bytes: int) -> bytes:

@@ -1,7 +1,7 @@
 """Where the log ends after any stop, and what in it is damaged.
 
-Every record from the first segment on is checked: magic, its own physical offset, its CRC. At the first
-bytes that are no record:
+Every record from the first segment on is checked: magic, its own physical offset, its CRC (records of an
+imported log as `commitlog.foreign` says). At the first bytes that are no record:
 
 * below the published durable offset it is damage: reading resumes at the next magic whose record names its
   own offset and has a right CRC; the region between is reported, nothing behind it is lost;
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from commitlog import layout, record
+from commitlog import foreign, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from commitlog.record import Record
@@ -58,6 +58,7 @@ class LogScan:
         self._disk = disk
         self._stop_at = stop_at
         self._offsets = layout.segment_offsets(disk)
+        self._own_from = foreign.read_imported(disk)
         self.durable_offset = max(layout.read_durable(disk), start_at)
         self.segment_bytes = self._known_segment_bytes(segment_bytes)
         self._check_contiguous(start_at)
@@ -96,7 +97,7 @@ class LogScan:
             view = view[: max(0, self._stop_at - first_offset)]
         position = self.end_offset - first_offset
         while 0 <= position < len(view):
-            found = _record_at(view, position, first_offset + position)
+            found = _record_at(view, position, first_offset + position, self._own_from)
             if found is None:
                 position = self._step_over(view, position, first_offset)
                 continue
@@ -111,7 +112,7 @@ class LogScan:
             return -1
         if first_offset + position >= self.durable_offset:
             return -1
-        resumed = _next_record(view, position + 1, first_offset)
+        resumed = _next_record(view, position + 1, first_offset, self._own_from)
         if resumed >= 0:
             self._note_damage(first_offset + resumed)
         return resumed
@@ -148,7 +149,7 @@ def _missing(first_offset: int) -> StoreError:
     )
 
 
-def _record_at(view: memoryview, position: int, offset: int) -> Found | None:
+def _record_at(view: memoryview, position: int, offset: int, own_from: int) -> Found | None:
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
     record_bytes, magic = _HEAD.unpack_from(view, position)
@@ -157,7 +158,9 @@ def _record_at(view: memoryview, position: int, offset: int) -> Found | None:
     if _OFFSET_FIELD.unpack_from(view, position + _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
-    return Found(record.decode(stored), record_bytes) if record.crc_holds(stored) else None
+    if not record.is_sound(stored, may_lack_crc=offset < own_from):
+        return None
+    return Found(record.decode(stored), record_bytes)
 
 
 def _is_blank(view: memoryview, position: int) -> bool:
@@ -167,9 +170,9 @@ def _is_blank(view: memoryview, position: int) -> bool:
     return bool(magic == record.MAGIC_BLANK and left_bytes == len(view) - position)
 
 
-def _next_record(view: memoryview, position: int, first_offset: int) -> int:
+def _next_record(view: memoryview, position: int, first_offset: int, own_from: int) -> int:
     for match in _MAGIC.finditer(view, position):
         start = match.start() - 4
-        if start >= position and _record_at(view, start, first_offset + start) is not None:
+        if start >= position and _record_at(view, start, first_offset + start, own_from) is not None:
             return start
     return -1

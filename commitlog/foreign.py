@@ -1,0 +1,43 @@
+"""Where our own writing begins in a store that was imported.
+
+An import copies an Apache RocketMQ log as it is, and RocketMQ writes no whole-record CRC unless told to. The
+file `imported` names the log offset at which the copied log ended:
+
+    below it         a record without the CRC property is sound when its lengths add up, its body matches its
+                     body CRC and it names its own place; what RocketMQ itself checks, and no more is there
+    from it on       every record is ours, and one without a right whole-record CRC is damaged
+
+So a flipped bit in a topic or property of a copied record stays unseen, as it did before the copy; nowhere
+else does anything become weaker. A copied record that has the CRC property is held to it. The file has the
+form of `durable` (see `commitlog.layout`), is written once and synced; a store without it is all our own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commitlog import layout
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+
+IMPORTED: Final = "imported"
+
+
+def read_imported(disk: Disk) -> int:
+    """The log offset from which all records are our own; 0 in a store that was never imported."""
+    size = disk.size(IMPORTED)
+    if size < 0:
+        return 0
+    offset = layout.parse_durable(disk.read(IMPORTED, 0, size))
+    if offset == 0:
+        raise StoreDamaged(
+            "The file 'imported' does not say where the imported log ended. Restore it from a backup, "
+            "or import again into an empty folder."
+        )
+    return offset
+
+
+def write_imported(disk: Disk, offset: int) -> None:
+    """Says, durably, that the log below `offset` was copied."""
+    disk.write(IMPORTED, 0, layout.durable_lines(offset))
+    disk.sync(IMPORTED)

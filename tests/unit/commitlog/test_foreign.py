@@ -1,0 +1,68 @@
+"""Records of an imported log are held to what RocketMQ wrote; our own to the whole-record CRC."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import foreign, layout, record
+from commitlog.errors import StoreDamaged
+from commitlog.log import CommitLog
+from commitlog.memory_disk import MemoryDisk
+from commitlog.record import Record
+from commitlog.recovery import Damage, LogScan
+
+SEGMENT_BYTES = 4096
+
+
+def stored(disk: MemoryDisk, *, with_crc: bool) -> tuple[int, int]:
+    """A log of two records; returns where the second begins and where the log ends."""
+    end = 0
+    disk.allocate(layout.segment_path(0), SEGMENT_BYTES)
+    starts = []
+    for number in range(2):
+        new = Record(topic="orders", body=b"paid %d" % number, queue_offset=number, physical_offset=end)
+        data = record.encode(new, with_crc=with_crc)
+        starts.append(end)
+        disk.write(layout.segment_path(0), end, data)
+        end += len(data)
+    layout.reset_durable(disk, end)
+    return starts[1], end
+
+
+def test_a_copied_record_needs_no_crc_property() -> None:
+    disk = MemoryDisk()
+    second, end = stored(disk, with_crc=False)
+    foreign.write_imported(disk, end)
+    scan = LogScan(disk, SEGMENT_BYTES)
+    assert [found.record.body for found in scan] == [b"paid 0", b"paid 1"]
+    assert scan.damaged == []
+    assert CommitLog(disk, SEGMENT_BYTES, 0, end).read(second).body == b"paid 1"
+
+
+def test_behind_the_copied_log_a_record_without_crc_is_damage() -> None:
+    disk = MemoryDisk()
+    second, end = stored(disk, with_crc=False)
+    foreign.write_imported(disk, second)
+    scan = LogScan(disk, SEGMENT_BYTES)
+    assert [found.record.body for found in scan] == [b"paid 0"]
+    assert scan.damaged == [Damage(second, end)]
+    with pytest.raises(StoreDamaged):
+        CommitLog(disk, SEGMENT_BYTES, 0, end).read(second)
+
+
+@pytest.mark.parametrize(("with_crc", "place"), [(False, -11), (True, -31), (True, -25)])
+def test_a_flipped_bit_in_a_copied_record_is_seen(with_crc: bool, place: int) -> None:
+    disk = MemoryDisk()
+    second, end = stored(disk, with_crc=with_crc)
+    foreign.write_imported(disk, end)
+    disk.write(layout.segment_path(0), end + place, b"?")
+    scan = LogScan(disk, SEGMENT_BYTES)
+    assert len(list(scan)) == 1
+    assert scan.damaged == [Damage(second, end)]
+
+
+def test_an_unreadable_mark_is_refused_before_records_are_called_damaged() -> None:
+    disk = MemoryDisk()
+    disk.write(foreign.IMPORTED, 0, b"x")
+    with pytest.raises(StoreDamaged, match="imported"):
+        foreign.read_imported(disk)
