@@ -47,9 +47,9 @@ class Snapshot:
         disk.delete(_UNFINISHED)
         disk.write(_UNFINISHED, 0, _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body)
         disk.sync(_UNFINISHED)
-        disk.rename(_UNFINISHED, _path(self.offset))
+        disk.rename(_UNFINISHED, path_of(self.offset))
         for offset in offsets(disk)[:-_KEPT_COUNT]:
-            disk.delete(_path(offset))
+            disk.delete(path_of(offset))
 
 
 def offsets(disk: Disk) -> list[int]:
@@ -60,14 +60,15 @@ def offsets(disk: Disk) -> list[int]:
 def newest(disk: Disk) -> Snapshot | None:
     """The newest sound snapshot; None if there is none."""
     for offset in reversed(offsets(disk)):
-        found = _read(disk, offset)
+        found = read(disk, offset)
         if found is not None:
             return found
     return None
 
 
-def _read(disk: Disk, offset: int) -> Snapshot | None:
-    path = _path(offset)
+def read(disk: Disk, offset: int) -> Snapshot | None:
+    """The snapshot at `offset`; None if its file is not what was written."""
+    path = path_of(offset)
     stored = disk.read(path, 0, disk.size(path))
     body = stored[_HEAD.size :]
     if stored[: _HEAD.size] != _HEAD.pack(_MAGIC, offset, zlib.crc32(body)):
@@ -75,5 +76,6 @@ def _read(disk: Disk, offset: int) -> Snapshot | None:
     return Snapshot(offset, json.loads(zlib.decompress(body)))
 
 
-def _path(offset: int) -> str:
+def path_of(offset: int) -> str:
+    """The file of the snapshot at `offset`."""
     return f"{SNAPSHOTS}/{offset:0{OFFSET_DIGITS}d}"
