@@ -37,6 +37,12 @@ class Disk(Protocol):
     def truncate(self, path: str, length: int) -> None:
         """Cuts the file to `length` bytes."""
 
+    def sync_folder(self, folder: str) -> None:
+        """Makes the names of files created in a folder durable."""
+
+    def usage(self) -> tuple[int, int]:
+        """(free, total) bytes of the file system."""
+
     def rename(self, path: str, new_path: str) -> None:
         """Gives a synced file its name, durably and at once; a file that had the name is gone."""
 

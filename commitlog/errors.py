@@ -12,7 +12,7 @@
     |-- RefusedByState           it is here, and what has already happened forbids the request
     |   |-- TransactionEnded, TimerEnded, TopicExists
     |-- Busy                     try again later
-    |   |-- ResultUnknown
+    |   |-- ResultUnknown, DiskFull
     |-- StoreError               the files on disk are not what they should be
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore
     |-- ConfigurationError       a setting or an address cannot be used
@@ -199,6 +199,12 @@ class Busy(TidewheelError):
     """The broker is busy."""
 
     code, status = "TW-170", "TOO_MANY_REQUESTS"
+
+
+class DiskFull(Busy):
+    """The disk is nearly full, so new messages are refused."""
+
+    code = "TW-172"
 
 
 class ResultUnknown(Busy):

@@ -9,6 +9,7 @@ Only `Flush.write` touches the disk; the shell runs it in a worker thread.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from errno import ENOSPC
 
 from commitlog import layout
 from commitlog.disk import Disk
@@ -23,6 +24,25 @@ class SegmentWrite:
     allocate_bytes: int
     chunks: list[bytes] = field(default_factory=list)
 
+    def write(self, disk: Disk, sync: bool) -> bool:
+        """Writes the bytes; True if there was no room for a new segment and the reserve took its place."""
+        path = layout.segment_path(self.first_offset)
+        used_reserve = bool(self.allocate_bytes) and not self._allocate(disk, path)
+        disk.write(path, self.position, b"".join(self.chunks))
+        if sync:
+            disk.sync(path)
+        return used_reserve
+
+    def _allocate(self, disk: Disk, path: str) -> bool:
+        try:
+            disk.allocate(path, self.allocate_bytes)
+        except OSError as error:
+            if error.errno != ENOSPC or disk.size(layout.RESERVE) != self.allocate_bytes:
+                raise
+            disk.rename(layout.RESERVE, path)
+            return False
+        return True
+
 
 @dataclass(slots=True, eq=False)
 class Flush:
@@ -30,13 +50,11 @@ class Flush:
 
     writes: list[SegmentWrite]
     end_offset: int
+    sync: bool = True
     is_written: bool = False
+    used_reserve: bool = False
 
     def write(self, disk: Disk) -> None:
         """Writes and syncs everything, in log order; raises OSError, after which nothing is certain."""
         for write in self.writes:
-            path = layout.segment_path(write.first_offset)
-            if write.allocate_bytes:
-                disk.allocate(path, write.allocate_bytes)
-            disk.write(path, write.position, b"".join(write.chunks))
-            disk.sync(path)
+            self.used_reserve |= write.write(disk, self.sync)

@@ -3,6 +3,8 @@
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
+    keep/<20 digits>                           records that outlive their segment, see `commitlog.keep`
+    reserve                                    an empty segment for when the disk is full
     durable                                    the published durable offset, see below
     imported                                   only after an import: see `commitlog.foreign`
     format                                     the version of this layout, "1"
@@ -24,6 +26,8 @@ from commitlog.errors import NotAStore, StoreError, StoreTooNew
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
 SNAPSHOTS: Final = "snapshots"
+KEEP: Final = "keep"
+RESERVE: Final = "reserve"
 DURABLE: Final = "durable"
 FORMAT: Final = "format"
 FORMAT_VERSION: Final = 1
@@ -89,7 +93,9 @@ def durable_lines(offset: int) -> bytes:
 
 
 _LINE_BYTES: Final = 32
-_KNOWN_NAMES: Final = frozenset({COMMITLOG, CONSUMEQUEUE, SNAPSHOTS, DURABLE, FORMAT, "lock", "boots"})
+_KNOWN_NAMES: Final = frozenset(
+    {COMMITLOG, CONSUMEQUEUE, SNAPSHOTS, KEEP, RESERVE, DURABLE, FORMAT, "lock", "boots"}
+)
 
 
 def _durable_line(line: bytes) -> bytes:

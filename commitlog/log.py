@@ -15,6 +15,7 @@ from commitlog import foreign, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, SegmentWrite
+from commitlog.keep import Keep
 from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
 from commitlog.record import Record
 
@@ -29,6 +30,7 @@ class CommitLog:
         self.first_offset = first_offset
         self.end_offset = end_offset
         self.durable_offset = end_offset
+        self.keep: Final = Keep(disk)
         self._disk = disk
         self._own_from = foreign.read_imported(disk)
         self._gathered: list[SegmentWrite] = []
@@ -83,7 +85,9 @@ class CommitLog:
         return record.decode(stored)
 
     def _read_bytes(self, physical_offset: int, length: int) -> bytes:
-        assert self.first_offset <= physical_offset < self.durable_offset
+        assert 0 <= physical_offset < self.durable_offset
+        if physical_offset < self.first_offset:
+            return self.keep.read(physical_offset)
         position = physical_offset % self.segment_bytes
         path = layout.segment_path(physical_offset - position)
         stored = self._disk.read(path, position, max(length, 4))

@@ -23,6 +23,8 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
+        self.total_bytes = 1 << 40
+        """How large the disk says it is."""
         self.failing_syncs = 0
         """How many of the next syncs raise OSError."""
 
@@ -65,6 +67,13 @@ class MemoryDisk:
         file.unsynced = [
             (position, data) for position, data in file.unsynced if position + len(data) <= length
         ]
+
+    def sync_folder(self, folder: str) -> None:
+        """Names are durable at once here."""
+
+    def usage(self) -> tuple[int, int]:
+        used = sum(len(file.current) for file in self._files.values())
+        return max(0, self.total_bytes - used), self.total_bytes
 
     def rename(self, path: str, new_path: str) -> None:
         assert not self._file(path).unsynced, f"{path} was renamed before it was synced"

@@ -61,6 +61,13 @@ class RealDisk:
         os.ftruncate(descriptor, length)
         os.fsync(descriptor)
 
+    def sync_folder(self, folder: str) -> None:
+        self._sync_folder(self.root / folder)
+
+    def usage(self) -> tuple[int, int]:
+        system = os.statvfs(self.root)
+        return system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
+
     def rename(self, path: str, new_path: str) -> None:
         self._forget(path)
         self._forget(new_path)

@@ -6,6 +6,7 @@ records (type 12) get none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from commitlog import properties
@@ -42,12 +43,22 @@ class Dispatch:
         self._changed.add(queue)
         return True
 
+    def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
+        """Every queue: (topic, queue id, index)."""
+        for (topic, queue_id), queue in self._queues.items():
+            yield topic, queue_id, queue
+
     def write(self) -> None:
         """Writes the new entries of all queues to their files."""
         for queue in self._changed:
             queue.write()
         self._unsynced |= self._changed
         self._changed.clear()
+
+    def trim(self, log_first_offset: int) -> None:
+        """The log was deleted below an offset: so are the entries that point there."""
+        for queue in self._queues.values():
+            queue.trim(log_first_offset)
 
     def unsynced_paths(self) -> list[str]:
         """The files that a checkpoint must sync: those written since the last call."""

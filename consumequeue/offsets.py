@@ -83,6 +83,17 @@ class Progress:
             self.low_offset += 1
         self.fresh_offset = max(self.fresh_offset, self.low_offset)
 
+    def skip_to(self, queue_offset: int) -> int:
+        """Everything below is done with, because it is gone; returns how much of it was not done before."""
+        if queue_offset <= self.low_offset:
+            return 0
+        done_count = sum(offset < queue_offset for offset in self._done)
+        skipped_count = queue_offset - self.low_offset - done_count
+        self._done = {offset for offset in self._done if offset >= queue_offset}
+        self.low_offset = queue_offset
+        self.fresh_offset = max(self.fresh_offset, queue_offset)
+        return skipped_count
+
     def give_back(self, offset: int) -> None:
         """The lease ended without an acknowledgement: the message will be given out again."""
         del self._leases[offset]

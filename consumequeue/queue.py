@@ -6,6 +6,7 @@ is made anew. New entries gather in memory and go to disk in one write per turn.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 from commitlog.disk import Disk
@@ -27,6 +28,7 @@ class ConsumeQueue:
         self._unwritten = bytearray()
         self._written_count = written_count
         self._unsynced_from = written_count
+        self.min_offset = 0
         self._read_ahead: list[Entry] = []
         self._read_ahead_from = 0
 
@@ -38,6 +40,8 @@ class ConsumeQueue:
     def put(self, queue_offset: int, new: Entry) -> None:
         """Adds the entry at its own queue offset; offsets missing before it are filled as a gap."""
         assert queue_offset >= self.next_offset, f"{self._folder}: offset {queue_offset} was already given"
+        if self.next_offset == 0:
+            self._begin_at(queue_offset)
         gap = Entry(new.physical_offset, 0, 0)
         for _ in range(queue_offset - self.next_offset):
             self._unwritten += entry.encode(gap)
@@ -75,6 +79,17 @@ class ConsumeQueue:
             self._disk.write(self._path(position - inside), inside, part)
             position += len(part)
 
+    def trim(self, log_first_offset: int) -> None:
+        """The log was deleted below `log_first_offset`: so are the entries that point there."""
+        self.write()
+        self.min_offset = bisect_left(
+            range(self.next_offset), log_first_offset, lo=self.min_offset, key=self._physical_offset
+        )
+        first = min(self.min_offset, self.next_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        for name in self._disk.list(self._folder):
+            if int(name) < first:
+                self._disk.delete(f"{self._folder}/{name}")
+
     def unsynced_paths(self) -> list[str]:
         """The files with entries that were written since the last call."""
         first = self._unsynced_from * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
@@ -92,6 +107,19 @@ class ConsumeQueue:
             return end == 0
         self._disk.truncate(self._path(last), end - last)
         return True
+
+    def _begin_at(self, queue_offset: int) -> None:
+        """The log no longer has what came before: the file begins with a hole, whose entries are gaps."""
+        self._written_count = self._unsynced_from = self.min_offset = queue_offset
+
+    def _physical_offset(self, queue_offset: int) -> int:
+        """Where an entry points; -1 for one in a hole or in a deleted file."""
+        position = queue_offset * ENTRY_BYTES
+        path = self._path(position // _FILE_BYTES * _FILE_BYTES)
+        if self._disk.size(path) <= 0:
+            return -1
+        found = entry.decode_all(self._disk.read(path, position % _FILE_BYTES, ENTRY_BYTES))[0]
+        return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
     def _path(self, first_byte: int) -> str:
         return f"{self._folder}/{first_byte:0{OFFSET_DIGITS}d}"

@@ -6,6 +6,7 @@ A timer of the wheel is an integer: the subject shifted left by two bits, plus t
     TIMER    physical offset of a timer record: a delayed message is due
     CHECK    physical offset of a half: ask its producer
     LEASE    generation of a lease: it ends
+    HOUSE    0: look at the room on disk
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Purpose(IntEnum):
     TIMER = 0
     CHECK = 1
     LEASE = 2
+    HOUSE = 3
 
 
 class Agenda:

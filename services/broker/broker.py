@@ -19,10 +19,12 @@ from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found, LogScan
+from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
 from services.broker.agenda import Agenda, Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.groups import ACK_TOPIC, Groups
+from services.broker.housekeeping import Housekeeping
 from services.broker.leases import Leases
 from services.broker.receiving import Receiving
 from services.broker.sending import Sending
@@ -37,6 +39,7 @@ from services.broker.values import (
     Effect,
     EndReceipt,
     Resolution,
+    Retire,
     SendReceipt,
     TimerVerdict,
     Topic,
@@ -74,6 +77,16 @@ class Broker:
         self._transactions = Transactions(self._store, self._agenda, settings, self.statistics)
         self._sending = Sending(self._store, self._topics, settings, self.statistics)
         self._groups = Groups(self._store)
+        self._housekeeping = Housekeeping(
+            disk,
+            self._store,
+            self._groups,
+            self._timers,
+            self._transactions,
+            settings,
+            self.statistics,
+        )
+        self._housekeeping_ms = settings.housekeeping_ms
         leases = Leases(self._agenda, now_ms)
         self._receiving = Receiving(
             self._store, self._topics, self._groups, leases, settings, self.statistics
@@ -118,6 +131,8 @@ class Broker:
         log.end_offset = log.durable_offset = scan.end_offset
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
+        broker._housekeeping.follow()
+        broker._keep_house(now_ms)
         return broker
 
     @property
@@ -143,6 +158,7 @@ class Broker:
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
+        self._housekeeping.refuse_if_full()
         return self._sending.send(message, now_ms)
 
     def recall(self, topic: str, recall_handle: str, now_ms: int) -> TimerVerdict:
@@ -206,23 +222,26 @@ class Broker:
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(first, next) queue offset of a queue."""
         self._check_queue(topic, queue_id)
-        return 0, self._store.dispatch.queue(topic, queue_id).next_offset
+        queue = self._store.dispatch.queue(topic, queue_id)
+        return queue.min_offset, queue.next_offset
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so."""
         woken: dict[str, None] = {}
-        checks: list[Effect] = []
+        others: list[Effect] = []
         for purpose, subject in self._agenda.advance(now_ms, limits.DELIVERIES_PER_TICK_MAX):
             if purpose is Purpose.TIMER:
                 self._timers.deliver(subject, now_ms)
             elif purpose is Purpose.LEASE:
                 woken[self._receiving.expire(subject)] = None
+            elif purpose is Purpose.HOUSE:
+                others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
-                checks.append(check)
+                others.append(check)
         self._timers.forget(now_ms)
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
-        return [*map(Wake, woken), *checks]
+        return [*map(Wake, woken), *others]
 
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
@@ -235,6 +254,8 @@ class Broker:
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """A flush is durable: its records become visible. Returns whom to wake."""
+        if flush.used_reserve:
+            self._housekeeping.reserve_is_gone()
         woken = {topic: None for found in self._store.flushed(flush) if (topic := self._publish(found))}
         self._store.dispatch.write()
         self.statistics.flushes += 1
@@ -247,16 +268,29 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether so much log lies behind the last snapshot that a restart would take long."""
-        return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES
+        """Whether much log lies behind the last snapshot, or retention waits for a new one."""
+        return (
+            self._housekeeping.wants_checkpoint
+            or self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES
+        )
 
     def checkpoint(self) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
         assert self._log.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
+        self._housekeeping.wants_checkpoint = False
+        self._log.keep.forget_all_but(self._housekeeping.needed_offsets())
         parts = {name: part.freeze() for name, part in self._parts.items()}
         parts[_QUEUES] = self._store.dispatch.freeze()
         return Checkpoint(self._store.dispatch.unsynced_paths(), Snapshot(self._log.durable_offset, parts))
+
+    def retired(self, retirement: Retirement, now_ms: int) -> None:
+        """A retirement has run: what it deleted is gone for everybody."""
+        self._housekeeping.retired(retirement, now_ms)
+
+    def retirement_failed(self) -> None:
+        """A retirement could not run; it is tried again later."""
+        self._housekeeping.failed()
 
     def gauges(self) -> Gauges:
         """What is so at this moment, for metrics."""
@@ -271,6 +305,8 @@ class Broker:
             log_first_offset=self._log.first_offset,
             log_end_offset=self._log.end_offset,
             durable_offset=self._log.durable_offset,
+            disk_used=self._housekeeping.disk_used,
+            is_full=self._housekeeping.is_full,
         )
 
     def _thaw(self, start: Snapshot | None, scan: LogScan) -> None:
@@ -285,6 +321,11 @@ class Broker:
         if not self._store.dispatch.adopt(start.parts[_QUEUES]):
             for found in LogScan(self._disk, scan.segment_bytes, stop_at=start.offset):
                 self._store.dispatch.dispatch(found.record, found.record_bytes)
+
+    def _keep_house(self, now_ms: int) -> list[Effect]:
+        retirement = self._housekeeping.look(now_ms)
+        self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
+        return [] if retirement is None else [Retire(retirement)]
 
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.retention import SegmentAge
 from consumequeue import acks
 from consumequeue.acks import Acknowledged
 from consumequeue.offsets import Progress
@@ -64,6 +65,33 @@ class Groups:
                 for queue_offset in range(first, first + count):
                     progress.finish(queue_offset)
                 self._store.used(topic, queue_id, first + count - 1)
+
+    def skip(self) -> list[list[Any]]:
+        """Moves every group up to the first offset that its queues still have.
+
+        Returns [group, topic, queue, count] where a group had still wanted some of what is gone.
+        """
+        skipped = []
+        for key, progress in self._progress.items():
+            count = progress.skip_to(self._store.dispatch.queue(key.topic, key.queue_id).min_offset)
+            if count:
+                skipped.append([*key, count])
+        return skipped
+
+    def lowest_wanted_offset(self, young_from_ms: int, ages: list[SegmentAge]) -> int | None:
+        """The lowest log offset that a lagging group waits for, of those in segments young enough."""
+        young_offset = next((one.first_offset for one in ages if one.last_store_ms >= young_from_ms), None)
+        if young_offset is None:
+            return None
+        wanted = (self._wanted_offset(key, progress) for key, progress in self._progress.items())
+        return min(
+            (offset for offset in wanted if offset is not None and offset >= young_offset), default=None
+        )
+
+    def _wanted_offset(self, key: GroupQueue, progress: Progress) -> int | None:
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        low_offset = max(progress.low_offset, queue.min_offset)
+        return queue.entry(low_offset).physical_offset if low_offset < queue.next_offset else None
 
     def freeze(self) -> Any:
         """What a snapshot keeps: the progress of each group on each queue."""

@@ -166,8 +166,8 @@ class Receiving:
         return record
 
     def _read(self, entry: Entry) -> Record | None:
-        """The record of an entry; None for a gap left by damage, or a record damaged since."""
-        if entry.record_bytes == 0:
+        """The record of an entry; None for a gap left by damage, and for one deleted or damaged since."""
+        if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
             return None
         try:
             return self._store.log.read(entry.physical_offset, entry.record_bytes)

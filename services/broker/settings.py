@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from commitlog import limits
 from commitlog.message import Host
+from commitlog.retention import RetentionPolicy
 from txn.checkback import CheckBackPolicy
 
 
@@ -27,4 +28,6 @@ class BrokerSettings:
     delay_ms_max: int = limits.DELAY_MS_MAX
     dedupe_ms: int = limits.DEDUPE_MS
     timer_history_ms: int = limits.TIMER_HISTORY_MS
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    housekeeping_ms: int = 10_000
     check_back: CheckBackPolicy = field(default_factory=CheckBackPolicy)

@@ -39,6 +39,7 @@ class Statistics:
     messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
+    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     dead_letters: Counter[tuple[str, str]] = field(default_factory=Counter)
     commits: Counter[str] = field(default_factory=Counter)
     rollbacks: Counter[str] = field(default_factory=Counter)
@@ -67,3 +68,5 @@ class Gauges:
     log_first_offset: int
     log_end_offset: int
     durable_offset: int
+    disk_used: float
+    is_full: bool

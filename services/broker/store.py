@@ -16,6 +16,7 @@ from commitlog.log import CommitLog
 from commitlog.message import Host
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import Found
+from commitlog.retention import SegmentAge
 from consumequeue.dispatch import Dispatch
 
 
@@ -29,6 +30,7 @@ class Store:
         self._host = host
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._appended: deque[Found] = deque()
+        self._segment_store_ms: dict[int, int] = {}
 
     def append(self, new: Record, now_ms: int) -> int:
         """Appends a record; returns the log offset that must be durable before anyone is told of it."""
@@ -37,6 +39,7 @@ class Store:
         new.store_host = self._host
         new.queue_offset = 0 if new.type == TYPE_SYSTEM else self._next_offset(new)
         self.log.append(new)
+        self._note_age(new)
         self._appended.append(Found(new, self.log.end_offset - new.physical_offset))
         return self.log.end_offset
 
@@ -44,19 +47,35 @@ class Store:
         """Takes over a record that the log already holds."""
         record = found.record
         self.last_store_ms = max(self.last_store_ms, record.store_ms)
+        self._note_age(record)
         if record.type != TYPE_SYSTEM:
             self.used(record.topic, record.queue_id, record.queue_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every queue's next offset, and the last store time."""
         offsets = [[topic, queue_id, offset] for (topic, queue_id), offset in self._next_offsets.items()]
-        return {"next_offsets": offsets, "last_store_ms": self.last_store_ms}
+        ages = list(self._segment_store_ms.items())
+        return {"next_offsets": offsets, "last_store_ms": self.last_store_ms, "segment_store_ms": ages}
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
         self.last_store_ms = frozen["last_store_ms"]
+        self._segment_store_ms = dict(frozen["segment_store_ms"])
         for topic, queue_id, offset in frozen["next_offsets"]:
             self._next_offsets[(topic, queue_id)] = offset
+
+    def segment_ages(self) -> list[SegmentAge]:
+        """Every segment, oldest first, with the store time of its newest record."""
+        first, last = self.log.first_offset, self.log.end_offset
+        offsets = range(first, last + 1, self.log.segment_bytes)
+        return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
+
+    def cut(self, first_offset: int) -> None:
+        """The log was deleted below `first_offset`."""
+        self.log.first_offset = first_offset
+        self._segment_store_ms = {
+            offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
+        }
 
     def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """The queue offset was given to a record, which damage may have taken: it is not given again."""
@@ -68,6 +87,10 @@ class Store:
         self.log.flushed(flush)
         while self._appended and self._appended[0].record.physical_offset < self.log.durable_offset:
             yield self._appended.popleft()
+
+    def _note_age(self, record: Record) -> None:
+        first_offset = record.physical_offset // self.log.segment_bytes * self.log.segment_bytes
+        self._segment_store_ms[first_offset] = record.store_ms
 
     def _next_offset(self, new: Record) -> int:
         key = (new.topic, new.queue_id)

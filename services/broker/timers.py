@@ -9,6 +9,7 @@ waits until it is durable. Ends are remembered for `timer_history_ms`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -66,6 +67,10 @@ class Timers:
     def pending_count(self) -> int:
         """How many delayed messages wait."""
         return len(self._names) - len(self._ended)
+
+    def pending_offsets(self) -> Iterator[int]:
+        """Where the timer records of all waiting messages lie."""
+        return (offset for offset in self._names if offset not in self._ended)
 
     def armed(self, record: Record) -> None:
         """A timer record is durable: its message will be delivered when due."""

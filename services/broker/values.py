@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from commitlog.message import Message, MessageType
+from commitlog.retention import Retirement
 
 
 @dataclass(slots=True, frozen=True)
@@ -101,4 +102,11 @@ class CheckBack:
     message: Message
 
 
-Effect = Wake | CheckBack
+@dataclass(slots=True, frozen=True)
+class Retire:
+    """Segments may go: run the retirement in a worker once the log is durable so far, then say `retired`."""
+
+    retirement: Retirement
+
+
+Effect = Wake | CheckBack | Retire

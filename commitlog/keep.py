@@ -1,0 +1,81 @@
+"""Records that outlive their segment: open and expired halves and pending timers, copied unchanged.
+
+When retention deletes segments, what is still needed from them goes first to one file
+`keep/<20 digits: the offset up to which the log was deleted>`: the records' own bytes back to back. So a
+half that waits for its end for weeks never pins the log. A file goes when nothing in it is needed any more.
+Memory: three integers per kept record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
+
+from commitlog import record
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.layout import KEEP, OFFSET_DIGITS
+
+_HEAD: Final = struct.Struct(">I")
+_OFFSET_AT: Final = 28
+_OFFSET: Final = struct.Struct(">q")
+
+
+class Place(NamedTuple):
+    """Where a kept record lies."""
+
+    path: str
+    position: int
+    record_bytes: int
+
+
+class Keep:
+    """The keep files on `disk`."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._places: dict[int, Place] = {}
+        for name in disk.list(KEEP):
+            self.adopt(int(name))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, physical_offset: int) -> bool:
+        return physical_offset in self._places
+
+    def adopt(self, cut_offset: int) -> None:
+        """Takes over the file that was written when the log was deleted up to `cut_offset`."""
+        path = path_of(cut_offset)
+        for physical_offset, position, record_bytes in _records(bytes(self._disk.view(path))):
+            self._places[physical_offset] = Place(path, position, record_bytes)
+
+    def read(self, physical_offset: int) -> bytes:
+        """The bytes of a kept record; raises `StoreDamaged` if it was not kept."""
+        place = self._places.get(physical_offset)
+        if place is None:
+            raise StoreDamaged(f"The record at log offset {physical_offset} was deleted and not kept.")
+        return self._disk.read(*place)
+
+    def forget_all_but(self, needed: Collection[int]) -> None:
+        """Deletes the files none of whose records are needed."""
+        needed_paths = {self._places[offset].path for offset in needed if offset in self._places}
+        for path in {place.path for place in self._places.values()} - needed_paths:
+            self._disk.delete(path)
+        self._places = {offset: place for offset, place in self._places.items() if place.path in needed_paths}
+
+
+def path_of(cut_offset: int) -> str:
+    """The keep file of a deletion up to `cut_offset`."""
+    return f"{KEEP}/{cut_offset:0{OFFSET_DIGITS}d}"
+
+
+def _records(stored: bytes) -> Iterator[tuple[int, int, int]]:
+    position = 0
+    while position + record.RECORD_BYTES_MIN <= len(stored):
+        (record_bytes,) = _HEAD.unpack_from(stored, position)
+        if not record.crc_holds(stored[position : position + record_bytes]):
+            return
+        yield _OFFSET.unpack_from(stored, position + _OFFSET_AT)[0], position, record_bytes
+        position += record_bytes

@@ -1,0 +1,116 @@
+"""Which segments may go: the oldest first, never the last, and only what two snapshots cover.
+
+    wish                        deletes                                     respects lagging groups
+    age                         segments whose newest record is too old     yes, up to group_pin_ms
+    bytes                       the oldest beyond the log's size limit      yes, up to group_pin_ms
+    disk used >= 75 %           the oldest covered one, whatever its age    yes, up to group_pin_ms
+    disk used >= 85 %           the oldest covered one, whatever its age    no
+
+At 90 % new messages are refused as well (`services.broker.space`). What is still needed from a deleted
+segment is copied to a keep file first (`commitlog.keep`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from commitlog import keep, layout, record
+from commitlog.disk import Disk
+
+DISK_USED_EARLY: Final = 0.75
+DISK_USED_FORCED: Final = 0.85
+_HEAD: Final = struct.Struct(">I")
+
+
+@dataclass(slots=True, frozen=True)
+class RetentionPolicy:
+    """How long the log is kept: by age, by size (None: no limit), and how long a lagging group holds it."""
+
+    age_ms: int | None = None
+    log_bytes_max: int | None = None
+    group_pin_ms: int = 3 * 86_400_000
+
+
+class SegmentAge(NamedTuple):
+    """A segment, and when its newest record was stored."""
+
+    first_offset: int
+    last_store_ms: int
+
+
+def cut_offset(
+    segments: Sequence[SegmentAge],
+    segment_bytes: int,
+    policy: RetentionPolicy,
+    disk_used: float,
+    pinned_offset: int | None,
+    now_ms: int,
+) -> int:
+    """Up to where the log should be deleted; the first segment's own offset if nothing should go.
+
+    `pinned_offset` is the lowest one that a group still waits for and that is young enough to hold the log.
+    """
+    if not segments:
+        return 0
+    cut = segments[0].first_offset
+    for one in segments[:-1]:
+        if not (
+            _is_old(one, policy, now_ms)
+            or _is_beyond(one, segments, segment_bytes, policy)
+            or (disk_used >= DISK_USED_EARLY and cut == segments[0].first_offset)
+        ):
+            break
+        if _is_pinned(one.first_offset + segment_bytes, pinned_offset, disk_used):
+            break
+        cut = one.first_offset + segment_bytes
+    return cut
+
+
+def _is_old(one: SegmentAge, policy: RetentionPolicy, now_ms: int) -> bool:
+    return policy.age_ms is not None and one.last_store_ms < now_ms - policy.age_ms
+
+
+def _is_beyond(
+    one: SegmentAge, segments: Sequence[SegmentAge], segment_bytes: int, policy: RetentionPolicy
+) -> bool:
+    kept_bytes = segments[-1].first_offset + segment_bytes - one.first_offset
+    return policy.log_bytes_max is not None and kept_bytes > policy.log_bytes_max
+
+
+def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> bool:
+    return pinned_offset is not None and pinned_offset < end_offset and disk_used < DISK_USED_FORCED
+
+
+@dataclass(slots=True, frozen=True)
+class Retirement:
+    """Segments to delete, `first_offset` up to `cut_offset`, and the records to keep from them.
+
+    It may run once the log is durable up to `durable_at`: only then is it sure what is not needed.
+    """
+
+    first_offset: int
+    cut_offset: int
+    segment_bytes: int
+    needed_offsets: Sequence[int]
+    durable_at: int
+
+    def run(self, disk: Disk) -> None:
+        """Keeps, then deletes, oldest first; the shell may run it in a worker thread. Raises OSError."""
+        if self.needed_offsets:
+            path = keep.path_of(self.cut_offset)
+            disk.delete(path)
+            kept = (self._read(disk, offset) for offset in self.needed_offsets)
+            disk.write(path, 0, b"".join(filter(record.crc_holds, kept)))
+            disk.sync(path)
+            disk.sync_folder(layout.KEEP)
+        for first_offset in range(self.first_offset, self.cut_offset, self.segment_bytes):
+            disk.delete(layout.segment_path(first_offset))
+
+    def _read(self, disk: Disk, physical_offset: int) -> bytes:
+        position = physical_offset % self.segment_bytes
+        path = layout.segment_path(physical_offset - position)
+        (record_bytes,) = _HEAD.unpack(disk.read(path, position, _HEAD.size))
+        return disk.read(path, position, min(record_bytes, self.segment_bytes))

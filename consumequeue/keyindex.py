@@ -1,0 +1,217 @@
+"""Which records carry a key: by each word of KEYS and by message id, of one topic, newest first.
+
+    put ----> recent (packed arrays) ----> batches (sorted, in memory) ----> runs (sorted files)
+              16,384 entries                until a checkpoint has written them, merged by size
+
+Indexed is what has a queue: messages, halves and timers under their real topic, dead letters. An entry is
+64 bits of a hash and the record's physical offset; whoever looks something up reads the record and compares
+(`carries`), so an answer is exact. Recent entries, batches and runs cover ascending parts of the log, so
+newest first is one after the other, backwards.
+
+A pure function of the log, like the queues: the snapshot names the runs, and when one is missing or damaged
+the index is made anew, never half believed. Entries of records that retention has deleted are passed over,
+and gone after the next merge. Memory: 16 bytes an entry up to `UNSAVED_MAX`, nothing for what is in runs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog import properties
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.layout import KEYINDEX
+from commitlog.record import Record
+from consumequeue import keyindex_merge, keyindex_run
+from consumequeue.keyindex_run import ENTRY, Entries, Run
+
+BATCH_ENTRIES: Final = 16_384
+UNSAVED_MAX: Final = 1_000_000
+_HASH_BYTES: Final = 8
+
+
+def hash_of(topic: str, key: str) -> int:
+    """64 bits that stand for a key of a topic."""
+    return int.from_bytes(blake2b(f"{topic}#{key}".encode(), digest_size=_HASH_BYTES).digest(), "little")
+
+
+def names_of(record: Record) -> tuple[str, list[str]]:
+    """The topic that users know a record by, and the keys it is found under there: its id, then its words."""
+    topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
+    message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+    words = properties.value_of(record.properties, properties.KEYS).split()
+    return topic, [name for name in dict.fromkeys((message_id, *words)) if name]
+
+
+def carries(record: Record, topic: str, key: str) -> bool:
+    """Whether a record is one of `topic` and has that key or message id."""
+    real_topic, names = names_of(record)
+    return real_topic == topic and key in names
+
+
+@dataclass(slots=True, frozen=True)
+class KeysWritten:
+    """What a checkpoint made of the index: its runs now, and how many batches have gone into them."""
+
+    runs: tuple[Run, ...]
+    batch_count: int
+    damage: str
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: the names of the runs; nothing if one is damaged, so that a start remakes them."""
+        if self.damage:
+            return None
+        return [[run.first_offset, run.end_offset, run.entry_count] for run in self.runs]
+
+
+@dataclass(slots=True, frozen=True)
+class KeysToWrite:
+    """The index at one moment, for a checkpoint: batches that never change, and the runs before them."""
+
+    runs: tuple[Run, ...]
+    batches: tuple[Entries, ...]
+    first_offset: int
+    damage: str
+
+    def write(self, disk: Disk) -> KeysWritten:
+        """Makes one durable run of the batches and of older runs that it is time to merge.
+
+        A run that is found damaged is left alone and told of. Raises OSError.
+        """
+        runs = [run for run in self.runs if run.end_offset > self.first_offset]
+        kept = keyindex_merge.kept_count(runs, sum(map(len, self.batches))) if self.batches else len(runs)
+        damage = self.damage
+        try:
+            new = self._merge(disk, runs[kept:])
+        except StoreDamaged as error:
+            kept, damage = len(runs), str(error)
+            new = self._merge(disk, [])
+        return KeysWritten((*runs[:kept], *new), len(self.batches), damage)
+
+    def tidy(self, disk: Disk, written: KeysWritten) -> None:
+        """Deletes the files that neither the new snapshot nor the one before it names."""
+        _delete_all_but(disk, {*self.runs, *written.runs})
+
+    def _merge(self, disk: Disk, runs: list[Run]) -> list[Run]:
+        sources = [run.chunks(disk) for run in runs] + [iter((batch,)) for batch in self.batches]
+        new = keyindex_run.write(disk, keyindex_merge.merged(sources, self.first_offset))
+        return [] if new is None else [new]
+
+
+class KeyIndex:
+    """The key index of a store; empty until runs are adopted or records are put."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._hashes = array("Q")
+        self._offsets = array("Q")
+        self._batches: list[Entries] = []
+        self._runs: tuple[Run, ...] = ()
+        self._unnamed_count = 0
+        self._damage = ""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is in memory, or in runs that no snapshot names, that a checkpoint is due."""
+        return self._unsaved_count + self._unnamed_count >= UNSAVED_MAX
+
+    def put(self, record: Record) -> None:
+        """Indexes one durable record; records come in log order."""
+        topic, names = names_of(record)
+        for name in names:
+            self._hashes.append(hash_of(topic, name))
+            self._offsets.append(record.physical_offset)
+        if len(self._hashes) >= BATCH_ENTRIES:
+            self._close_batch()
+
+    def spill(self, first_offset: int) -> None:
+        """Writes a run now if memory is full: for a start, which puts more than a checkpoint's worth."""
+        if self._unsaved_count >= UNSAVED_MAX:
+            written = self.to_write(first_offset).write(self._disk)
+            self._unnamed_count += self._unsaved_count
+            self._take_over(written)
+
+    def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
+        """Where records lie that may carry the key, newest first, none below `first_offset`.
+
+        Raises `StoreDamaged` where the index cannot be read.
+        """
+        key_hash = hash_of(topic, key)
+        self._close_batch()
+        for batch in reversed(self._batches):
+            first, end = keyindex_run.bounds(batch, key_hash)
+            yield from _at_least(first_offset, reversed(batch["physical_offset"][first:end].tolist()))
+        for run in reversed(self._runs):
+            if run.end_offset > first_offset:
+                yield from _at_least(first_offset, self._offsets_in(run, key_hash))
+
+    def to_write(self, first_offset: int) -> KeysToWrite:
+        """Everything that a checkpoint needs, which may be written by another thread.
+
+        Tell what became of it by `written`; until then nothing in memory is let go.
+        """
+        self._close_batch()
+        return KeysToWrite(self._runs, tuple(self._batches), first_offset, self._damage)
+
+    def written(self, done: KeysWritten) -> None:
+        """A checkpoint is durable: its runs take the place of what it was made from."""
+        self._take_over(done)
+        self._unnamed_count = 0
+
+    def adopt(self, frozen: Any) -> str:
+        """Takes over the runs that a snapshot names; says why not, leaving nothing, if they are not whole."""
+        if frozen is None:
+            self.drop()
+            return "a part of it was found damaged"
+        self._runs = tuple(Run(*fields) for fields in frozen)
+        torn = [run.path for run in self._runs if not run.is_whole(self._disk)]
+        if torn:
+            self.drop()
+            return f"{torn[0]} is missing or damaged"
+        _delete_all_but(self._disk, set(self._runs))
+        return ""
+
+    def drop(self) -> None:
+        """Deletes the index, to be made anew from the log."""
+        self.__init__(self._disk)  # type: ignore[misc]
+        self._disk.delete(KEYINDEX)
+
+    @property
+    def _unsaved_count(self) -> int:
+        return len(self._hashes) + sum(map(len, self._batches))
+
+    def _take_over(self, done: KeysWritten) -> None:
+        self._runs = done.runs
+        self._damage = self._damage or done.damage
+        del self._batches[: done.batch_count]
+
+    def _close_batch(self) -> None:
+        if self._hashes:
+            batch = np.empty(len(self._hashes), ENTRY)
+            batch["hash"], batch["physical_offset"] = self._hashes, self._offsets
+            self._batches.append(keyindex_merge.in_order(batch))
+            self._hashes, self._offsets = array("Q"), array("Q")
+
+    def _offsets_in(self, run: Run, key_hash: int) -> Iterator[int]:
+        try:
+            yield from run.offsets(self._disk, key_hash)
+        except StoreDamaged as error:
+            self._damage = str(error)
+            raise
+
+
+def _at_least(first_offset: int, offsets: Iterator[int]) -> Iterator[int]:
+    return (offset for offset in offsets if offset >= first_offset)
+
+
+def _delete_all_but(disk: Disk, kept: set[Run]) -> None:
+    names = {run.name for run in kept}
+    for name in disk.list(KEYINDEX):
+        if name not in names:
+            disk.delete(f"{KEYINDEX}/{name}")

@@ -1,0 +1,164 @@
+"""Room on disk: which segments go, and when to stop taking new messages.
+
+Looked at every `housekeeping_ms`. Retention asks for snapshots first: a segment goes only when the older of
+the two kept snapshots covers its end, so that either of them can start the broker. Each wish and each
+deletion is a record of the log, which is also what lets the second snapshot lie behind the first.
+
+    disk used   effect
+    >= 75 %     the oldest covered segments go, whatever their age
+    >= 85 %     lagging groups no longer hold segments
+    >= 90 %     new messages, halves and timers are refused (`DiskFull`); receives, acknowledgements, ends of
+                transactions, recalls and deliveries go on
+    full        the same, on the reserve: an empty segment that takes the place of one that has no room
+
+The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done", "skipped": [[group, topic, queue,
+count], ...]}, where skipped messages were still wanted by a group that lagged too long.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from commitlog import layout, retention, snapshot
+from commitlog.disk import Disk
+from commitlog.errors import DiskFull
+from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.retention import Retirement
+from services.broker.groups import Groups
+from services.broker.settings import BrokerSettings
+from services.broker.statistics import Statistics
+from services.broker.store import Store
+from services.broker.timers import Timers
+from services.broker.transactions import Transactions
+
+RETENTION_TOPIC: Final = "TW_SYS_RETENTION"
+DISK_USED_REFUSE: Final = 0.90
+
+
+class Housekeeping:
+    """Retention and disk room of one broker."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        store: Store,
+        groups: Groups,
+        timers: Timers,
+        transactions: Transactions,
+        settings: BrokerSettings,
+        statistics: Statistics,
+    ) -> None:
+        self._disk = disk
+        self._store = store
+        self._groups = groups
+        self._timers = timers
+        self._transactions = transactions
+        self._policy = settings.retention
+        self._statistics = statistics
+        self._running: Retirement | None = None
+        self._wished_offset = 0
+        self.disk_used = 0.0
+        self.has_reserve = False
+        self.wants_checkpoint = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether new messages are refused."""
+        return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
+
+    def refuse_if_full(self) -> None:
+        """Raises `DiskFull` when there is no room for new messages."""
+        if self.is_full:
+            raise DiskFull(
+                f"{self.disk_used:.0%} of it is used. Free some space, or let retention delete more: "
+                "--retain-hours, --retain-bytes. Receiving and acknowledging go on."
+            )
+
+    def look(self, now_ms: int) -> Retirement | None:
+        """Measures the disk, sees to the reserve, and returns what may be deleted now."""
+        self._measure()
+        self._see_to_reserve()
+        if self._running is not None:
+            return None
+        cut_offset = self._cut_offset(now_ms)
+        if cut_offset <= self._store.log.first_offset or not self._is_covered(cut_offset, now_ms):
+            return None
+        self._running = Retirement(
+            self._store.log.first_offset,
+            cut_offset,
+            self._store.log.segment_bytes,
+            [offset for offset in self.needed_offsets() if offset < cut_offset],
+            self._store.log.end_offset,
+        )
+        return self._running
+
+    def needed_offsets(self) -> list[int]:
+        """The records that something still waits for: open and expired halves, pending timers."""
+        outcomes = self._transactions.outcomes
+        return sorted({*outcomes.open, *outcomes.expired, *self._timers.pending_offsets()})
+
+    def retired(self, retirement: Retirement, now_ms: int) -> None:
+        """The segments are gone: queues, groups and the log's start follow."""
+        self._running = None
+        if retirement.needed_offsets:
+            self._store.log.keep.adopt(retirement.cut_offset)
+        self._store.cut(retirement.cut_offset)
+        skipped = self.follow()
+        self._note(retirement.cut_offset, skipped, now_ms)
+
+    def failed(self) -> None:
+        """The deletion failed half way; it is tried again with the next look."""
+        self._running = None
+
+    def follow(self) -> list[list[Any]]:
+        """Moves queues and groups up to the log's start; returns what groups had still wanted."""
+        self._store.dispatch.trim(self._store.log.first_offset)
+        skipped = self._groups.skip()
+        for group, topic, _, count in skipped:
+            self._statistics.skipped[(topic, group)] += count
+        return skipped
+
+    def reserve_is_gone(self) -> None:
+        """The disk was full: the reserve took the place of a segment."""
+        self.has_reserve = False
+
+    def _measure(self) -> None:
+        free_bytes, total_bytes = self._disk.usage()
+        self.disk_used = 1 - free_bytes / total_bytes if total_bytes else 1.0
+
+    def _see_to_reserve(self) -> None:
+        segment_bytes = self._store.log.segment_bytes
+        if self._disk.size(layout.RESERVE) != segment_bytes:
+            try:
+                self._disk.delete(layout.RESERVE)
+                self._disk.allocate(layout.RESERVE, segment_bytes)
+            except OSError:
+                self._disk.delete(layout.RESERVE)
+        self.has_reserve = self._disk.size(layout.RESERVE) == segment_bytes
+
+    def _cut_offset(self, now_ms: int) -> int:
+        ages = self._store.segment_ages()
+        young_from_ms = now_ms - self._policy.group_pin_ms
+        pinned_offset = self._groups.lowest_wanted_offset(young_from_ms, ages)
+        return retention.cut_offset(
+            ages, self._store.log.segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms
+        )
+
+    def _is_covered(self, cut_offset: int, now_ms: int) -> bool:
+        """Whether both kept snapshots lie behind `cut_offset`; asks for what is missing."""
+        covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
+        if len(covering) >= 2:
+            return True
+        self.wants_checkpoint = True
+        if covering and self._wished_offset < cut_offset:
+            self._wished_offset = cut_offset
+            self._append({"cut_offset": cut_offset, "done": False, "skipped": []}, now_ms)
+        return False
+
+    def _note(self, cut_offset: int, skipped: list[list[Any]], now_ms: int) -> None:
+        self._append({"cut_offset": cut_offset, "done": True, "skipped": skipped}, now_ms)
+
+    def _append(self, body: dict[str, Any], now_ms: int) -> None:
+        record = Record(topic=RETENTION_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
+        self._store.append(record, now_ms)
