@@ -6,6 +6,8 @@ records (type 12) get none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from commitlog import properties
 from commitlog.disk import Disk
 from commitlog.layout import CONSUMEQUEUE
@@ -39,6 +41,10 @@ class Dispatch:
         queue.put(record.queue_offset, Entry(record.physical_offset, record_bytes, tags_code(tag)))
         self._changed.add(queue)
         return True
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """(topic, next offset) of every queue."""
+        return ((topic, queue.next_offset) for (topic, _), queue in self._queues.items())
 
     def write(self) -> None:
         """Writes the new entries of all queues to their files."""

@@ -70,11 +70,12 @@ class Groups:
         return self._sums(lambda key, progress: progress.in_flight_count)
 
     def lag(self) -> dict[tuple[str, str], int]:
-        """How many messages lie above the low-water mark, by topic and group."""
-        return self._sums(lambda key, progress: self._next_offset(key) - progress.low_offset)
-
-    def _next_offset(self, key: GroupQueue) -> int:
-        return self._store.dispatch.queue(key.topic, key.queue_id).next_offset
+        """How many messages lie above the low-water marks, by topic and group, untouched queues included."""
+        finished = self._sums(lambda key, progress: progress.low_offset)
+        sizes: Counter[str] = Counter()
+        for topic, next_offset in self._store.dispatch.sizes():
+            sizes[topic] += next_offset
+        return {(topic, group): sizes[topic] - low for (topic, group), low in finished.items()}
 
     def _sums(self, count: Callable[[GroupQueue, Progress], int]) -> dict[tuple[str, str], int]:
         sums: Counter[tuple[str, str]] = Counter()
