@@ -2,6 +2,7 @@
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
+    keyindex/<20 digits>-<20 digits>           derived: see `consumequeue.keyindex`
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     keep/<20 digits>                           records that outlive their segment, see `commitlog.keep`
     reserve                                    an empty segment for when the disk is full
@@ -25,6 +26,7 @@ from commitlog.errors import NotAStore, StoreError, StoreTooNew
 
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
+KEYINDEX: Final = "keyindex"
 SNAPSHOTS: Final = "snapshots"
 KEEP: Final = "keep"
 RESERVE: Final = "reserve"
@@ -94,7 +96,7 @@ def durable_lines(offset: int) -> bytes:
 
 _LINE_BYTES: Final = 32
 _KNOWN_NAMES: Final = frozenset(
-    {COMMITLOG, CONSUMEQUEUE, SNAPSHOTS, KEEP, RESERVE, DURABLE, FORMAT, "lock", "boots"}
+    {COMMITLOG, CONSUMEQUEUE, KEYINDEX, SNAPSHOTS, KEEP, RESERVE, DURABLE, FORMAT, "lock", "boots"}
 )
 
 

@@ -27,7 +27,8 @@ class MessageType(Enum):
 class Message:
     """One message.
 
-    `delivery_ms` is wall time in milliseconds since 1970 (None: at once); `keys` must not hold spaces;
+    `delivery_ms` is wall time in milliseconds since 1970 (None: at once); a key that
+    holds a space comes back as two, since RocketMQ stores them so;
     `gzip` says that the body is transported compressed; `check_immunity_ms` is how long a half message
     is left alone before its first check-back (None: the topic's default).
     """

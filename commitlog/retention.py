@@ -103,7 +103,7 @@ class Retirement:
             path = keep.path_of(self.cut_offset)
             disk.delete(path)
             kept = (self._read(disk, offset) for offset in self.needed_offsets)
-            disk.write(path, 0, b"".join(filter(record.crc_holds, kept)))
+            disk.write(path, 0, b"".join(stored for stored in kept if record.crc_holds(stored)))
             disk.sync(path)
             disk.sync_folder(layout.KEEP)
         for first_offset in range(self.first_offset, self.cut_offset, self.segment_bytes):

@@ -109,17 +109,20 @@ class KeyIndex:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._hashes = array("Q")
-        self._offsets = array("Q")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._hashes, self._offsets = array("Q"), array("Q")
         self._batches: list[Entries] = []
-        self._runs: tuple[Run, ...] = ()
+        self._batched_count = 0
         self._unnamed_count = 0
+        self._runs: tuple[Run, ...] = ()
         self._damage = ""
 
     @property
     def is_full(self) -> bool:
         """Whether so much is in memory, or in runs that no snapshot names, that a checkpoint is due."""
-        return self._unsaved_count + self._unnamed_count >= UNSAVED_MAX
+        return self._batched_count + self._unnamed_count >= UNSAVED_MAX
 
     def put(self, record: Record) -> None:
         """Indexes one durable record; records come in log order."""
@@ -132,10 +135,9 @@ class KeyIndex:
 
     def spill(self, first_offset: int) -> None:
         """Writes a run now if memory is full: for a start, which puts more than a checkpoint's worth."""
-        if self._unsaved_count >= UNSAVED_MAX:
-            written = self.to_write(first_offset).write(self._disk)
-            self._unnamed_count += self._unsaved_count
-            self._take_over(written)
+        if self._batched_count >= UNSAVED_MAX:
+            self._unnamed_count += self._batched_count
+            self._take_over(self.to_write(first_offset).write(self._disk))
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
         """Where records lie that may carry the key, newest first, none below `first_offset`.
@@ -143,7 +145,7 @@ class KeyIndex:
         Raises `StoreDamaged` where the index cannot be read.
         """
         key_hash = hash_of(topic, key)
-        self._close_batch()
+        yield from _at_least(first_offset, self._recent(key_hash))
         for batch in reversed(self._batches):
             first, end = keyindex_run.bounds(batch, key_hash)
             yield from _at_least(first_offset, reversed(batch["physical_offset"][first:end].tolist()))
@@ -179,24 +181,26 @@ class KeyIndex:
 
     def drop(self) -> None:
         """Deletes the index, to be made anew from the log."""
-        self.__init__(self._disk)  # type: ignore[misc]
+        self._clear()
         self._disk.delete(KEYINDEX)
-
-    @property
-    def _unsaved_count(self) -> int:
-        return len(self._hashes) + sum(map(len, self._batches))
 
     def _take_over(self, done: KeysWritten) -> None:
         self._runs = done.runs
         self._damage = self._damage or done.damage
         del self._batches[: done.batch_count]
+        self._batched_count = sum(map(len, self._batches))
 
     def _close_batch(self) -> None:
         if self._hashes:
             batch = np.empty(len(self._hashes), ENTRY)
             batch["hash"], batch["physical_offset"] = self._hashes, self._offsets
             self._batches.append(keyindex_merge.in_order(batch))
+            self._batched_count += len(batch)
             self._hashes, self._offsets = array("Q"), array("Q")
+
+    def _recent(self, key_hash: int) -> Iterator[int]:
+        places = np.flatnonzero(np.asarray(self._hashes) == np.uint64(key_hash))
+        return reversed([self._offsets[place] for place in places])
 
     def _offsets_in(self, run: Run, key_hash: int) -> Iterator[int]:
         try:

@@ -16,12 +16,16 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Lease:
-    """One message in a consumer's hands; `client_id` is set when the broker renews the lease for it."""
+    """One message in a consumer's hands.
+
+    `client_id` is set when the broker renews the lease for that client; it does so until `renewed_until_ms`.
+    """
 
     generation: int
     queue_offset: int
     visible_ms: int
     client_id: str = ""
+    renewed_until_ms: int = 0
 
 
 class Progress:

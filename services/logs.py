@@ -7,6 +7,11 @@ import sys
 
 import structlog
 
+TRACEBACKS = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+"""Without the variables of each frame: they are long, and may hold what customers sent."""
+
 
 def configure() -> None:
     """Set structlog up for this process; libraries' own logs from warning upwards come out the same way."""
@@ -19,7 +24,7 @@ def configure() -> None:
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
     )
-    errors = [] if terminal else [structlog.processors.dict_tracebacks]
+    errors: list[structlog.typing.Processor] = [] if terminal else [TRACEBACKS]
     structlog.configure(
         processors=[*shared, *errors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

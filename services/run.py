@@ -36,7 +36,7 @@ from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
-from services.ports import listen_on
+from services.ports import refusal
 from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
 from services.rpc.endpoints import Advertised
@@ -94,6 +94,20 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         stack.enter_context(ready_file(settings.ready_file, ready))
         announce(ready)
         await until_told_to_stop(live)
+
+
+def listen_on(address: Address, flag: str) -> socket.socket:
+    """Return a socket that listens; raises `PortTaken` or `ConfigurationError` naming the flag."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise refusal(address, flag, error) from error
+    return listening
 
 
 @contextmanager

@@ -269,10 +269,8 @@ class Broker:
     @property
     def is_checkpoint_due(self) -> bool:
         """Whether much log lies behind the last snapshot, or retention waits for a new one."""
-        return (
-            self._housekeeping.wants_checkpoint
-            or self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES
-        )
+        behind_bytes = self._log.durable_offset - self._checkpoint_offset
+        return self._housekeeping.wants_checkpoint or behind_bytes >= limits.SNAPSHOT_LOG_BYTES
 
     def checkpoint(self) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""

@@ -107,11 +107,17 @@ class Groups:
         return self._sums(lambda key, progress: progress.in_flight_count)
 
     def lag(self) -> dict[tuple[str, str], int]:
-        """How many messages lie above the low-water mark, by topic and group."""
-        return self._sums(lambda key, progress: self._next_offset(key) - progress.low_offset)
-
-    def _next_offset(self, key: GroupQueue) -> int:
-        return self._store.dispatch.queue(key.topic, key.queue_id).next_offset
+        """How many messages lie above the low-water marks, by topic and group, untouched queues included."""
+        groups: defaultdict[str, set[str]] = defaultdict(set)
+        for key in self._progress:
+            groups[key.topic].add(key.group)
+        lag: Counter[tuple[str, str]] = Counter()
+        for topic, queue_id, queue in self._store.dispatch.queues():
+            for group in groups[topic]:
+                progress = self._progress.get(GroupQueue(group, topic, queue_id))
+                low_offset = max(progress.low_offset if progress else 0, queue.min_offset)
+                lag[(topic, group)] += queue.next_offset - low_offset
+        return dict(lag)
 
     def _sums(self, count: Callable[[GroupQueue, Progress], int]) -> dict[tuple[str, str], int]:
         sums: Counter[tuple[str, str]] = Counter()

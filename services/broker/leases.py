@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from commitlog import limits
 from consumequeue.offsets import Lease
 from services.broker.agenda import Agenda, Purpose
 from services.broker.groups import GroupQueue
@@ -28,7 +29,8 @@ class Leases:
     def grant(self, key: GroupQueue, queue_offset: int, visible_ms: int, client_id: str) -> Lease:
         """A new lease; with a `client_id` it lasts as long as that client is heard from."""
         self._generation += 1
-        lease = Lease(self._generation, queue_offset, visible_ms, client_id)
+        renewed_until_ms = visible_ms + limits.AUTO_RENEW_MS_MAX
+        lease = Lease(self._generation, queue_offset, visible_ms, client_id, renewed_until_ms)
         self._leases[lease.generation] = (key, lease)
         self._agenda.place(Purpose.LEASE, lease.generation, visible_ms)
         if client_id:
@@ -46,7 +48,8 @@ class Leases:
         return key, lease
 
     def extend(self, client_id: str, visible_ms: int) -> None:
-        """Moves the end of all leases kept for a client."""
+        """Moves the end of all leases kept for a client, but never beyond what a lease may last."""
         for generation in self._generations_of.get(client_id, ()):
-            self._leases[generation][1].visible_ms = visible_ms
-            self._agenda.place(Purpose.LEASE, generation, visible_ms)
+            lease = self._leases[generation][1]
+            lease.visible_ms = min(visible_ms, lease.renewed_until_ms)
+            self._agenda.place(Purpose.LEASE, generation, lease.visible_ms)

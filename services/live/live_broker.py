@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
+import structlog
+
 from commitlog.disk import Disk
-from commitlog.errors import RefusedByState, ResultUnknown, TidewheelError
+from commitlog.errors import RefusedByState, ResultUnknown, StoreError, TidewheelError
 from commitlog.flush import Flush
 from commitlog.message import Message, MessageType
 from services.broker.broker import Broker
@@ -57,6 +59,9 @@ Asker = Callable[[CheckBack], bool]
 """Asks a producer how its transaction ended; False when there is nobody to ask."""
 
 
+log = structlog.get_logger()
+
+
 def nobody(question: CheckBack) -> bool:
     """Ask nobody: the asker of a broker that has no producers yet."""
     return False
@@ -79,7 +84,7 @@ class LiveBroker:
     ) -> None:
         self._disk, self.settings, self._clock = disk, settings, clock
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
-        self._broker = Broker.open(disk, settings, clock())
+        self._broker = self._open()
         self._durable = DurableOffset(self._broker.durable_offset)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._tick, clock, call_later)
@@ -235,8 +240,9 @@ class LiveBroker:
             f"Writing to the store failed ({error}). Send again with the same message id once the disk works."
         )
         trusted = self._broker.durable_offset
+        log.error("write failed", error=str(error), durable_offset=trusted)
         try:
-            self._broker = Broker.open(self._disk, self.settings, self._clock(), trusted)
+            self._broker = self._open(trusted)
         finally:
             self._durable.refuse(refusal, trusted)
         self._arrivals.wake_all()
@@ -247,6 +253,12 @@ class LiveBroker:
         self._flushing.stop()
         if not self.broken.done():
             self.broken.set_exception(bug)
+
+    def _open(self, trusted_offset: int | None = None) -> Broker:
+        try:
+            return Broker.open(self._disk, self.settings, self._clock(), trusted_offset)
+        except OSError as error:
+            raise StoreError(f"Its disk failed ({error}). Start the broker again once it works.") from error
 
     def _tick(self) -> None:
         try:

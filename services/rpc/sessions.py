@@ -109,7 +109,7 @@ class Sessions:
         """Return how often the client has been turned, for an answer to it about routes.
 
         The first answer is never turned: it has the boot's own spelling, which is news to a client that knew
-        the boot before. Answers within `TURN_AFTER_MS` agree, as they belong to one refresh of several topics.
+        the boot before. Answers within `TURN_AFTER_MS` agree: they belong to one refresh of several topics.
         """
         session = self.seen(caller)
         if session.turned_ms is None or session.streams:

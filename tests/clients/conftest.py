@@ -111,14 +111,18 @@ class Clients:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
 
-    def producer(self, broker: BrokerProcess, *topics: str, checker: Any = None) -> Producer:
+    def producer(
+        self, broker: BrokerProcess, *topics: str, checker: Any = None, namespace: str = ""
+    ) -> Producer:
         """Return a started producer."""
-        return self._started(Producer(self._configuration(broker), topics, checker=checker))
+        return self._started(Producer(self._configuration(broker, namespace), topics, checker=checker))
 
-    def simple(self, broker: BrokerProcess, topic: str, group: str, tags: str = "*") -> SimpleConsumer:
+    def simple(
+        self, broker: BrokerProcess, topic: str, group: str, tags: str = "*", namespace: str = ""
+    ) -> SimpleConsumer:
         """Return a started simple consumer."""
         subscriptions = {topic: FilterExpression(tags)}
-        configuration = self._configuration(broker)
+        configuration = self._configuration(broker, namespace)
         return self._started(SimpleConsumer(configuration, group, subscriptions, AWAIT_SECONDS))
 
     def push(self, broker: BrokerProcess, topic: str, group: str, listener: Any) -> PushConsumer:
@@ -126,8 +130,8 @@ class Clients:
         subscriptions = {topic: FilterExpression()}
         return self._started(PushConsumer(self._configuration(broker), group, listener, subscriptions))
 
-    def _configuration(self, broker: BrokerProcess) -> ClientConfiguration:
-        return ClientConfiguration(broker.listen, Credentials())
+    def _configuration(self, broker: BrokerProcess, namespace: str = "") -> ClientConfiguration:
+        return ClientConfiguration(broker.listen, Credentials(), namespace)
 
     def _started(self, client: Any) -> Any:
         client.startup()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from rocketmq import TransactionChecker, TransactionResolution
+from grpc.aio import AioRpcError
+from rocketmq import ConsumeResult, MessageListener, TransactionChecker, TransactionResolution
 
 DELAYED, HALVES = 1_000, 50
 RESOLVED_SECONDS = 60
@@ -28,14 +31,17 @@ def test_every_pending_message_survives_kill_9(
 ) -> None:
     broker, checker, halves = own_broker, OddsCommit(), f"{topic}-halves"
     producer = clients.producer(broker, topic, halves, checker=checker)
-    due = int(time.time()) + 15
+    asked_for_routes = routes_answered(broker)
+    due = int(time.time()) + 20
     sent = [
         producer.send_async(new_message(topic, str(number), delivery_timestamp=due + number % 10))
         for number in range(DELAYED)
     ]
+    acknowledged = [future.result() for future in sent]
+    # The longest wait for check-backs: the producer, which looks every 30 s, has looked for us just now.
+    wait_until(lambda: routes_answered(broker) > asked_for_routes, 15)
     for number in range(HALVES):
         producer.send(new_message(halves, str(number)), producer.begin_transaction())
-    acknowledged = [future.result() for future in sent]
     assert time.time() < due, "the machine is too slow for this test to kill anything that is pending"
 
     broker.kill()
@@ -54,8 +60,49 @@ def test_every_pending_message_survives_kill_9(
     assert committed == {number for number in range(HALVES) if number % 2}
 
 
+def once_connected(call: Callable[[], Any], wait_until: Any) -> Any:
+    """Return what a call returns once the client's channel, which pauses between attempts, is back."""
+    answers: list[Any] = []
+
+    def answered() -> bool:
+        with suppress(AioRpcError):
+            answers.append(call())
+        return bool(answers)
+
+    wait_until(answered, 15)
+    return answers[0]
+
+
+def routes_answered(broker: Any) -> float:
+    """Return how often clients have asked the broker for routes."""
+    return sum(broker.metric("rocketmq_rpc_latency_count", 'request_code="QueryRoute"'))
+
+
+def test_a_push_consumer_goes_on_after_kill_9(
+    own_broker: Any, clients: Any, topic: str, group: str, new_message: Any, wait_until: Any
+) -> None:
+    seen: list[bytes] = []
+
+    class Listener(MessageListener):  # type: ignore[misc]
+        def consume(self, message: Any) -> ConsumeResult:
+            seen.append(message.body)
+            return ConsumeResult.SUCCESS
+
+    producer = clients.producer(own_broker, topic)
+    clients.push(own_broker, topic, group, Listener())
+    producer.send(new_message(topic, "before"))
+    wait_until(lambda: seen == [b"before"], 15)
+    wait_until(lambda: own_broker.metric("mq_acknowledged_total") == [1], 15)
+
+    own_broker.kill()
+    own_broker.start()
+
+    once_connected(lambda: producer.send(new_message(topic, "after")), wait_until)
+    wait_until(lambda: seen == [b"before", b"after"], 15)
+
+
 def test_a_consumer_goes_on_after_a_restart_and_gets_nothing_twice(
-    own_broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any
+    own_broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any, wait_until: Any
 ) -> None:
     producer = clients.producer(own_broker, topic)
     consumer = clients.simple(own_broker, topic, group)
@@ -65,5 +112,6 @@ def test_a_consumer_goes_on_after_a_restart_and_gets_nothing_twice(
     assert own_broker.stop() == 0
     own_broker.start()
 
-    producer.send(new_message(topic, "after"))
-    assert [message.body for message in take(consumer, 1)] == [b"after"]
+    once_connected(lambda: producer.send(new_message(topic, "after")), wait_until)
+    got = once_connected(lambda: take(consumer, 1), wait_until)
+    assert [message.body for message in got] == [b"after"]

@@ -72,6 +72,16 @@ def test_two_groups_each_get_everything(
         assert got.body == b"for both"
 
 
+def test_the_same_topic_in_another_namespace_is_another_topic(
+    broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any
+) -> None:
+    for namespace in ("", "shop"):
+        clients.producer(broker, topic, namespace=namespace).send(new_message(topic, f"in {namespace}"))
+    for namespace in ("shop", ""):
+        [got] = take(clients.simple(broker, topic, group, namespace=namespace), 1)
+        assert (got.topic, got.namespace, got.body.decode()) == (topic, namespace, f"in {namespace}")
+
+
 def test_a_body_of_four_mebibytes_is_taken(
     broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any
 ) -> None:

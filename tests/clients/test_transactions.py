@@ -78,12 +78,11 @@ def test_an_orphan_is_asked_about_and_ends_as_answered(
 
     wait_until(lambda: bodies(broker.stored(f"{topic}-c")) == ["c"], 15)
     wait_until(lambda: bodies(broker.stored(f"{topic}-u")) == ["u"], 15)
-    wait_until(lambda: bool(rolling_back.asked), 15)
+    wait_until(lambda: broker.metric("rocketmq_rollback_messages_total", f'topic="{topic}-r"') == [1], 15)
 
-    assert committing.asked == ["c"]
-    assert hesitating.asked == ["u", "u"]
+    assert set(committing.asked) == {"c"}
+    assert len(hesitating.asked) >= 2
     assert bodies(broker.stored(f"{topic}-r")) == []
-    assert rolling_back.asked == ["r"]
 
 
 def test_a_producer_that_declared_no_topic_is_asked_too(
@@ -92,7 +91,7 @@ def test_a_producer_that_declared_no_topic_is_asked_too(
     answers = Answers(COMMIT)
     orphan(clients.producer(broker, checker=answers), new_message(topic, "undeclared"))
     wait_until(lambda: bodies(broker.stored(topic)) == ["undeclared"], 15)
-    assert answers.asked == ["undeclared"]
+    assert set(answers.asked) == {"undeclared"}
 
 
 def test_another_producer_of_the_topic_answers_for_one_that_left(
@@ -104,4 +103,4 @@ def test_another_producer_of_the_topic_answers_for_one_that_left(
     orphan(leaving, new_message(topic, "left behind"))
     leaving.shutdown()
     wait_until(lambda: bodies(broker.stored(topic)) == ["left behind"], 15)
-    assert answers.asked == ["left behind"]
+    assert set(answers.asked) == {"left behind"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import errors, properties
+from commitlog import errors, limits, properties
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from commitlog.recovery import LogScan
@@ -49,10 +49,10 @@ class Bench:
         return effects
 
     def receive(
-        self, group: str = "g", topic: str = "t", tags: str = "*", **options: object
+        self, group: str = "g", topic: str = "t", tags: str = "*", batch: int = 32, **options: object
     ) -> list[Delivery]:
         arguments = {"invisible_ms": 20_000, "client_id": "c", "auto_renew": False} | options
-        return self.broker.receive(group, topic, tags, 32, now_ms=self.now_ms, **arguments)  # type: ignore[arg-type]
+        return self.broker.receive(group, topic, tags, batch, now_ms=self.now_ms, **arguments)  # type: ignore[arg-type]
 
     def advance(self, milliseconds: int) -> list[object]:
         end_ms, effects = self.now_ms + milliseconds, []
@@ -263,6 +263,24 @@ def test_a_push_lease_lasts_while_its_client_is_heard_from(bench: Bench) -> None
     assert bench.advance(0) == [Wake("t")]
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == (got.message.message_id, 2)
+
+
+def test_a_listener_that_hangs_for_hours_loses_its_lease(bench: Bench) -> None:
+    bench.send()
+    bench.receive(auto_renew=True, invisible_ms=0)
+    heartbeats = 0
+    while not bench.advance(20_000):
+        bench.broker.client_alive("c", bench.now_ms)
+        heartbeats += 1
+    assert heartbeats * 20_000 >= limits.AUTO_RENEW_MS_MAX
+
+
+def test_lag_counts_the_queues_that_a_group_has_not_touched(bench: Bench) -> None:
+    for _ in range(8):
+        bench.send()
+    (first,) = bench.receive(batch=1)
+    bench.broker.ack("g", "t", first.receipt_handle, NOW_MS)
+    assert bench.broker.gauges().lag == {("t", "g"): 7}
 
 
 def test_tags_are_filtered_and_groups_do_not_disturb_each_other(bench: Bench) -> None:
