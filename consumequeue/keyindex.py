@@ -170,7 +170,7 @@ class KeyIndex:
         """Takes over the runs that a snapshot names; says why not, leaving nothing, if they are not whole."""
         if frozen is None:
             self.drop()
-            return "a part of it was found damaged"
+            return "the snapshot names no sound files"
         self._runs = tuple(Run(*fields) for fields in frozen)
         torn = [run.path for run in self._runs if not run.is_whole(self._disk)]
         if torn:

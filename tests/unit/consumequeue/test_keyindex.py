@@ -1,0 +1,269 @@
+"""The key index against a dictionary: records, checkpoints, merges, restarts, damage and retention, mixed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commitlog.errors import StoreDamaged
+from commitlog.layout import KEYINDEX
+from commitlog.memory_disk import MemoryDisk
+from commitlog.record import Record
+from consumequeue import keyindex, keyindex_merge, keyindex_run
+from consumequeue.keyindex import KeyIndex, carries, hash_of, names_of
+from consumequeue.keyindex_run import ENTRY, Entries, Run
+
+TOPIC = "t"
+
+
+def record(offset: int, keys: str = "", message_id: str = "", topic: str = TOPIC, real: str = "") -> Record:
+    values = {"KEYS": keys, "UNIQ_KEY": message_id, "REAL_TOPIC": real}
+    stored = "".join(f"{name}\x01{value}\x02" for name, value in values.items() if value).encode()
+    return Record(topic=topic, body=b"", properties=stored, physical_offset=offset)
+
+
+def entries(*pairs: tuple[int, int]) -> Entries:
+    return np.array(list(pairs), ENTRY)
+
+
+def checkpoint(index: KeyIndex, disk: MemoryDisk, first_offset: int = 0) -> object:
+    """What a checkpoint does, and what the snapshot keeps."""
+    to_write = index.to_write(first_offset)
+    written = to_write.write(disk)
+    to_write.tidy(disk, written)
+    index.written(written)
+    return written.freeze()
+
+
+def found(index: KeyIndex, key: str, first_offset: int = 0) -> list[int]:
+    return list(index.offsets(TOPIC, key, first_offset))
+
+
+def found_or_damaged(index: KeyIndex, key: str) -> list[int] | None:
+    try:
+        return found(index, key)
+    except StoreDamaged:
+        return None
+
+
+def filled(disk: MemoryDisk, rounds: int, per_round: int = 300) -> tuple[KeyIndex, object]:
+    index, frozen = KeyIndex(disk), None
+    for number in range(rounds * per_round):
+        index.put(record(number * 100, keys=f"k{number} all"))
+        if number % per_round == per_round - 1:
+            frozen = checkpoint(index, disk)
+    return index, frozen
+
+
+class Oracle:
+    """An index, its disk, and a dictionary that must say the same."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.index = KeyIndex(self.disk)
+        self.records: list[Record] = []
+        self.frozen: object = []
+        self.frozen_count = 0
+        self.first_offset = 0
+
+    def put(self, keys: list[str]) -> None:
+        self.records.append(record(100 * len(self.records), " ".join(keys), f"id{len(self.records)}"))
+        self.index.put(self.records[-1])
+
+    def checkpoint(self) -> None:
+        self.frozen = checkpoint(self.index, self.disk, self.first_offset)
+        self.frozen_count = len(self.records)
+
+    def lose_checkpoint(self) -> None:
+        """The runs are written, but power goes before the snapshot is."""
+        self.index.to_write(self.first_offset).write(self.disk)
+        self.reopen()
+
+    def reopen(self) -> None:
+        self.disk.crash(lambda length: 0)
+        self.index = KeyIndex(self.disk)
+        assert self.index.adopt(self.frozen) == ""
+        for one in self.records[self.frozen_count :]:
+            self.index.put(one)
+
+    def retain(self) -> None:
+        self.first_offset += (100 * len(self.records) - self.first_offset) // 2
+
+    def check(self) -> None:
+        expected: defaultdict[str, list[int]] = defaultdict(list)
+        for one in reversed(self.records):
+            if one.physical_offset >= self.first_offset:
+                for name in names_of(one)[1]:
+                    expected[name].append(one.physical_offset)
+        for key in [*"abc", "nobody", *(f"id{number}" for number in range(len(self.records)))]:
+            assert list(self.index.offsets(TOPIC, key, self.first_offset)) == expected[key]
+
+
+STEPS = st.one_of(
+    st.lists(st.sampled_from("abc"), max_size=3),
+    st.sampled_from(["checkpoint", "lose_checkpoint", "reopen", "retain", "check"]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=60))
+def test_it_says_what_a_dictionary_says(steps: list[list[str] | str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyindex, "BATCH_ENTRIES", 4)
+        oracle = Oracle()
+        for step in steps:
+            oracle.put(step) if isinstance(step, list) else getattr(oracle, step)()
+        oracle.check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1) | st.integers(0, 3), st.integers(0, 9)), max_size=900))
+def test_a_run_finds_every_hash_it_holds_and_no_other(pairs: list[tuple[int, int]]) -> None:
+    disk = MemoryDisk()
+    stored = sorted((key_hash, offset) for offset, (key_hash, _) in enumerate(pairs))
+    run = keyindex_run.write(disk, [entries(*stored)] if stored else [])
+    if run is None:
+        assert not stored
+        return
+    for key_hash in {0, 1, 5, 2**64 - 1, *(key_hash for key_hash, _ in stored)}:
+        expected = [offset for one, offset in reversed(stored) if one == key_hash]
+        assert list(run.offsets(disk, key_hash)) == expected
+
+
+def test_one_key_in_every_record_is_found_newest_first_without_reading_all_of_it() -> None:
+    disk = CountingDisk()
+    ever = [(7, offset) for offset in range(200_000)]
+    run = keyindex_run.write(disk, [entries(*ever)])
+    assert run is not None
+    disk.read_count = 0
+    newest = run.offsets(disk, 7)
+    assert [next(newest) for _ in range(300)] == list(range(199_999, 199_699, -1))
+    assert list(run.offsets(disk, 8)) == []
+    assert disk.read_count < 40
+
+
+def test_evenly_spread_hashes_take_a_few_blocks() -> None:
+    disk = CountingDisk()
+    spread = sorted((hash_of(TOPIC, str(number)), number) for number in range(100_000))
+    run = keyindex_run.write(disk, [entries(*spread)])
+    assert run is not None
+    disk.read_count = 0
+    for number in range(0, 100_000, 100):
+        assert list(run.offsets(disk, hash_of(TOPIC, str(number)))) == [number]
+    assert disk.read_count < 4 * 1000
+
+
+def test_runs_stay_few_and_are_never_lost() -> None:
+    disk = MemoryDisk()
+    index, _ = filled(disk, rounds=50, per_round=40)
+    assert len(disk.list(KEYINDEX)) < 20
+    assert [found(index, f"k{number}") for number in (0, 777, 1999)] == [[0], [77_700], [199_900]]
+    assert found(index, "all") == [number * 100 for number in reversed(range(2000))]
+
+
+def test_a_merge_holds_a_chunk_of_each_source_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyindex_run, "READ_BLOCKS", 1)
+    disk = MemoryDisk()
+    _, frozen = filled(disk, rounds=3, per_round=2000)
+    runs = [Run(*fields) for fields in frozen]  # type: ignore[attr-defined]
+    chunks = list(keyindex_merge.merged([run.chunks(disk) for run in runs], 0))
+    assert max(map(len, chunks)) <= len(runs) * keyindex_run.BLOCK_ENTRIES
+    assert np.array_equal(np.concatenate(chunks), np.sort(np.concatenate(chunks)))
+    assert sum(map(len, chunks)) == sum(run.entry_count for run in runs)
+
+
+def test_what_retention_has_deleted_is_gone_after_a_merge() -> None:
+    disk = MemoryDisk()
+    index, _ = filled(disk, rounds=3)
+    assert found(index, "k1", first_offset=50_000) == []
+    index.put(record(90_000, keys="new"))
+    frozen = checkpoint(index, disk, first_offset=85_000)
+    checkpoint(index, disk, first_offset=85_000)
+    assert sum(count for _, _, count in frozen) < 2 * 300 + 2  # type: ignore[attr-defined]
+    assert found(index, "k899", 85_000) == [89_900]
+
+
+@pytest.mark.parametrize("lost", ["missing", "shorter", "head", "another snapshot's"])
+def test_a_start_takes_all_runs_or_none(lost: str) -> None:
+    disk = MemoryDisk()
+    _, frozen = filled(disk, rounds=1)
+    (name,) = disk.list(KEYINDEX)
+    path = f"{KEYINDEX}/{name}"
+    if lost == "missing":
+        disk.delete(path)
+    elif lost == "shorter":
+        disk.truncate(path, disk.size(path) - 1)
+    elif lost == "head":
+        disk.flip_bit(path, 90)
+    else:
+        frozen = [[0, 29_901, 601]]
+    index = KeyIndex(disk)
+    assert index.adopt(frozen) == f"{path} is missing or damaged"
+    assert disk.list(KEYINDEX) == []
+    assert found(index, "k1") == []
+
+
+def test_a_flipped_bit_is_never_an_answer_and_ends_with_an_index_made_anew() -> None:
+    disk = MemoryDisk()
+    filled(disk, rounds=1)
+    path = f"{KEYINDEX}/{disk.list(KEYINDEX)[0]}"
+    for bit in range(8 * keyindex_run.BLOCK_BYTES + 5, 8 * disk.size(path), 9_973):
+        disk.flip_bit(path, bit)
+        index = KeyIndex(disk)
+        assert index.adopt([[0, 29_901, 600]]) == ""
+        answers = [found_or_damaged(index, f"k{number}") for number in range(0, 300, 7)]
+        assert None in answers
+        assert all(answer in (None, [7 * 100 * turn]) for turn, answer in enumerate(answers))
+        disk.flip_bit(path, bit)
+
+
+def test_a_damaged_run_is_left_out_of_merges_and_of_the_next_start() -> None:
+    disk = MemoryDisk()
+    index, _ = filled(disk, rounds=1, per_round=3000)
+    (name,) = disk.list(KEYINDEX)
+    disk.flip_bit(f"{KEYINDEX}/{name}", 8 * keyindex_run.BLOCK_BYTES * 3)
+    for number in range(3000, 22_000):
+        index.put(record(number * 100, keys=f"k{number}"))
+    assert checkpoint(index, disk) is None
+    assert found(index, "k4000") == [400_000]
+    assert name in disk.list(KEYINDEX)
+    again = KeyIndex(disk)
+    assert again.adopt(None) == "the snapshot names no sound files"
+    assert disk.list(KEYINDEX) == []
+
+
+def test_memory_is_bounded_while_a_start_puts_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyindex, "UNSAVED_MAX", 100)
+    monkeypatch.setattr(keyindex, "BATCH_ENTRIES", 10)
+    disk = MemoryDisk()
+    index = KeyIndex(disk)
+    for number in range(1000):
+        index.put(record(number * 100, message_id=str(number)))
+        index.spill(0)
+    assert len(disk.list(KEYINDEX)) > 1
+    assert index.is_full
+    assert [found(index, str(number)) for number in (0, 999)] == [[0], [99_900]]
+    checkpoint(index, disk)
+    assert not index.is_full
+
+
+def test_each_word_and_the_id_are_keys_under_the_real_topic() -> None:
+    half = record(0, keys="o-1 c-2", message_id="M1", topic="RMQ_SYS_TRANS_HALF_TOPIC", real="orders")
+    assert names_of(half) == ("orders", ["M1", "o-1", "c-2"])
+    assert carries(half, "orders", "c-2")
+    assert not carries(half, "orders", "o-1 c-2")
+    assert not carries(half, "RMQ_SYS_TRANS_HALF_TOPIC", "M1")
+
+
+class CountingDisk(MemoryDisk):
+    """A disk that counts its reads."""
+
+    read_count = 0
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self.read_count += 1
+        return super().read(path, position, length)
