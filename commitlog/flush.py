@@ -58,3 +58,16 @@ class Flush:
         """Writes and syncs everything, in log order; raises OSError, after which nothing is certain."""
         for write in self.writes:
             self.used_reserve |= write.write(disk, self.sync)
+
+
+@dataclass(slots=True, frozen=True)
+class Sync:
+    """Files to sync, and the log's end that is on disk then."""
+
+    paths: list[str]
+    end_offset: int
+
+    def run(self, disk: Disk) -> None:
+        """Syncs; the shell runs it in a worker thread. Raises OSError."""
+        for path in self.paths:
+            disk.sync(path)

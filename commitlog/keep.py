@@ -58,12 +58,12 @@ class Keep:
             raise StoreDamaged(f"The record at log offset {physical_offset} was deleted and not kept.")
         return self._disk.read(*place)
 
-    def forget_all_but(self, needed: Collection[int]) -> None:
-        """Deletes the files none of whose records are needed."""
+    def forget_all_but(self, needed: Collection[int]) -> list[str]:
+        """Drops the files none of whose records are needed; returns their paths, for the caller to delete."""
         needed_paths = {self._places[offset].path for offset in needed if offset in self._places}
-        for path in {place.path for place in self._places.values()} - needed_paths:
-            self._disk.delete(path)
+        unneeded_paths = {place.path for place in self._places.values()} - needed_paths
         self._places = {offset: place for offset, place in self._places.items() if place.path in needed_paths}
+        return sorted(unneeded_paths)
 
 
 def path_of(cut_offset: int) -> str:

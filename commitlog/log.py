@@ -14,7 +14,7 @@ from typing import Final
 from commitlog import foreign, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.flush import Flush, SegmentWrite
+from commitlog.flush import Flush, SegmentWrite, Sync
 from commitlog.keep import Keep
 from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
 from commitlog.record import Record
@@ -23,19 +23,28 @@ _READ_AHEAD_BYTES: Final = 4096
 
 
 class CommitLog:
-    """The log on `disk`, whose next record goes to `end_offset`; all before it is durable."""
+    """The log on `disk`, whose next record goes to `end_offset`; all before it is durable.
 
-    def __init__(self, disk: Disk, segment_bytes: int, first_offset: int, end_offset: int) -> None:
+    With `sync` off a flush only hands its bytes to the operating system and counts as durable then; what a
+    power cut may take is everything behind `synced_offset`, which `take_sync` moves.
+    """
+
+    def __init__(
+        self, disk: Disk, segment_bytes: int, first_offset: int, end_offset: int, *, sync: bool = True
+    ) -> None:
         self.segment_bytes: Final = segment_bytes
         self.first_offset = first_offset
         self.end_offset = end_offset
         self.durable_offset = end_offset
+        self.synced_offset = end_offset
+        self._sync: Final = sync
+        self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
         self._disk = disk
         self._own_from = foreign.read_imported(disk)
         self._gathered: list[SegmentWrite] = []
         self._flying: deque[Flush] = deque()
-        self._flush_count = 0
+        self._publish_count = 0
 
     def append(self, new: Record) -> int:
         """Gathers one record for the next flush; sets and returns its physical offset."""
@@ -57,7 +66,7 @@ class CommitLog:
         """Everything gathered, to be written; None if there is nothing, or enough flushes are under way."""
         if not self._gathered or len(self._flying) >= FLUSHES_IN_FLIGHT_MAX:
             return None
-        flush = Flush(self._gathered, self.end_offset)
+        flush = Flush(self._gathered, self.end_offset, self._sync)
         self._flying.append(flush)
         self._gathered = []
         return flush
@@ -68,8 +77,22 @@ class CommitLog:
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
             self.durable_offset = self._flying.popleft().end_offset
-        self._flush_count += 1
-        layout.publish_durable(self._disk, self.durable_offset, self._flush_count)
+        if self._sync:
+            self._publish(self.durable_offset)
+        else:
+            self._unsynced_paths |= {layout.segment_path(write.first_offset) for write in flush.writes}
+
+    def take_sync(self) -> Sync | None:
+        """With asynchronous flushes: what to sync now and then; None if there is nothing."""
+        if not self._unsynced_paths:
+            return None
+        sync = Sync(sorted(self._unsynced_paths), self.durable_offset)
+        self._unsynced_paths.clear()
+        return sync
+
+    def synced(self, sync: Sync) -> None:
+        """The sync has succeeded: live readers are told."""
+        self._publish(sync.end_offset)
 
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
         """The durable record at `physical_offset`; `length` is its size where known.
@@ -95,6 +118,11 @@ class CommitLog:
         if record_bytes > len(stored):
             stored = self._disk.read(path, position, min(record_bytes, self.segment_bytes))
         return stored[:record_bytes]
+
+    def _publish(self, offset: int) -> None:
+        self.synced_offset = max(self.synced_offset, offset)
+        self._publish_count += 1
+        layout.publish_durable(self._disk, self.synced_offset, self._publish_count)
 
     def _left_bytes(self) -> int:
         return self.segment_bytes - self.end_offset % self.segment_bytes

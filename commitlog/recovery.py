@@ -56,6 +56,7 @@ class LogScan:
         read; a log whose sync failed is not trusted past `stop_at`.
         """
         self._disk = disk
+        self._start_at = start_at
         self._stop_at = stop_at
         self._offsets = layout.segment_offsets(disk)
         self._own_from = foreign.read_imported(disk)
@@ -79,11 +80,16 @@ class LogScan:
             self._note_damage(self.durable_offset)
 
     def cut(self) -> None:
-        """Makes everything behind `end_offset` zeros or gone, durably; call it after the pass."""
+        """Makes everything behind `end_offset` zeros or gone, and all before it durable, after the pass.
+
+        What the pass has read may so far be only in the operating system's memory.
+        """
         position = self.end_offset % self.segment_bytes
         tail_segment = self.end_offset - position
         for first_offset in reversed(self._offsets):
             path = layout.segment_path(first_offset)
+            if self._start_at <= first_offset + self.segment_bytes <= tail_segment:
+                self._disk.sync(path)
             if first_offset > tail_segment or (first_offset == tail_segment and position == 0):
                 self._disk.delete(path)
             elif first_offset == tail_segment:

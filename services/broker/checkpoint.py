@@ -1,6 +1,6 @@
 """A moment at which everything appended is durable, made into a new place to start from.
 
-Order of durability: the log first (it is quiet), then the queue files, then the snapshot that names them.
+Order of durability: the log first, then the derived files, then the snapshot that names them.
 """
 
 from __future__ import annotations
@@ -8,18 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commitlog.disk import Disk
+from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
 
 
 @dataclass(slots=True, frozen=True)
 class Checkpoint:
-    """Queue files to sync, and the snapshot to write when that is done."""
+    """What of the log is unsynced, queue files to sync, the snapshot, and keep files not needed then."""
 
+    log_sync: Sync | None
     queue_paths: list[str]
     snapshot: Snapshot
+    unneeded_paths: list[str]
 
     def write(self, disk: Disk) -> None:
         """Writes and syncs; the shell may do it in a worker thread. Raises OSError, which costs only time."""
+        if self.log_sync is not None:
+            self.log_sync.run(disk)
         for path in self.queue_paths:
             disk.sync(path)
         self.snapshot.write(disk)
+        for path in self.unneeded_paths:
+            disk.delete(path)

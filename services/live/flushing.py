@@ -6,6 +6,7 @@ Rules:
 - Everything appended in one turn shares one flush, however many callers there were.
 - Once a flush fails no new one begins; when the last one under way has ended, `rebuild` is called once, so
   that nothing is still being written while the log is cut.
+- With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
 - When the core wants a checkpoint, no new flush begins; when the last one has ended, what was appended
   meanwhile is written in the loop itself (one sync), the state is taken, and a worker writes it down.
 """
@@ -20,8 +21,11 @@ from typing import Protocol
 import structlog
 
 from commitlog.disk import Disk
-from commitlog.flush import Flush
+from commitlog.flush import Flush, Sync
 from services.broker.broker import Broker
+from services.broker.checkpoint import Checkpoint
+
+SYNC_SECONDS = 0.5
 
 log = structlog.get_logger()
 
@@ -33,13 +37,17 @@ class Owner(Protocol):
     def core(self) -> Broker:
         """The core of this moment."""
 
+    @property
+    def is_retiring(self) -> bool:
+        """Whether segments are being deleted: no time to rebuild."""
+
     def settle(self, flush: Flush) -> None:
         """A flush is on disk."""
 
     def rebuild(self, error: OSError) -> None:
         """A flush has failed, and none is under way any more."""
 
-    def break_down(self, bug: Exception) -> None:
+    def break_down(self, bug: BaseException) -> None:
         """The core has a bug: nothing more is to be written."""
 
 
@@ -52,6 +60,7 @@ class Flushing:
         self._is_stirred = False
         self._is_checkpointing = False
         self._is_stopped = False
+        self._is_sync_planned = False
         self._flying_count = 0
         self._failure: OSError | None = None
         self._idle = asyncio.Event()
@@ -67,6 +76,12 @@ class Flushing:
     async def idle(self) -> None:
         """Return when everything appended has been written, or cannot be."""
         await self._idle.wait()
+
+    def resume(self) -> None:
+        """What kept the core from being rebuilt is over."""
+        if self._flying_count == 0:
+            self._calm()
+        self.stir()
 
     def stop(self) -> None:
         """Write nothing more: the core cannot be trusted."""
@@ -84,9 +99,9 @@ class Flushing:
 
     def _is_held(self) -> bool:
         """Whether no flush may begin, or not before those under way have ended."""
-        return self._is_stopped or (
-            self._flying_count > 0 and (self._failure is not None or self._owner.core.is_checkpoint_due)
-        )
+        if self._is_stopped or self._failure is not None:
+            return True
+        return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
     def _written(self, flush: Flush, written: asyncio.Future[None]) -> None:
         self._flying_count -= 1
@@ -103,6 +118,8 @@ class Flushing:
             raise error
         elif self._failure is None:
             self._owner.settle(flush)
+            if not flush.sync:
+                self._plan_sync()
         if self._flying_count == 0:
             self._calm()
         self.stir()
@@ -110,8 +127,9 @@ class Flushing:
     def _calm(self) -> None:
         """Nothing is under way: the moment to rebuild, or to take a checkpoint."""
         if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self._owner.rebuild(failure)
+            if not self._owner.is_retiring:
+                failure, self._failure = self._failure, None
+                self._owner.rebuild(failure)
         elif self._owner.core.is_checkpoint_due and not self._is_checkpointing:
             self._checkpoint()
 
@@ -127,13 +145,41 @@ class Flushing:
         checkpoint = self._owner.core.checkpoint()
         self._is_checkpointing = True
         written = self._loop.run_in_executor(self._executor, checkpoint.write, self._disk)
-        written.add_done_callback(self._checkpointed)
+        written.add_done_callback(partial(self._checkpointed, checkpoint))
 
-    def _checkpointed(self, written: asyncio.Future[None]) -> None:
+    def _checkpointed(self, checkpoint: Checkpoint, written: asyncio.Future[None]) -> None:
         self._is_checkpointing = False
         error = written.exception()
-        if isinstance(error, OSError):
+        if error is None:
+            self._owner.core.checkpointed(checkpoint)
+        elif isinstance(error, OSError):
             log.warning("no snapshot was written", reason=str(error))
-        elif error is not None:
-            self._owner.break_down(error if isinstance(error, Exception) else RuntimeError(str(error)))
+        else:
+            self._owner.break_down(error)
         self.stir()
+
+    def _plan_sync(self) -> None:
+        if not self._is_sync_planned:
+            self._is_sync_planned = True
+            self._loop.call_later(SYNC_SECONDS, self._sync)
+
+    def _sync(self) -> None:
+        self._is_sync_planned = False
+        core = self._owner.core
+        sync = None if self._is_stopped else core.take_sync()
+        if sync is not None:
+            synced = self._loop.run_in_executor(self._executor, sync.run, self._disk)
+            synced.add_done_callback(partial(self._synced, core, sync))
+
+    def _synced(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
+        error = done.exception()
+        if core is not self._owner.core:
+            return
+        if error is None:
+            core.synced(sync)
+        elif isinstance(error, OSError):
+            self._failure = self._failure or error
+            if self._flying_count == 0:
+                self._calm()
+        else:
+            self._owner.break_down(error)

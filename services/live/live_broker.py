@@ -25,6 +25,7 @@ from commitlog.disk import Disk
 from commitlog.errors import RefusedByState, ResultUnknown, StoreError, TidewheelError
 from commitlog.flush import Flush
 from commitlog.message import Message, MessageType
+from commitlog.retention import Retirement
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
@@ -33,6 +34,7 @@ from services.broker.values import (
     Effect,
     EndReceipt,
     Resolution,
+    Retire,
     SendReceipt,
     TimerVerdict,
     Topic,
@@ -82,7 +84,7 @@ class LiveBroker:
         call_later: CallLater,
         executor: Executor,
     ) -> None:
-        self._disk, self.settings, self._clock = disk, settings, clock
+        self._disk, self.settings, self._clock, self._executor = disk, settings, clock, executor
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._broker = self._open()
         self._durable = DurableOffset(self._broker.durable_offset)
@@ -90,6 +92,7 @@ class LiveBroker:
         self._alarm = Alarm(self._tick, clock, call_later)
         self._flushing = Flushing(self, disk, executor)
         self._asker: Asker = nobody
+        self._retiring: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
         self._stir()
 
@@ -196,6 +199,8 @@ class LiveBroker:
         """
         self.release_receivers()
         self._stir()
+        if self._retiring is not None:
+            await self._retiring
         await self._flushing.idle()
         self._alarm.stop()
         if not self.broken.done() and self._broker.is_quiet:
@@ -239,7 +244,7 @@ class LiveBroker:
         refusal = ResultUnknown(
             f"Writing to the store failed ({error}). Send again with the same message id once the disk works."
         )
-        trusted = self._broker.durable_offset
+        trusted = self._broker.trusted_offset
         log.error("write failed", error=str(error), durable_offset=trusted)
         try:
             self._broker = self._open(trusted)
@@ -248,7 +253,25 @@ class LiveBroker:
         self._arrivals.wake_all()
         self._alarm.set(self._broker.next_due_ms())
 
-    def break_down(self, bug: Exception) -> None:
+    @property
+    def is_retiring(self) -> bool:
+        """Whether segments are being deleted: the core is not to be rebuilt meanwhile."""
+        return self._retiring is not None and not self._retiring.done()
+
+    async def _retire(self, retirement: Retirement) -> None:
+        """Let segments go, once it is sure what of them is still needed."""
+        core = self._broker
+        try:
+            await self._durable.reach(retirement.durable_at)
+            await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
+        except (OSError, ResultUnknown) as error:
+            log.warning("segments were not deleted", reason=str(error))
+            core.retirement_failed()
+        else:
+            core.retired(retirement, self._clock())
+        self._loop.call_soon(self._flushing.resume)
+
+    def break_down(self, bug: BaseException) -> None:
         """The core has a bug: write nothing more, and let the process end."""
         self._flushing.stop()
         if not self.broken.done():
@@ -273,6 +296,8 @@ class LiveBroker:
             match effect:
                 case Wake(topic):
                     self._arrivals.wake(topic)
+                case Retire(retirement):
+                    self._retiring = self._loop.create_task(self._retire(retirement))
                 case CheckBack(transaction_id):
                     asked = self._asker(effect)
                     self._broker.check_asked(transaction_id, asked, self._clock())
