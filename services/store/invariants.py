@@ -1,0 +1,132 @@
+"""What must hold between the records of any log, however its broker was treated; written once.
+
+    every half is ended at most once      every end names a half that is or was there
+    every timer ends at most once         every delivery or cancel names a timer that is or was there
+    no delivery before its due time       queue offsets go up by one; a gap only where damage took a record
+
+`verify` asks them of a store and the simulation of every log it made. What damage took, what retention
+deleted and what was copied from another broker cannot be held against a record that names it. Memory: a few
+integers per half, timer and queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from commitlog import properties
+from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
+from commitlog.recovery import Damage, Found
+from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from txn.half import HALF_TOPIC, OUTCOME_TOPIC
+
+
+class Breach(NamedTuple):
+    """A record that breaks a rule, and how."""
+
+    offset: int
+    what: str
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Records of one kind and the ends that name them: halves, or timers."""
+
+    name: str
+    stored: set[int] = field(default_factory=set)
+    ended: dict[int, int] = field(default_factory=dict)
+
+
+class Invariants:
+    """The rules over one log; show it every record in log order.
+
+    `damaged` may grow while the records are seen, as `LogScan.damaged` does. Below `own_from` the log was
+    copied from another broker. `kept` are the records that outlive their segments.
+    """
+
+    def __init__(
+        self, first_offset: int, damaged: Sequence[Damage], own_from: int = 0, kept: Container[int] = ()
+    ) -> None:
+        self.halves = Pairs("half")
+        self.timers = Pairs("timer")
+        self.next_offsets: dict[tuple[str, int], int] = {}
+        self._last_places: dict[tuple[str, int], int] = {}
+        self._known_from = max(first_offset, own_from)
+        self._own_from = own_from
+        self._damaged = damaged
+        self._kept = kept
+
+    def see(self, record: Record) -> Iterator[Breach]:
+        """The rules that this record breaks, given those before it."""
+        if record.type in (TYPE_NORMAL, TYPE_COMMIT):
+            yield from self._place(record)
+        if record.physical_offset < self._own_from:
+            return
+        if record.topic == HALF_TOPIC:
+            self.halves.stored.add(record.physical_offset)
+        elif record.topic == TIMER_TOPIC:
+            self.timers.stored.add(record.physical_offset)
+        if record.type == TYPE_COMMIT or record.topic == OUTCOME_TOPIC:
+            yield from self._end(self.halves, record.half_offset, record)
+        timer_offset = properties.value_of(record.properties, properties.TIMER_OFFSET)
+        if timer_offset:
+            yield from self._end(self.timers, int(timer_offset), record)
+            yield from _early(record)
+
+    def is_lost(self, offset: int) -> bool:
+        """Whether damage covers this place of the log."""
+        at = bisect_left(self._damaged, offset, key=lambda one: one.end_offset - 1)
+        return at < len(self._damaged) and self._damaged[at].first_offset <= offset
+
+    def is_copied(self, offset: int) -> bool:
+        """Whether another broker wrote this place of the log."""
+        return offset < self._own_from
+
+    def _end(self, pairs: Pairs, named: int, record: Record) -> Iterator[Breach]:
+        earlier = pairs.ended.setdefault(named, record.physical_offset)
+        if earlier != record.physical_offset:
+            yield Breach(
+                record.physical_offset, f"ends the {pairs.name} at {named} again; {earlier} ended it"
+            )
+        if not self._may_be(pairs, named):
+            yield Breach(record.physical_offset, f"ends a {pairs.name} at {named}, where there is none")
+
+    def _may_be(self, pairs: Pairs, named: int) -> bool:
+        return named in pairs.stored or named in self._kept or named < self._known_from or self.is_lost(named)
+
+    def _place(self, record: Record) -> Iterator[Breach]:
+        key = (record.topic, record.queue_id)
+        expected = self.next_offsets.get(key)
+        if expected is not None and record.queue_offset < expected:
+            yield Breach(record.physical_offset, f"has queue offset {record.queue_offset} {_of(key)} again")
+            return
+        if expected is not None and record.queue_offset > expected and not self._is_gap_due_to_damage(key):
+            yield Breach(
+                record.physical_offset,
+                f"has queue offset {record.queue_offset} {_of(key)}, where {expected} comes next",
+            )
+        self.next_offsets[key] = record.queue_offset + 1
+        self._last_places[key] = record.physical_offset
+
+    def _is_gap_due_to_damage(self, key: tuple[str, int]) -> bool:
+        return bool(self._damaged) and self._damaged[-1].end_offset > self._last_places[key]
+
+
+def breaches(
+    records: Iterable[Found], first_offset: int, damaged: Sequence[Damage], own_from: int = 0
+) -> list[Breach]:
+    """All breaches of a log, given by its records in order."""
+    rules = Invariants(first_offset, damaged, own_from)
+    return [breach for found in records for breach in rules.see(found.record)]
+
+
+def _early(record: Record) -> Iterator[Breach]:
+    due_ms = properties.value_of(record.properties, properties.DUE_MS)
+    if due_ms and record.topic != VERB_TOPIC and record.store_ms < int(due_ms):
+        yield Breach(record.physical_offset, f"was delivered {int(due_ms) - record.store_ms} ms early")
+
+
+def _of(key: tuple[str, int]) -> str:
+    return f"in {key[0]} queue {key[1]}"

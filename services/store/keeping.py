@@ -1,0 +1,60 @@
+"""Records that lie outside the log: those in keep files, and damaged bytes in quarantine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commitlog import layout, record
+from commitlog.recovery import Damage
+from services.store.findings import Finding
+from services.store.opening import OpenStore
+
+QUARANTINE: Final = "quarantine"
+
+
+class KeepFiles:
+    """The records that outlive their segments, as the keep files hold them (see `commitlog.keep`)."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self.offsets: set[int] = set()
+        self.findings: list[Finding] = []
+        for name in store.files.list(layout.KEEP):
+            path = f"{layout.KEEP}/{name}"
+            self._read(path, bytes(store.files.view(path)))
+
+    def _read(self, path: str, stored: bytes) -> None:
+        position = 0
+        while position < len(stored):
+            record_bytes = int.from_bytes(stored[position : position + 4], "big")
+            one = stored[position : position + record_bytes]
+            if not record.is_sound(one, may_lack_crc=True):
+                what = f"from byte {position} on is not what was written"
+                self.findings.append(Finding("keep", path, -1, -1, what))
+                return
+            self.offsets.add(record.decode(one).physical_offset)
+            position += record_bytes
+
+
+def quarantine_path(damage: Damage) -> str:
+    """Where a copy of damaged bytes of the log is kept."""
+    digits = layout.OFFSET_DIGITS
+    return f"{QUARANTINE}/{damage.first_offset:0{digits}d}-{damage.end_offset:0{digits}d}"
+
+
+def quarantined(store: OpenStore, damage: Damage) -> bool:
+    """Whether just these damaged bytes are in quarantine: the damage is known."""
+    path = quarantine_path(damage)
+    return store.files.size(path) >= 0 and bytes(store.files.view(path)) == damaged_bytes(store, damage)
+
+
+def damaged_bytes(store: OpenStore, damage: Damage) -> bytes:
+    """The bytes of a damaged region as they are; shorter where a segment file is."""
+    parts = []
+    at = damage.first_offset
+    while at < damage.end_offset:
+        position = at % store.segment_bytes
+        length = min(damage.end_offset - at, store.segment_bytes - position)
+        path = layout.segment_path(at - position)
+        parts.append(store.files.read(path, position, length) if store.files.size(path) >= 0 else b"")
+        at += length
+    return b"".join(parts)

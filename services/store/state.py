@@ -1,0 +1,141 @@
+"""What a store's log adds up to, found by the broker's own fold and told in plain values.
+
+The fold is a start of the broker over an overlay (`services.store.reading`): the newest snapshot, then the
+log behind it. Its result is what a snapshot at that offset would hold; this file gives those parts names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from commitlog import snapshot
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.store.opening import OpenStore
+from services.store.reading import Overlay
+
+_SETTINGS: Final = BrokerSettings(auto_create_topics=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic, what it takes, and how many queues it has."""
+
+    name: str
+    message_type: str
+    queue_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerState:
+    """A delayed message; while it is pending `end` is PENDING and `due_ms` counts, later the other two."""
+
+    timer_offset: int
+    topic: str
+    message_id: str
+    end: str
+    due_ms: int | None
+    ended_ms: int | None
+    ended_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HalfState:
+    """A half message; `state` is OPEN, COMMITTED, ROLLED_BACK or EXPIRED."""
+
+    half_offset: int
+    state: str
+    stored_ms: int | None
+    next_check_ms: int | None
+    check_count: int | None
+    ended_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """How far a group is on one queue: all below `low_offset` is done, and `done_above` of what follows."""
+
+    group: str
+    topic: str
+    queue_id: int
+    low_offset: int
+    done_above: tuple[int, ...]
+    next_offset: int
+
+    @property
+    def lag(self) -> int:
+        """How many messages wait or are in consumers' hands."""
+        return self.next_offset - self.low_offset - len(self.done_above)
+
+
+class State:
+    """The parts of one snapshot, by name."""
+
+    def __init__(self, offset: int, parts: Mapping[str, Any]) -> None:
+        self.offset = offset
+        self.next_offsets: dict[tuple[str, int], int] = {
+            (topic, queue_id): next_offset
+            for topic, queue_id, next_offset, *_ in parts["store"]["next_offsets"]
+        }
+        self.topics = sorted((TopicState(*one[:3]) for one in parts["topics"]), key=lambda one: one.name)
+        self.timers = [*map(_pending, parts["timers"]["pending"]), *map(_ended, parts["timers"]["ended"])]
+        self.halves = _halves(parts["transactions"])
+        self.groups = sorted(
+            (
+                GroupState(group, topic, queue_id, done[0], tuple(done[1:]), self._next(topic, queue_id))
+                for group, topic, queue_id, done, *_ in parts["groups"]
+            ),
+            key=lambda one: (one.group, one.topic, one.queue_id),
+        )
+
+    def pending_timers(self) -> list[TimerState]:
+        """The delayed messages that wait, by due time."""
+        return [one for one in self.timers if one.end == "PENDING"]
+
+    def halves_in(self, *states: str) -> list[HalfState]:
+        """The halves in some of the states."""
+        return [one for one in self.halves if one.state in states]
+
+    def _next(self, topic: str, queue_id: int) -> int:
+        return self.next_offsets.get((topic, queue_id), 0)
+
+
+def fold(store: OpenStore, now_ms: int, until: int | None = None, newest: int | None = None) -> State:
+    """The state at `until` (a record's start; None: the durable offset).
+
+    The fold begins at the newest snapshot, or at the newest one that is not behind `newest`.
+    """
+    end = store.durable_offset if until is None else until
+    disk = store.overlay(end)
+    for offset in store.snapshot_offsets:
+        if newest is not None and offset > newest:
+            _hide(disk, offset)
+    broker = Broker.open(disk, _SETTINGS, now_ms, end)
+    return State(end, broker.checkpoint().snapshot.parts)
+
+
+def _hide(disk: Overlay, snapshot_offset: int) -> None:
+    disk.delete(snapshot.path_of(snapshot_offset))
+
+
+def _pending(one: list[Any]) -> TimerState:
+    timer_offset, topic, message_id, due_ms, *_ = one
+    return TimerState(timer_offset, topic, message_id, "PENDING", due_ms, None, None)
+
+
+def _ended(one: list[Any]) -> TimerState:
+    timer_offset, topic, message_id, end, ended_ms, ended_offset, *_ = one
+    return TimerState(timer_offset, topic, message_id, end, None, ended_ms, ended_offset)
+
+
+def _halves(frozen: Any) -> list[HalfState]:
+    expired = [HalfState(one[0], "EXPIRED", None, None, None, one[1]) for one in frozen["expired"]]
+    ended = [HalfState(one[0], one[1], None, None, None, one[2]) for one in frozen["ended"]]
+    return [*map(_open, frozen["open"]), *expired, *ended]
+
+
+def _open(one: list[Any]) -> HalfState:
+    half_offset, stored_ms, next_check_ms, check_count, *_ = one
+    return HalfState(half_offset, "OPEN", stored_ms, next_check_ms, check_count, None)

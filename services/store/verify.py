@@ -1,0 +1,168 @@
+"""`store verify`: proves a store, part against part, and says what is damaged.
+
+    log         every record: its CRC, its own place; blanks; what lies behind the end
+    rules       `services.store.invariants`: halves, timers and their ends, queue offsets
+    queues      every entry against its record
+    snapshots   CRC, and the same state when the log is folded again
+    keep files  every kept record; nothing pending without its record
+
+Nothing is written. Damage is told from what is merely worth knowing. Cost: two passes over the log, the
+second only for snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from commitlog import foreign, layout, record, snapshot
+from commitlog.errors import StoreDamaged
+from commitlog.recovery import Damage, LogScan
+from services.store.findings import Finding
+from services.store.invariants import Invariants
+from services.store.keeping import KeepFiles, quarantined
+from services.store.opening import OpenStore
+from services.store.progress import Progress, unseen
+from services.store.state import State, fold
+from services.store.verify_queues import LostEntry, QueueCheck
+from services.store.verify_snapshots import check_snapshots
+
+_PROGRESS_RECORDS = 5_000
+_ZERO_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was looked at, and what came up."""
+
+    first_offset: int
+    durable_offset: int
+    record_count: int = 0
+    entry_count: int = 0
+    snapshot_count: int = 0
+    kept_count: int = 0
+    damaged: list[Damage] = field(default_factory=list)
+    lost: list[LostEntry] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not any(one.is_damage for one in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """The verdict as JSON can hold it."""
+        return {**asdict(self), "sound": self.is_sound}
+
+
+def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdict:
+    """Looks at everything in a store."""
+    verdict = Verdict(store.first_offset, store.durable_offset)
+    kept = KeepFiles(store)
+    scan = store.scan()
+    own_from = foreign.read_imported(store.overlay())
+    rules = Invariants(scan.first_offset, scan.damaged, own_from, kept.offsets)
+    queues = QueueCheck(store)
+    verdict.findings += _records(scan, rules, queues, verdict, progress)
+    verdict.damaged, verdict.lost = scan.damaged, queues.lost(scan.damaged)
+    verdict.entry_count, verdict.kept_count = queues.entry_count, len(kept.offsets)
+    verdict.snapshot_count = len(store.snapshot_offsets)
+    verdict.findings += _damage(store, scan.damaged, verdict.lost)
+    verdict.findings += kept.findings
+    verdict.findings += _tail(store)
+    verdict.findings += queues.findings(scan.damaged, _adopted(store))
+    progress("snapshots against the log", 0, 0)
+    verdict.findings += check_snapshots(store, scan.damaged, now_ms)
+    verdict.findings += _waiting(fold(store, now_ms), rules, kept)
+    return verdict
+
+
+def _records(
+    scan: LogScan, rules: Invariants, queues: QueueCheck, verdict: Verdict, progress: Progress
+) -> Iterator[Finding]:
+    total_bytes = scan.durable_offset - scan.first_offset
+    for found in scan:
+        offset = found.record.physical_offset
+        if verdict.record_count % _PROGRESS_RECORDS == 0:
+            progress("log and queues", offset - scan.first_offset, total_bytes)
+        verdict.record_count += 1
+        queues.see(found)
+        for breach in rules.see(found.record):
+            path = layout.segment_path(offset // scan.segment_bytes * scan.segment_bytes)
+            end_offset = offset + found.record_bytes
+            yield Finding("log", path, offset, end_offset, f"a record of {found.record.topic} {breach.what}")
+    progress("log and queues", total_bytes, total_bytes)
+
+
+def _damage(store: OpenStore, damaged: list[Damage], lost: list[LostEntry]) -> Iterator[Finding]:
+    for one in damaged:
+        path = layout.segment_path(one.first_offset // store.segment_bytes * store.segment_bytes)
+        is_known = quarantined(store, one)
+        what = "is damaged, as its copy in quarantine is" if is_known else "is not what was written"
+        was = was_there(store, one, lost)
+        sentence = f"{one.end_offset - one.first_offset} bytes: {what}; {was}"
+        yield Finding("log", path, one.first_offset, one.end_offset, sentence, not is_known)
+
+
+def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
+    """What a damaged region held, from the queues, or else from what can still be read of it."""
+    inside = [one for one in lost if damage.first_offset <= one.physical_offset < damage.end_offset]
+    if inside:
+        names = ", ".join(f"{one.topic} queue {one.queue_id} offset {one.queue_offset}" for one in inside[:3])
+        return f"it held {names}{' and more' if len(inside) > 3 else ''}"
+    position = damage.first_offset % store.segment_bytes
+    path = layout.segment_path(damage.first_offset - position)
+    stored = store.files.read(path, position, damage.end_offset - damage.first_offset)
+    if len(stored) == record.BLANK_BYTES or position + len(stored) == store.segment_bytes:
+        return "it may have been the filler at the end of a segment"
+    try:
+        found = record.decode(stored)
+    except StoreDamaged:
+        return "what it held is unknown"
+    return f"it looks like {found.topic} queue {found.queue_id} offset {found.queue_offset}"
+
+
+def _adopted(store: OpenStore) -> dict[tuple[str, int], int]:
+    """How many entries of each queue the next start takes over."""
+    newest = snapshot.newest(store.overlay())
+    frozen = newest.parts["queues"] if newest else []
+    return {(topic, queue_id): count for topic, queue_id, count, *_ in frozen}
+
+
+def _tail(store: OpenStore) -> Iterator[Finding]:
+    """What lies behind the published end: nothing, records that a start takes over, or a torn one."""
+    if not store.segment_offsets:
+        return
+    end, segment_bytes = store.durable_offset, store.segment_bytes
+    scan = LogScan(store.overlay(), segment_bytes, end)
+    count = sum(1 for _ in scan)
+    path = layout.segment_path(max(offset for offset in store.segment_offsets if offset <= scan.end_offset))
+    if count:
+        what = f"{count} records lie behind the published end; the next start takes them over"
+        yield Finding("log", path, end, scan.end_offset, what, False)
+    torn_at = next((at for at in store.segment_offsets if not _is_zero(store, at, scan.end_offset)), None)
+    if torn_at is not None:
+        what = "bytes behind the end are no record; the next start cuts them"
+        last = torn_at + segment_bytes
+        yield Finding("log", layout.segment_path(torn_at), scan.end_offset, last, what, False)
+
+
+def _is_zero(store: OpenStore, first_offset: int, end_offset: int) -> bool:
+    view = store.files.view(layout.segment_path(first_offset))
+    start = max(0, end_offset - first_offset)
+    chunks = range(start, len(view), _ZERO_CHUNK_BYTES)
+    return not any(bytes(view[at : at + _ZERO_CHUNK_BYTES]).strip(b"\0") for at in chunks)
+
+
+def _waiting(state: State, rules: Invariants, kept: KeepFiles) -> Iterator[Finding]:
+    """What waits without the record that it waits with, and groups that are ahead of their queues."""
+    timers = [(one.timer_offset, rules.timers.stored, "timer") for one in state.pending_timers()]
+    halves = [(one.half_offset, rules.halves.stored, "half") for one in state.halves_in("OPEN", "EXPIRED")]
+    for offset, stored, part in timers + halves:
+        if not (offset in stored or offset in kept.offsets or rules.is_copied(offset)):
+            yield Finding(part, "", offset, offset, f"a {part} waits, but its record cannot be read")
+    for one in state.groups:
+        if one.low_offset > one.next_offset:
+            what = f"group {one.group} is past the end of {one.topic} queue {one.queue_id}"
+            yield Finding("group", "", one.next_offset, one.low_offset, what)

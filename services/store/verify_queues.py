@@ -1,0 +1,188 @@
+"""Whether the queue files say what the log says: entry n of a queue is the record with queue offset n.
+
+Shown every record in log order, it compares each with its entry. What it was not shown a record for must
+be a gap, point below the log's start, into damage, or behind what is published (a live broker is ahead).
+A queue that ends too early is no damage as long as the next start would notice: it goes on from the newest
+snapshot, or makes all queues anew. Memory: the files are mapped, not read; two integers per queue and gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+from commitlog import layout, properties
+from commitlog.limits import QUEUE_FILE_ENTRIES
+from commitlog.record import TYPE_COMMIT, TYPE_NORMAL
+from commitlog.recovery import Damage, Found
+from consumequeue import entry
+from consumequeue.entry import ENTRY_BYTES, Entry, tags_code
+from services.store.findings import Finding
+from services.store.opening import OpenStore
+
+_FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
+
+
+class QueueFiles:
+    """The entries that the files of one queue hold."""
+
+    def __init__(self, store: OpenStore, topic: str, queue_id: int) -> None:
+        self.folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
+        names = [name for name in store.files.list(self.folder) if name.isdigit()]
+        self._views = {int(name): store.files.view(f"{self.folder}/{name}") for name in names}
+        self.first_offset = min(self._views, default=0) // ENTRY_BYTES
+        last = max(self._views, default=0)
+        self.next_offset = (last + len(self._views.get(last, b""))) // ENTRY_BYTES
+
+    def entry(self, queue_offset: int) -> Entry | None:
+        """One entry; None where there is no file so far."""
+        position = queue_offset * ENTRY_BYTES
+        inside = position % _FILE_BYTES
+        stored = bytes(self._views.get(position - inside, memoryview(b""))[inside : inside + ENTRY_BYTES])
+        return entry.decode_all(stored)[0] if len(stored) == ENTRY_BYTES else None
+
+    def path(self, queue_offset: int) -> str:
+        """The file in which an entry lies."""
+        first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        return f"{self.folder}/{first_byte:0{layout.OFFSET_DIGITS}d}"
+
+
+@dataclass(slots=True)
+class _Queue:
+    files: QueueFiles
+    seen_offset: int = -1
+    unseen: list[range] = field(default_factory=list)
+    wrong: list[int] = field(default_factory=list)
+    short_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostEntry:
+    """An entry that points into damage: which message was there."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+
+
+class QueueCheck:
+    """All queues of a store against its log."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._present = {(topic, int(queue_id)) for topic, queue_id in _folders(store) if queue_id.isdigit()}
+        self.entry_count = 0
+
+    def see(self, found: Found) -> None:
+        """Compares the next record of the log with its entry."""
+        record = found.record
+        if record.type not in (TYPE_NORMAL, TYPE_COMMIT) or not self._present:
+            return
+        queue = self._queue(record.topic, record.queue_id)
+        if record.queue_offset > queue.seen_offset + 1:
+            queue.unseen.append(range(queue.seen_offset + 1, record.queue_offset))
+        queue.seen_offset = max(queue.seen_offset, record.queue_offset)
+        stored = queue.files.entry(record.queue_offset)
+        tag = properties.value_of(record.properties, properties.TAG)
+        if stored is None:
+            queue.short_count += 1
+        elif stored != Entry(record.physical_offset, found.record_bytes, tags_code(tag)):
+            queue.wrong.append(record.queue_offset)
+        self.entry_count += 1
+
+    def lost(self, damaged: list[Damage]) -> list[LostEntry]:
+        """The entries that point into damage; ask when every record was seen."""
+        return [
+            LostEntry(topic, queue_id, queue_offset, stored.physical_offset)
+            for (topic, queue_id), queue in self._all()
+            for queue_offset, stored in _unseen(queue)
+            if _is_in(damaged, stored.physical_offset)
+        ]
+
+    def findings(self, damaged: list[Damage], adopted: dict[tuple[str, int], int]) -> Iterator[Finding]:
+        """What is wrong; `adopted` says how many entries the newest snapshot takes over from each queue."""
+        if not self._present and self._store.durable_offset > 0:
+            yield Finding(
+                "queue", layout.CONSUMEQUEUE, -1, -1, "is not there; the next start makes it", False
+            )
+            return
+        for key, queue in self._all():
+            yield from _wrong(queue)
+            yield from self._strays(queue, damaged)
+            yield from _short(queue, adopted.get(key, 0))
+
+    def _strays(self, queue: _Queue, damaged: list[Damage]) -> Iterator[Finding]:
+        first_offset, durable_offset = self._store.first_offset, self._store.durable_offset
+        strays = [
+            queue_offset
+            for queue_offset, stored in _unseen(queue)
+            if stored.record_bytes
+            and first_offset <= stored.physical_offset < durable_offset
+            and not _is_in(damaged, stored.physical_offset)
+        ]
+        for part in _runs(strays):
+            yield _finding(queue, part, "point where the log has no record of this queue")
+
+    def _all(self) -> Iterable[tuple[tuple[str, int], _Queue]]:
+        for key in self._present:
+            self._queue(*key)
+        return sorted(self._queues.items())
+
+    def _queue(self, topic: str, queue_id: int) -> _Queue:
+        key = (topic, queue_id)
+        if key not in self._queues:
+            files = QueueFiles(self._store, topic, queue_id)
+            self._queues[key] = _Queue(files, files.first_offset - 1)
+        return self._queues[key]
+
+
+def _folders(store: OpenStore) -> Iterator[tuple[str, str]]:
+    for topic in store.files.list(layout.CONSUMEQUEUE):
+        for queue_id in store.files.list(f"{layout.CONSUMEQUEUE}/{topic}"):
+            yield topic, queue_id
+
+
+def _unseen(queue: _Queue) -> Iterator[tuple[int, Entry]]:
+    tail = range(queue.seen_offset + 1, queue.files.next_offset)
+    for queue_offset in chain(*queue.unseen, tail):
+        stored = queue.files.entry(queue_offset)
+        if stored is not None:
+            yield queue_offset, stored
+
+
+def _wrong(queue: _Queue) -> Iterator[Finding]:
+    for part in _runs(queue.wrong):
+        yield _finding(queue, part, "do not say where their records lie")
+
+
+def _short(queue: _Queue, adopted_count: int) -> Iterator[Finding]:
+    files = queue.files
+    if files.next_offset < adopted_count:
+        what = f"ends at entry {files.next_offset}, the newest snapshot counts on {adopted_count}"
+        yield Finding("queue", files.folder, files.next_offset, adopted_count, what)
+    elif queue.short_count:
+        what = f"is {queue.short_count} entries behind the log; the next start catches up"
+        yield Finding(
+            "queue", files.folder, files.next_offset, files.next_offset + queue.short_count, what, False
+        )
+
+
+def _finding(queue: _Queue, part: range, what: str) -> Finding:
+    sentence = f"{len(part)} entries from {part.start} on {what}"
+    return Finding("queue", queue.files.path(part.start), part.start, part.stop, sentence)
+
+
+def _runs(queue_offsets: list[int]) -> Iterator[range]:
+    start = 0
+    for at in range(1, len(queue_offsets) + 1):
+        if at == len(queue_offsets) or queue_offsets[at] != queue_offsets[at - 1] + 1:
+            yield range(queue_offsets[start], queue_offsets[at - 1] + 1)
+            start = at
+
+
+def _is_in(damaged: list[Damage], offset: int) -> bool:
+    return any(one.first_offset <= offset < one.end_offset for one in damaged)

@@ -1,0 +1,83 @@
+"""Whether each snapshot says what the log says: folding the log up to it from an earlier one leads to it.
+
+What no record says may differ: ends that are forgotten with time, messages that a group's filter passed
+over, timers whose record was unreadable. Across damage, or where the log no longer reaches back, nothing
+can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from collections.abc import Set as AbstractSet
+
+from commitlog import snapshot
+from commitlog.recovery import Damage
+from services.store.findings import Finding
+from services.store.opening import OpenStore
+from services.store.state import GroupState, State, fold
+
+
+def check_snapshots(store: OpenStore, damaged: Collection[Damage], now_ms: int) -> Iterator[Finding]:
+    """What is wrong with the snapshots of a store."""
+    base = 0 if store.first_offset == 0 else None
+    for offset in store.snapshot_offsets:
+        path = snapshot.path_of(offset)
+        if store.files.size(path) < 0:
+            continue
+        stored = snapshot.read(store.overlay(offset), offset)
+        if stored is None:
+            yield Finding("snapshot", path, offset, offset, "does not match its CRC; the other one is used")
+            continue
+        if base is None or any(one.first_offset < offset and one.end_offset > base for one in damaged):
+            yield Finding("snapshot", path, offset, offset, "has no whole log to be compared with", False)
+        else:
+            folded = fold(store, now_ms, offset, newest=base)
+            for what in differences(folded, State(offset, stored.parts)):
+                yield Finding("snapshot", path, base, offset, what)
+        base = offset
+
+
+def differences(folded: State, stored: State) -> Iterator[str]:
+    """How a stored state contradicts the one that the log leads to."""
+    yield from _differing("topics", set(folded.topics), set(stored.topics))
+    yield from _differing("next offsets", set(folded.next_offsets.items()), set(stored.next_offsets.items()))
+    unreadable = {one.timer_offset for one in stored.timers if one.end == "UNREADABLE"}
+    pending = {one.timer_offset for one in folded.pending_timers()} - unreadable
+    yield from _differing("pending timers", pending, {one.timer_offset for one in stored.pending_timers()})
+    for state in ("OPEN", "EXPIRED"):
+        waiting = [{one.half_offset for one in of.halves_in(state)} for of in (folded, stored)]
+        yield from _differing(f"{state.lower()} halves", *waiting)
+    ends = {(one.timer_offset, one.end) for one in stored.timers if one.timer_offset not in unreadable}
+    yield from _beyond("timer ends", {(one.timer_offset, one.end) for one in folded.timers}, ends)
+    halves = [{(one.half_offset, one.state) for one in of.halves} for of in (folded, stored)]
+    yield from _beyond("half ends", *halves)
+    yield from _groups(folded.groups, stored.groups)
+
+
+def _groups(folded: Collection[GroupState], stored: Collection[GroupState]) -> Iterator[str]:
+    done = {(one.group, one.topic, one.queue_id): one for one in stored}
+    for one in folded:
+        there = done.get((one.group, one.topic, one.queue_id))
+        if there is None or not _covers(there, one):
+            yield f"group {one.group} has done less on {one.topic} queue {one.queue_id} than the log says"
+
+
+def _covers(more: GroupState, less: GroupState) -> bool:
+    return less.low_offset <= more.low_offset and all(
+        offset < more.low_offset or offset in more.done_above for offset in less.done_above
+    )
+
+
+def _differing(name: str, folded: AbstractSet[object], stored: AbstractSet[object]) -> Iterator[str]:
+    if folded != stored:
+        more, less = _some(stored - folded), _some(folded - stored)
+        yield f"its {name} are not those of the log: {more} more, {less} less"
+
+
+def _beyond(name: str, folded: set[tuple[int, str]], stored: set[tuple[int, str]]) -> Iterator[str]:
+    if not stored <= folded:
+        yield f"its {name} are not in the log: {_some(stored - folded)}"
+
+
+def _some(values: Collection[object]) -> str:
+    return ", ".join(str(value) for value in list(values)[:3]) or "none"
