@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from commitlog import layout, limits, properties, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import TopicNotFound
-from commitlog.flush import Flush
+from commitlog.flush import Flush, Sync
 from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.record import TYPE_COMMIT, Record
@@ -122,13 +122,15 @@ class Broker:
         layout.check_format(disk)
         start = snapshot.newest(disk)
         scan = LogScan(disk, settings.segment_bytes, start.offset if start else 0, trusted_offset)
-        log = CommitLog(disk, scan.segment_bytes, scan.first_offset, scan.end_offset)
+        log = CommitLog(
+            disk, scan.segment_bytes, scan.first_offset, scan.end_offset, sync=settings.sync_flush
+        )
         broker = cls(disk, log, settings, now_ms)
         broker._thaw(start, scan)
         for found in scan:
             broker._replay(found)
         scan.cut()
-        log.end_offset = log.durable_offset = scan.end_offset
+        log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
         broker._housekeeping.follow()
@@ -137,8 +139,13 @@ class Broker:
 
     @property
     def durable_offset(self) -> int:
-        """The log is on disk up to here."""
+        """Up to here the log may be shown: it is on disk or, with asynchronous flushes, on its way there."""
         return self._log.durable_offset
+
+    @property
+    def trusted_offset(self) -> int:
+        """Up to here the log is surely on disk."""
+        return self._log.synced_offset
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
@@ -277,10 +284,27 @@ class Broker:
         assert self._log.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
         self._housekeeping.wants_checkpoint = False
-        self._log.keep.forget_all_but(self._housekeeping.needed_offsets())
         parts = {name: part.freeze() for name, part in self._parts.items()}
         parts[_QUEUES] = self._store.dispatch.freeze()
-        return Checkpoint(self._store.dispatch.unsynced_paths(), Snapshot(self._log.durable_offset, parts))
+        return Checkpoint(
+            log_sync=self._log.take_sync(),
+            queue_paths=self._store.dispatch.unsynced_paths(),
+            snapshot=Snapshot(self._log.durable_offset, parts),
+            unneeded_paths=self._log.keep.forget_all_but(self._housekeeping.needed_offsets()),
+        )
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint is on disk."""
+        if checkpoint.log_sync is not None:
+            self._log.synced(checkpoint.log_sync)
+
+    def take_sync(self) -> Sync | None:
+        """With asynchronous flushes: what to sync in a worker now and then, before `synced`."""
+        return self._log.take_sync()
+
+    def synced(self, sync: Sync) -> None:
+        """A sync has succeeded."""
+        self._log.synced(sync)
 
     def retired(self, retirement: Retirement, now_ms: int) -> None:
         """A retirement has run: what it deleted is gone for everybody."""
