@@ -17,6 +17,7 @@
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
+        |-- LibraryMissing
 
 A class carries a stable `code` for people, the name of the protocol's status for
 client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands.
@@ -283,3 +284,9 @@ class JavaMissing(ConfigurationError):
     """Spark needs Java 17 or newer."""
 
     code, exit_code = "TW-200", 3
+
+
+class LibraryMissing(ConfigurationError):
+    """An optional library is not installed."""
+
+    code, exit_code = "TW-125", 3

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from commitlog.compression import for_client
 from commitlog.message import Message
-from commitlog.record import COMPRESSED, Record
+from commitlog.record import Record
 
 MESSAGE_ID: Final = "UNIQ_KEY"
 TAG: Final = "TAGS"
@@ -70,14 +71,16 @@ def of_message(message: Message) -> dict[str, str]:
 def to_message(record: Record) -> Message:
     """The message that a record carries, under its real topic; undoes `of_message`.
 
-    Of the broker's own properties none is shown, except that `delivery_ms` is the time it was due.
+    Of the broker's own properties none is shown, except that `delivery_ms` is the time it was due. The body
+    is plain or gzip; raises `LibraryMissing` for one from an imported log that cannot be unpacked here.
     """
     stored = decode(record.properties)
     due_ms = stored.get(DUE_MS, "")
     immunity = stored.get(CHECK_IMMUNITY_SECONDS, "")
+    body, gzip = for_client(record.body, record.sys_flag)
     return Message(
         topic=stored.get(REAL_TOPIC) or record.topic,
-        body=record.body,
+        body=body,
         message_id=stored.get(MESSAGE_ID, ""),
         tag=stored.get(TAG, ""),
         keys=tuple(stored.get(KEYS, "").split()),
@@ -87,7 +90,7 @@ def to_message(record: Record) -> Message:
         properties={name: value for name, value in stored.items() if name not in RESERVED},
         born_ms=record.born_ms,
         born_host=record.born_host,
-        gzip=bool(record.sys_flag & COMPRESSED),
+        gzip=gzip,
         trace_context=stored.get(TRACE_CONTEXT, ""),
         check_immunity_ms=int(immunity) * 1000 if immunity.isdigit() else None,
     )

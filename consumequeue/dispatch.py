@@ -1,7 +1,8 @@
 """Every record of the log to its queue: the one rule by which the queues are made and made again.
 
 Records of transaction type none or commit get an entry (RocketMQ `DefaultMessageStore`); our own system
-records (type 12) get none.
+records (type 12) get none. What only an imported log holds: an inner batch gets an entry for each of its
+messages, and queue offsets that begin anew (the topic was deleted and made again) replace the earlier ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 from commitlog import properties
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE
 from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
 from consumequeue.entry import Entry, tags_code
@@ -20,8 +23,10 @@ from consumequeue.queue import ConsumeQueue
 class Dispatch:
     """All queues of a store; empty until a snapshot's are adopted or records are dispatched."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, own_from: int = 0) -> None:
+        """`own_from`: the log below this offset was imported (see `commitlog.foreign`)."""
         self._disk = disk
+        self._own_from = own_from
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: set[ConsumeQueue] = set()
         self._unsynced: set[ConsumeQueue] = set()
@@ -38,8 +43,10 @@ class Dispatch:
         if record.type not in (TYPE_NORMAL, TYPE_COMMIT):
             return False
         queue = self.queue(record.topic, record.queue_id)
-        tag = properties.value_of(record.properties, properties.TAG)
-        queue.put(record.queue_offset, Entry(record.physical_offset, record_bytes, tags_code(tag)))
+        if record.queue_offset < queue.next_offset and record.physical_offset < self._own_from:
+            queue.cut(record.queue_offset)
+        for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
+            queue.put(queue_offset, _entry(record, record_bytes, queue_offset))
         self._changed.add(queue)
         return True
 
@@ -86,3 +93,11 @@ class Dispatch:
         self._changed.clear()
         self._unsynced.clear()
         self._disk.delete(CONSUMEQUEUE)
+
+
+def _entry(record: Record, record_bytes: int, queue_offset: int) -> Entry:
+    try:
+        tag = properties.value_of(pick(record, queue_offset).properties, properties.TAG)
+    except StoreDamaged:
+        return Entry(record.physical_offset, 0, 0)
+    return Entry(record.physical_offset, record_bytes, tags_code(tag))

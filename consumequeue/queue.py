@@ -79,6 +79,21 @@ class ConsumeQueue:
             self._disk.write(self._path(position - inside), inside, part)
             position += len(part)
 
+    def cut(self, queue_offset: int) -> None:
+        """Takes back the entries from `queue_offset` on; the next one comes there."""
+        self.write()
+        self._written_count = queue_offset
+        self._unsynced_from = min(self._unsynced_from, queue_offset)
+        self.min_offset = min(self.min_offset, queue_offset)
+        self._read_ahead = []
+        end = queue_offset * ENTRY_BYTES
+        last = end // _FILE_BYTES * _FILE_BYTES
+        for name in self._disk.list(self._folder):
+            if int(name) > last:
+                self._disk.delete(f"{self._folder}/{name}")
+        if self._disk.size(self._path(last)) > end - last:
+            self._disk.truncate(self._path(last), end - last)
+
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below `log_first_offset`: so are the entries that point there."""
         self.write()

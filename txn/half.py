@@ -23,7 +23,7 @@ from typing import Final
 from commitlog import properties
 from commitlog.errors import InvalidTransactionId
 from commitlog.message import Message
-from commitlog.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record
+from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
 from txn.states import State
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -123,7 +123,7 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
         topic=topic,
         queue_id=queue_id,
         properties=properties.encode(stored),
-        sys_flag=(half.sys_flag & COMPRESSED) | TYPE_COMMIT,
+        sys_flag=(half.sys_flag & COMPRESSION) | TYPE_COMMIT,
         half_offset=half.physical_offset,
     )
 

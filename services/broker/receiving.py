@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from commitlog import limits, properties
+from commitlog import inner_batch, limits, properties
 from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, StoreDamaged
-from commitlog.record import COMPRESSED, Record
+from commitlog.record import COMPRESSION, Record
 from consumequeue import filter as filters
 from consumequeue import receipts
 from consumequeue.entry import Entry
@@ -106,7 +106,8 @@ class Receiving:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
         receipt, key, _ = self._held(group, topic, handle)
         self._leases.end(receipt.generation)
-        return self._bury(key, self._store.log.read(receipt.physical_offset), now_ms)
+        record = inner_batch.pick(self._store.log.read(receipt.physical_offset), receipt.queue_offset)
+        return self._bury(key, record, now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Renews the leases that the broker keeps for this client."""
@@ -125,7 +126,7 @@ class Receiving:
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
         """Up to `count` messages from `queue_offset` on, without leasing them; damaged ones are left out."""
         entries = self._store.dispatch.queue(topic, queue_id).get(queue_offset, count)
-        records = (self._read(entry) for entry in entries)
+        records = (self._read(entry, queue_offset + at) for at, entry in enumerate(entries))
         return [delivery(record, 0, "", 0) for record in records if record is not None]
 
     def _take(self, wanted: Wanted, queue_count: int, batch_size: int, now_ms: int) -> list[Delivery]:
@@ -150,7 +151,7 @@ class Receiving:
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         progress = self._groups.progress(key)
         while (offset := progress.candidate(queue.next_offset)) is not None:
-            record = self._read_wanted(queue.entry(offset), wanted.filter)
+            record = self._read_wanted(queue.entry(offset), offset, wanted.filter)
             if record is None:
                 progress.finish(offset)
             elif progress.attempts(offset) >= self._settings.attempts_max:
@@ -159,18 +160,20 @@ class Receiving:
                 return self._lease(key, progress, record, wanted, now_ms)
         return None
 
-    def _read_wanted(self, entry: Entry, wanted: TagFilter) -> Record | None:
-        record = self._read(entry) if wanted.may_match(entry.tags_code) else None
+    def _read_wanted(self, entry: Entry, queue_offset: int, wanted: TagFilter) -> Record | None:
+        record = self._read(entry, queue_offset) if wanted.may_match(entry.tags_code) else None
         if record is None or not wanted.matches(properties.value_of(record.properties, properties.TAG)):
             return None
         return record
 
-    def _read(self, entry: Entry) -> Record | None:
+    def _read(self, entry: Entry, queue_offset: int) -> Record | None:
         """The record of an entry; None for a gap left by damage, and for one deleted or damaged since."""
         if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
             return None
         try:
-            return self._store.log.read(entry.physical_offset, entry.record_bytes)
+            return inner_batch.pick(
+                self._store.log.read(entry.physical_offset, entry.record_bytes), queue_offset
+            )
         except StoreDamaged:
             self._statistics.unreadable_records += 1
             return None
@@ -242,7 +245,7 @@ def dead_letter_record(record: Record, dead_letter_topic: str) -> Record:
         topic=dead_letter_topic,
         body=record.body,
         properties=properties.encode(stored | marks),
-        sys_flag=record.sys_flag & COMPRESSED,
+        sys_flag=record.sys_flag & COMPRESSION,
         born_ms=record.born_ms,
         born_host=record.born_host,
     )

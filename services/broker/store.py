@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from commitlog import foreign
 from commitlog.disk import Disk
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
@@ -25,7 +26,7 @@ class Store:
 
     def __init__(self, disk: Disk, log: CommitLog, host: Host) -> None:
         self.log = log
-        self.dispatch = Dispatch(disk)
+        self.dispatch = Dispatch(disk, foreign.read_imported(disk))
         self.last_store_ms = 0
         self._host = host
         self._next_offsets: dict[tuple[str, int], int] = {}

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from commitlog import properties
 from commitlog.errors import InvalidRecallHandle, StoreDamaged
 from commitlog.message import Message
-from commitlog.record import COMPRESSED, TYPE_SYSTEM, Record
+from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
 from services.broker import recall
 from services.broker.agenda import Agenda, Purpose
 from services.broker.recall import Recall
@@ -213,7 +213,7 @@ def delivered_record(timer: Record) -> Record:
         queue_id=int(stored[properties.REAL_QUEUE_ID]),
         body=timer.body,
         properties=properties.encode(kept | {properties.TIMER_OFFSET: str(timer.physical_offset)}),
-        sys_flag=timer.sys_flag & COMPRESSED,
+        sys_flag=timer.sys_flag & COMPRESSION,
         born_ms=timer.born_ms,
         born_host=timer.born_host,
     )

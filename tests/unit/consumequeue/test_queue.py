@@ -66,3 +66,17 @@ def test_entries_go_on_in_the_next_file(monkeypatch: pytest.MonkeyPatch) -> None
     assert disk.list("consumequeue/t/0") == [f"{first:020d}" for first in (0, 60, 120)]
     assert [one.physical_offset for one in index.get(4, 10)] == [400, 500]
     assert index.get(8, 1) == []
+
+
+def test_offsets_that_begin_anew_replace_the_old_ones_in_an_imported_log_only() -> None:
+    disk = MemoryDisk()
+    dispatch = Dispatch(disk, own_from=1000)
+    for number in range(10):
+        dispatch.dispatch(Record(topic="t", body=b"", queue_offset=number, physical_offset=number * 91), 91)
+    dispatch.write()
+    dispatch.dispatch(Record(topic="t", body=b"", queue_offset=0, physical_offset=950), 50)
+    queue = dispatch.queue("t", 0)
+    assert [one.physical_offset for one in queue.get(0, 10)] == [950]
+    assert queue.next_offset == 1
+    with pytest.raises(AssertionError, match="already given"):
+        dispatch.dispatch(Record(topic="t", body=b"", queue_offset=0, physical_offset=1000), 50)

@@ -1,0 +1,94 @@
+"""Compressed bodies, as clients can read them.
+
+RocketMQ 5's protocol knows plain and gzip; its stores hold more. Bit 0x1 of sys_flag says that a body is
+compressed, and 0x700 how:
+
+    0x000, 0x300   zlib, from clients of RocketMQ 4; or gzip, from clients of RocketMQ 5: the bytes tell
+    0x100          LZ4 frame
+    0x200          Zstandard
+
+Gzip goes to clients as it is. The others are unpacked when a message is given out, never on disk. Our own
+log holds only gzip; the libraries for the other two come with `tidewheel[import]`. A body that does not
+unpack to at most `limits.BODY_UNPACKED_BYTES_MAX` is given out as stored: its CRC holds, so that is what was
+sent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import zlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Final
+
+from commitlog.errors import LibraryMissing
+from commitlog.limits import BODY_UNPACKED_BYTES_MAX
+from commitlog.record import COMPRESSED, COMPRESSION_TYPE
+
+_GZIP_START: Final = b"\x1f\x8b"
+_LZ4: Final = 0x100
+_ZSTD: Final = 0x200
+_LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
+
+
+def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
+    """The body as a client can read it, and whether it is gzip; raises `LibraryMissing`."""
+    if not sys_flag & COMPRESSED:
+        return body, False
+    if body.startswith(_GZIP_START):
+        return body, True
+    unpacked = plain(body, sys_flag)
+    said_gzip = not sys_flag & COMPRESSION_TYPE and unpacked is body
+    return unpacked, said_gzip
+
+
+def plain(body: bytes, sys_flag: int) -> bytes:
+    """The body without its compression; as stored if it cannot be unpacked. Raises `LibraryMissing`."""
+    if not sys_flag & COMPRESSED:
+        return body
+    check_library(sys_flag)
+    try:
+        unpacked = _UNPACK.get(sys_flag & COMPRESSION_TYPE, _unpack_zlib)(body)
+    except MemoryError:
+        raise
+    except Exception:  # each library has errors of its own
+        return body
+    return body if len(unpacked) > BODY_UNPACKED_BYTES_MAX else unpacked
+
+
+def check_library(sys_flag: int) -> None:
+    """Raises `LibraryMissing` if bodies compressed in this way cannot be unpacked here."""
+    library = _LIBRARIES.get(sys_flag & COMPRESSION_TYPE) if sys_flag & COMPRESSED else None
+    if library is not None:
+        _load(library)
+
+
+def _load(library: str) -> ModuleType:
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise LibraryMissing(
+            f"A body is compressed in a way that needs the library {library.split('.')[0]}. "
+            "Install it with: pip install 'tidewheel[import]'"
+        ) from error
+
+
+def _unpack_zlib(body: bytes) -> bytes:
+    """Zlib or gzip."""
+    return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, BODY_UNPACKED_BYTES_MAX + 1)
+
+
+def _unpack_lz4(body: bytes) -> bytes:
+    unpacker = _load("lz4.frame").LZ4FrameDecompressor()
+    unpacked: bytes = unpacker.decompress(body, max_length=BODY_UNPACKED_BYTES_MAX + 1)
+    return unpacked
+
+
+def _unpack_zstd(body: bytes) -> bytes:
+    reader = _load("zstandard").ZstdDecompressor().stream_reader(io.BytesIO(body))
+    unpacked: bytes = reader.read(BODY_UNPACKED_BYTES_MAX + 1)
+    return unpacked
+
+
+_UNPACK: Final[dict[int, Callable[[bytes], bytes]]] = {_LZ4: _unpack_lz4, _ZSTD: _unpack_zstd}

@@ -1,0 +1,84 @@
+"""Several messages in one record: RocketMQ's inner batch (sys_flag 0x80), as topics of type BatchCQ hold it.
+
+Such a record takes as many queue offsets as its property INNER_NUM says, from its own on; each of them leads
+to the record, and `pick` takes out the message that a queue offset means. Its body, unpacked, holds for each
+message, back to back:
+
+    offset width  field
+    0      4      length, these 4 included
+    4      4      magic, not used
+    8      4      body CRC, not used
+    12     4      flag
+    16     4 + b  body length, body
+           2 + p  properties length, properties
+
+Tidewheel writes none; they come with an import.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Final
+
+from commitlog import properties
+from commitlog.compression import plain
+from commitlog.errors import StoreDamaged
+from commitlog.record import COMPRESSION, INNER_BATCH, Record
+
+_NEED_UNWRAP: Final = 0x40
+_HEAD: Final = struct.Struct(">iIIii")
+_COUNT: Final = "INNER_NUM"
+
+
+def message_count(record: Record) -> int:
+    """How many queue offsets a record takes."""
+    if not record.sys_flag & INNER_BATCH:
+        return 1
+    count = properties.value_of(record.properties, _COUNT)
+    return max(1, int(count)) if count.isdigit() else 1
+
+
+def pick(record: Record, queue_offset: int) -> Record:
+    """The message at `queue_offset`; the record itself if it is no batch.
+
+    Raises `StoreDamaged` for a batch that does not hold that message.
+    """
+    if not record.sys_flag & INNER_BATCH:
+        return record
+    try:
+        flag, body, stored = _message(plain(record.body, record.sys_flag), queue_offset - record.queue_offset)
+    except (struct.error, IndexError) as error:
+        raise StoreDamaged(
+            f"The batch at log offset {record.physical_offset} holds no message for queue offset "
+            f"{queue_offset}. It is skipped."
+        ) from error
+    return replace(
+        record,
+        body=body,
+        flag=flag,
+        properties=stored,
+        queue_offset=queue_offset,
+        sys_flag=record.sys_flag & ~(INNER_BATCH | _NEED_UNWRAP | COMPRESSION),
+    )
+
+
+def _message(batch: bytes, index: int) -> tuple[int, bytes, bytes]:
+    """(flag, body, properties) of one message of an unpacked batch."""
+    position = 0
+    for _ in range(index):
+        position += _length(batch, position)
+    length, _, _, flag, body_bytes = _HEAD.unpack_from(batch, position)
+    body_at = position + _HEAD.size
+    properties_at = body_at + body_bytes + 2
+    end = position + length
+    if not body_at <= properties_at <= end <= len(batch):
+        raise IndexError(position)
+    return flag, batch[body_at : properties_at - 2], batch[properties_at:end]
+
+
+def _length(batch: bytes, position: int) -> int:
+    (length,) = struct.unpack_from(">i", batch, position)
+    if length < _HEAD.size:
+        raise IndexError(position)
+    return int(length)
