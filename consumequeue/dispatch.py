@@ -20,6 +20,11 @@ from consumequeue.entry import Entry, tags_code
 from consumequeue.queue import ConsumeQueue
 
 
+def is_indexed(record: Record) -> bool:
+    """Whether a record's kind has a place in a queue."""
+    return record.type in (TYPE_NORMAL, TYPE_COMMIT)
+
+
 class Dispatch:
     """All queues of a store; empty until a snapshot's are adopted or records are dispatched."""
 
@@ -40,7 +45,7 @@ class Dispatch:
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
         """Indexes one durable record; False if its kind is not indexed."""
-        if record.type not in (TYPE_NORMAL, TYPE_COMMIT):
+        if not is_indexed(record):
             return False
         queue = self.queue(record.topic, record.queue_id)
         if record.queue_offset < queue.next_offset and record.physical_offset < self._own_from:

@@ -64,13 +64,13 @@ class KeysWritten:
     damage: str
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: the names of the runs; nothing if one is damaged, so that a start remakes them."""
+        """What a snapshot keeps: the runs; None if one is damaged, so that a start makes them anew."""
         if self.damage:
             return None
         return [[run.first_offset, run.end_offset, run.entry_count] for run in self.runs]
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, eq=False)
 class KeysToWrite:
     """The index at one moment, for a checkpoint: batches that never change, and the runs before them."""
 
@@ -78,6 +78,7 @@ class KeysToWrite:
     batches: tuple[Entries, ...]
     first_offset: int
     damage: str
+    written: KeysWritten | None = None
 
     def write(self, disk: Disk) -> KeysWritten:
         """Makes one durable run of the batches and of older runs that it is time to merge.
@@ -92,11 +93,13 @@ class KeysToWrite:
         except StoreDamaged as error:
             kept, damage = len(runs), str(error)
             new = self._merge(disk, [])
-        return KeysWritten((*runs[:kept], *new), len(self.batches), damage)
+        self.written = KeysWritten((*runs[:kept], *new), len(self.batches), damage)
+        return self.written
 
-    def tidy(self, disk: Disk, written: KeysWritten) -> None:
+    def tidy(self, disk: Disk) -> None:
         """Deletes the files that neither the new snapshot nor the one before it names."""
-        _delete_all_but(disk, {*self.runs, *written.runs})
+        assert self.written is not None
+        _delete_all_but(disk, {*self.runs, *self.written.runs})
 
     def _merge(self, disk: Disk, runs: list[Run]) -> list[Run]:
         sources = [run.chunks(disk) for run in runs] + [iter((batch,)) for batch in self.batches]
@@ -161,9 +164,10 @@ class KeyIndex:
         self._close_batch()
         return KeysToWrite(self._runs, tuple(self._batches), first_offset, self._damage)
 
-    def written(self, done: KeysWritten) -> None:
+    def written(self, done: KeysToWrite) -> None:
         """A checkpoint is durable: its runs take the place of what it was made from."""
-        self._take_over(done)
+        assert done.written is not None
+        self._take_over(done.written)
         self._unnamed_count = 0
 
     def adopt(self, frozen: Any) -> str:

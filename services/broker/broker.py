@@ -21,8 +21,10 @@ from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
+from services.broker import derived
 from services.broker.agenda import Agenda, Purpose
 from services.broker.checkpoint import Checkpoint
+from services.broker.finding import Finding
 from services.broker.groups import ACK_TOPIC, Groups
 from services.broker.housekeeping import Housekeeping
 from services.broker.leases import Leases
@@ -58,15 +60,13 @@ class Part(Protocol):
         """Takes a frozen state over."""
 
 
-_QUEUES = "queues"
-
-
 class Broker:
     """A broker over an open store; make it with `Broker.open`."""
 
     def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
         self.statistics = Statistics()
         self.damaged: list[Damage] = []
+        self.made_anew: list[str] = []
         self._disk = disk
         self._log = log
         self._checkpoint_offset = log.first_offset
@@ -91,6 +91,7 @@ class Broker:
         self._receiving = Receiving(
             self._store, self._topics, self._groups, leases, settings, self.statistics
         )
+        self._finding = Finding(self._store, self.statistics)
         self._parts: dict[str, Part] = {
             "store": self._store,
             "topics": self._topics,
@@ -129,6 +130,7 @@ class Broker:
         broker._thaw(start, scan)
         for found in scan:
             broker._replay(found)
+            broker._store.keys.spill(log.first_offset)
         scan.cut()
         log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()
@@ -226,6 +228,10 @@ class Broker:
         self._check_queue(topic, queue_id)
         return self._receiving.read(topic, queue_id, queue_offset, count)
 
+    def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
+        """Looks up to `count_max` messages up by key or message id, newest first, without leasing them."""
+        return self._finding.find(topic, key, count_max)
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(first, next) queue offset of a queue."""
         self._check_queue(topic, queue_id)
@@ -275,9 +281,10 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether much log lies behind the last snapshot, or retention waits for a new one."""
+        """Whether much lies behind the last snapshot, or retention waits for a new one."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
-        return self._housekeeping.wants_checkpoint or behind_bytes >= limits.SNAPSHOT_LOG_BYTES
+        is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES or self._store.keys.is_full
+        return is_much or self._housekeeping.wants_checkpoint
 
     def checkpoint(self) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
@@ -285,11 +292,11 @@ class Broker:
         self._checkpoint_offset = self._log.durable_offset
         self._housekeeping.wants_checkpoint = False
         parts = {name: part.freeze() for name, part in self._parts.items()}
-        parts[_QUEUES] = self._store.dispatch.freeze()
         return Checkpoint(
             log_sync=self._log.take_sync(),
             queue_paths=self._store.dispatch.unsynced_paths(),
-            snapshot=Snapshot(self._log.durable_offset, parts),
+            keys=self._store.keys.to_write(self._log.first_offset),
+            snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self._store)),
             unneeded_paths=self._log.keep.forget_all_but(self._housekeeping.needed_offsets()),
         )
 
@@ -297,6 +304,7 @@ class Broker:
         """A checkpoint is on disk."""
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
+        self._store.keys.written(checkpoint.keys)
 
     def take_sync(self) -> Sync | None:
         """With asynchronous flushes: what to sync in a worker now and then, before `synced`."""
@@ -332,17 +340,15 @@ class Broker:
         )
 
     def _thaw(self, start: Snapshot | None, scan: LogScan) -> None:
-        """Takes over a snapshot, and the queues up to it: from their files, or else from the log."""
+        """Takes over a snapshot, and what is derived from the log up to it."""
         self._checkpoint_offset = scan.first_offset
         if start is None:
-            self._store.dispatch.drop()
+            derived.drop(self._store)
             return
         self._checkpoint_offset = start.offset
         for name, part in self._parts.items():
             part.thaw(start.parts[name])
-        if not self._store.dispatch.adopt(start.parts[_QUEUES]):
-            for found in LogScan(self._disk, scan.segment_bytes, stop_at=start.offset):
-                self._store.dispatch.dispatch(found.record, found.record_bytes)
+        self.made_anew = derived.adopt(self._store, self._disk, start)
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         retirement = self._housekeeping.look(now_ms)
@@ -352,7 +358,7 @@ class Broker:
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
         record = found.record
-        if not self._store.dispatch.dispatch(record, found.record_bytes):
+        if not self._store.index(found):
             return ""
         publish = self._publishers.get(record.topic)
         if publish is not None:

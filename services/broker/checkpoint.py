@@ -5,11 +5,13 @@ Order of durability: the log first, then the derived files, then the snapshot th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commitlog.disk import Disk
 from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
+from consumequeue.keyindex import KeysToWrite
+from services.broker import derived
 
 
 @dataclass(slots=True, frozen=True)
@@ -18,6 +20,7 @@ class Checkpoint:
 
     log_sync: Sync | None
     queue_paths: list[str]
+    keys: KeysToWrite
     snapshot: Snapshot
     unneeded_paths: list[str]
 
@@ -27,6 +30,8 @@ class Checkpoint:
             self.log_sync.run(disk)
         for path in self.queue_paths:
             disk.sync(path)
-        self.snapshot.write(disk)
+        keys = self.keys.write(disk)
+        replace(self.snapshot, parts=self.snapshot.parts | {derived.KEYS: keys.freeze()}).write(disk)
+        self.keys.tidy(disk)
         for path in self.unneeded_paths:
             disk.delete(path)

@@ -18,7 +18,8 @@ from commitlog.message import Host
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
-from consumequeue.dispatch import Dispatch
+from consumequeue.dispatch import Dispatch, is_indexed
+from consumequeue.keyindex import KeyIndex
 
 
 class Store:
@@ -27,6 +28,7 @@ class Store:
     def __init__(self, disk: Disk, log: CommitLog, host: Host) -> None:
         self.log = log
         self.dispatch = Dispatch(disk, foreign.read_imported(disk))
+        self.keys = KeyIndex(disk)
         self.last_store_ms = 0
         self._host = host
         self._next_offsets: dict[tuple[str, int], int] = {}
@@ -88,6 +90,19 @@ class Store:
         self.log.flushed(flush)
         while self._appended and self._appended[0].record.physical_offset < self.log.durable_offset:
             yield self._appended.popleft()
+
+    def index(self, found: Found) -> bool:
+        """Indexes one durable record by queue and by key; False if its kind is not indexed."""
+        if not self.dispatch.dispatch(found.record, found.record_bytes):
+            return False
+        self.keys.put(found.record)
+        return True
+
+    def index_keys(self, found: Found) -> None:
+        """Indexes one record by key alone, at a start, where memory must not grow."""
+        if is_indexed(found.record):
+            self.keys.put(found.record)
+            self.keys.spill(self.log.first_offset)
 
     def _note_age(self, record: Record) -> None:
         first_offset = record.physical_offset // self.log.segment_bytes * self.log.segment_bytes

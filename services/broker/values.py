@@ -85,6 +85,8 @@ class Delivery:
     attempt: int
     receipt_handle: str
     visible_ms: int
+    stored_topic: str = ""
+    """Where it was found when looked up by key: timers and halves wait in the broker's own topics."""
 
 
 @dataclass(slots=True, frozen=True)

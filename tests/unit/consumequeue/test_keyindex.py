@@ -33,10 +33,10 @@ def entries(*pairs: tuple[int, int]) -> Entries:
 def checkpoint(index: KeyIndex, disk: MemoryDisk, first_offset: int = 0) -> object:
     """What a checkpoint does, and what the snapshot keeps."""
     to_write = index.to_write(first_offset)
-    written = to_write.write(disk)
-    to_write.tidy(disk, written)
-    index.written(written)
-    return written.freeze()
+    frozen = to_write.write(disk).freeze()
+    to_write.tidy(disk)
+    index.written(to_write)
+    return frozen
 
 
 def found(index: KeyIndex, key: str, first_offset: int = 0) -> list[int]:

@@ -1,0 +1,47 @@
+"""What is made from the log and can be made again: the queues and the key index, taken over at a start.
+
+Either is taken over as the snapshot names it, or else made anew from the log up to the snapshot; what lies
+behind the snapshot is put into both when the start replays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from commitlog.disk import Disk
+from commitlog.recovery import Found, LogScan
+from commitlog.snapshot import Snapshot
+from services.broker.store import Store
+
+QUEUES: Final = "queues"
+KEYS: Final = "keys"
+
+
+def freeze(store: Store) -> dict[str, Any]:
+    """What a snapshot keeps of the queues; the key index's part is known when its files are written."""
+    return {QUEUES: store.dispatch.freeze()}
+
+
+def adopt(store: Store, disk: Disk, start: Snapshot) -> list[str]:
+    """Takes over queues and key index up to a snapshot; returns what had to be made anew, and why."""
+    missing: list[Callable[[Found], object]] = []
+    reasons: list[str] = []
+    if not store.dispatch.adopt(start.parts[QUEUES]):
+        missing.append(lambda found: store.dispatch.dispatch(found.record, found.record_bytes))
+        reasons.append("the consume queues: their files are not whole")
+    why_not = store.keys.adopt(start.parts.get(KEYS))
+    if why_not:
+        missing.append(store.index_keys)
+        reasons.append(f"the key index: {why_not}")
+    if missing:
+        for found in LogScan(disk, store.log.segment_bytes, stop_at=start.offset):
+            for put in missing:
+                put(found)
+    return reasons
+
+
+def drop(store: Store) -> None:
+    """Deletes both: a start without a snapshot replays the whole log."""
+    store.dispatch.drop()
+    store.keys.drop()

@@ -1,0 +1,49 @@
+"""Messages by key or message id: the index says where they may be, their records say whether they are.
+
+Everything that was stored for a key is found: a delayed message as the timer that waits and as what was
+delivered, a transaction's message as half and as what was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+from commitlog.errors import StoreDamaged
+from commitlog.record import Record
+from consumequeue import keyindex
+from services.broker.receiving import delivery
+from services.broker.statistics import Statistics
+from services.broker.store import Store
+from services.broker.values import Delivery
+
+
+class Finding:
+    """The way to a message that is known by name."""
+
+    def __init__(self, store: Store, statistics: Statistics) -> None:
+        self._store = store
+        self._statistics = statistics
+
+    def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
+        """Up to `count_max` durable messages of a topic with that key or message id, newest first.
+
+        Damaged records are left out; raises `StoreDamaged` when it is the index that is damaged.
+        """
+        return [_look(record) for record in islice(self._records(topic, key), count_max)]
+
+    def _records(self, topic: str, key: str) -> Iterator[Record]:
+        log = self._store.log
+        for physical_offset in self._store.keys.offsets(topic, key, log.first_offset):
+            try:
+                record = log.read(physical_offset)
+            except StoreDamaged:
+                self._statistics.unreadable_records += 1
+                continue
+            if keyindex.carries(record, topic, key):
+                yield record
+
+
+def _look(record: Record) -> Delivery:
+    return replace(delivery(record, 0, "", 0), stored_topic=record.topic)
