@@ -154,6 +154,8 @@ def tell_recovery(core: Broker) -> None:
         open_halves=found.open_halves,
         log_end_offset=found.log_end_offset,
     )
+    for what in core.made_anew:
+        log.warning("made anew from the log", what=what)
     for damage in core.damaged:
         log.error("log damaged", first_offset=damage.first_offset, end_offset=damage.end_offset)
 

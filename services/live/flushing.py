@@ -125,12 +125,17 @@ class Flushing:
         self.stir()
 
     def _calm(self) -> None:
-        """Nothing is under way: the moment to rebuild, or to take a checkpoint."""
+        """No flush is under way: the moment to rebuild, or to take a checkpoint.
+
+        Not while an earlier one is being written: a rebuilt core would tidy up what it is about to name.
+        """
+        if self._is_stopped or self._is_checkpointing:
+            return
         if self._failure is not None:
             if not self._owner.is_retiring:
                 failure, self._failure = self._failure, None
                 self._owner.rebuild(failure)
-        elif self._owner.core.is_checkpoint_due and not self._is_checkpointing:
+        elif self._owner.core.is_checkpoint_due:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -156,7 +161,7 @@ class Flushing:
             log.warning("no snapshot was written", reason=str(error))
         else:
             self._owner.break_down(error)
-        self.stir()
+        self.resume()
 
     def _plan_sync(self) -> None:
         if not self._is_sync_planned:

@@ -1,0 +1,63 @@
+"""A flush that fails while a checkpoint is being written: the core is rebuilt when that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from commitlog import limits
+from commitlog.errors import ResultUnknown
+from commitlog.layout import SNAPSHOTS
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from services.broker.settings import BrokerSettings
+from services.live.live_broker import LiveBroker
+
+NOW_MS = 1_763_700_000_000
+
+
+class SlowSnapshots(MemoryDisk):
+    """A disk on which a snapshot takes until it is allowed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.allowed = Event(), Event()
+
+    def rename(self, path: str, new_path: str) -> None:
+        if new_path.startswith(SNAPSHOTS):
+            self.begun.set()
+            assert self.allowed.wait(10)
+        super().rename(path, new_path)
+
+
+def message(message_id: str) -> Message:
+    return Message(topic="t", body=b"x", message_id=message_id, keys=("k",))
+
+
+def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SNAPSHOT_LOG_BYTES", 1)
+
+    async def run(disk: SlowSnapshots, threads: ThreadPoolExecutor) -> None:
+        call_later = asyncio.get_running_loop().call_later
+        live = LiveBroker(disk, BrokerSettings(segment_bytes=1 << 16), lambda: NOW_MS, call_later, threads)
+        core = live.core
+        await live.send(message("kept"))
+        await asyncio.to_thread(disk.begun.wait)
+        disk.failing_syncs = 1
+        unknown = asyncio.create_task(live.send(message("unknown")))
+        while disk.failing_syncs:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(int)
+        assert live.core is core
+        disk.allowed.set()
+        with pytest.raises(ResultUnknown):
+            await unknown
+        assert live.core is not core
+        assert [one.message.message_id for one in live.core.find("t", "k", 9)] == ["kept"]
+        await live.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        asyncio.run(run(SlowSnapshots(), threads))
