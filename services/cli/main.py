@@ -45,6 +45,7 @@ COMMANDS = {
     "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes."),
     "topic": Entry("services.cli.topic", "List, create and show topics."),
     "send": Entry("services.cli.send", "Send one message, now or later."),
+    "msg": Entry("services.cli.msg", "Find messages by key or id."),
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
     "version": Entry("services.cli.version", "Show the versions in use."),
 }

@@ -8,6 +8,8 @@
 | GET /api/topics/{topic}/messages?queue=&offset=&limit= | messages of one queue from an offset on |
 | GET /api/topics/{topic}/arrivals?after=0:12,1:7&limit=&wait_ms= | what came after those positions (a queue
 that is not named starts at its end), waiting for it if need be; and the positions to ask for next |
+| GET /api/messages?topic=&key=&limit= | messages with that key or message id, newest first; `stored_topic`
+says where: a waiting timer or an open half lies in the broker's own topics |
 | POST /api/messages | sends one message; the answer comes when it is on disk |
 
 Messages are read until there are `limit` of them or their bodies are large; then ask again from there.
@@ -27,6 +29,7 @@ from services.live.live_broker import LiveBroker
 from services.ops.shapes import (
     NewMessage,
     NewTopic,
+    found_shape,
     message_shape,
     parse,
     queue_shape,
@@ -90,6 +93,12 @@ class Api:
         after = ",".join(f"{queue_id}:{offset}" for queue_id, offset in positions.items())
         return JSONResponse({"messages": [message_shape(delivery) for delivery in found], "after": after})
 
+    async def find(self, request: Request) -> JSONResponse:
+        """Show the messages that have a key or message id."""
+        topic = self._live.core.topic(text(request, "topic"))
+        found = self._live.core.find(topic.name, text(request, "key"), limit_of(request))
+        return JSONResponse({"messages": [found_shape(delivery) for delivery in found]})
+
     async def send(self, request: Request) -> JSONResponse:
         """Store one message."""
         wanted = parse(NewMessage, await request.body())
@@ -145,6 +154,14 @@ def asked_positions(request: Request) -> Positions:
 def limit_of(request: Request) -> int:
     """Return how many messages are wanted at most."""
     return max(1, min(number(request, "limit", LIMIT_DEFAULT), LIMIT_MAX))
+
+
+def text(request: Request, name: str) -> str:
+    """Return a value of the query that must be there."""
+    value = request.query_params.get(name)
+    if not value:
+        raise ClientMistake(f"{name} is missing: name it in the query, such as ?{name}=...")
+    return value
 
 
 def number(request: Request, name: str, otherwise: int) -> int:

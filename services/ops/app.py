@@ -37,6 +37,7 @@ def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
         Route("/api/topics/{topic}", api.topic),
         Route("/api/topics/{topic}/messages", api.messages),
         Route("/api/topics/{topic}/arrivals", api.arrivals),
+        Route("/api/messages", api.find),
         Route("/api/messages", api.send, methods=["POST"]),
     ]
     return Starlette(routes=routes, exception_handlers={TidewheelError: refuse})

@@ -111,6 +111,11 @@ def message_shape(delivery: Delivery) -> dict[str, Any]:
     }
 
 
+def found_shape(delivery: Delivery) -> dict[str, Any]:
+    """Return a message that was looked up as JSON has it."""
+    return message_shape(delivery) | {"stored_topic": delivery.stored_topic}
+
+
 def body_shape(body: bytes) -> dict[str, str]:
     """Return a body as text if it is text, else in base64."""
     try:

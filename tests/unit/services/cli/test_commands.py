@@ -68,6 +68,18 @@ def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.
     assert not broker.ready.exists()
 
 
+def test_a_message_is_found_by_its_key(serving: Serving) -> None:
+    assert run("send", "found", "hello", "--key", "order:1", broker=serving).returncode == 0
+    shown = run("msg", "show", "order:1", "--topic", "found", broker=serving)
+    assert "keys order:1" in shown.stdout
+    assert "hello" in shown.stdout
+    (one,) = json.loads(run("msg", "show", "order:1", "--topic", "found", "--json", broker=serving).stdout)
+    assert one["stored_topic"] == "found"
+    none = run("msg", "show", "order:2", "--topic", "found", broker=serving)
+    assert (none.returncode, none.stdout) == (4, "")
+    assert "order:2" in none.stderr
+
+
 def test_a_message_sent_for_later_is_seen_by_tail(serving: Serving) -> None:
     assert run("topic", "create", "later", "--type", "delay", broker=serving).returncode == 0
     sent = run(
