@@ -3,6 +3,7 @@
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
     keyindex/<20 digits>-<20 digits>           derived: see `consumequeue.keyindex`
+    consumequeue.whole                         says that the queues are as the snapshots say
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     keep/<20 digits>                           records that outlive their segment, see `commitlog.keep`
     reserve                                    an empty segment for when the disk is full
@@ -26,6 +27,7 @@ from commitlog.errors import NotAStore, StoreError, StoreTooNew
 
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
+QUEUES_WHOLE: Final = "consumequeue.whole"
 KEYINDEX: Final = "keyindex"
 SNAPSHOTS: Final = "snapshots"
 KEEP: Final = "keep"
@@ -96,7 +98,19 @@ def durable_lines(offset: int) -> bytes:
 
 _LINE_BYTES: Final = 32
 _KNOWN_NAMES: Final = frozenset(
-    {COMMITLOG, CONSUMEQUEUE, KEYINDEX, SNAPSHOTS, KEEP, RESERVE, DURABLE, FORMAT, "lock", "boots"}
+    {
+        COMMITLOG,
+        CONSUMEQUEUE,
+        QUEUES_WHOLE,
+        KEYINDEX,
+        SNAPSHOTS,
+        KEEP,
+        RESERVE,
+        DURABLE,
+        FORMAT,
+        "lock",
+        "boots",
+    }
 )
 
 

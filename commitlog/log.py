@@ -119,6 +119,10 @@ class CommitLog:
             stored = self._disk.read(path, position, min(record_bytes, self.segment_bytes))
         return stored[:record_bytes]
 
+    def distrust(self, sync: Sync) -> None:
+        """The sync has failed, or was never run: its files are to be synced again."""
+        self._unsynced_paths |= set(sync.paths)
+
     def _publish(self, offset: int) -> None:
         self.synced_offset = max(self.synced_offset, offset)
         self._publish_count += 1

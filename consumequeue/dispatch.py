@@ -14,7 +14,7 @@ from commitlog import properties
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.inner_batch import message_count, pick
-from commitlog.layout import CONSUMEQUEUE
+from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
 from consumequeue.entry import Entry, tags_code
 from consumequeue.queue import ConsumeQueue
@@ -33,8 +33,8 @@ class Dispatch:
         self._disk = disk
         self._own_from = own_from
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._changed: set[ConsumeQueue] = set()
-        self._unsynced: set[ConsumeQueue] = set()
+        self._changed: dict[ConsumeQueue, None] = {}  # in order, so that a seed replays
+        self._unsynced: dict[ConsumeQueue, None] = {}
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The index of one queue; made empty on first use."""
@@ -51,8 +51,8 @@ class Dispatch:
         if record.queue_offset < queue.next_offset and record.physical_offset < self._own_from:
             queue.cut(record.queue_offset)
         for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
-            queue.put(queue_offset, _entry(record, record_bytes, queue_offset))
-        self._changed.add(queue)
+            queue.put(queue_offset, entry_of(record, record_bytes, queue_offset))
+        self._changed[queue] = None
         return True
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
@@ -78,12 +78,24 @@ class Dispatch:
         self._unsynced.clear()
         return paths
 
+    def distrust(self) -> None:
+        """A checkpoint has failed: the next one syncs all files."""
+        for queue in self._queues.values():
+            queue.distrust()
+            self._unsynced[queue] = None
+
     def freeze(self) -> Any:
         """What a snapshot keeps: how many entries each queue has."""
         return [[topic, queue_id, queue.next_offset] for (topic, queue_id), queue in self._queues.items()]
 
     def adopt(self, frozen: Any) -> bool:
-        """Takes over the files of an earlier run; False, with no queues at all, if they are not whole."""
+        """Takes over the files of an earlier run; False, with no queues at all, if they are not whole.
+
+        Files that were being made anew when the power went may have holes; then their mark is missing.
+        """
+        if self._disk.size(QUEUES_WHOLE) < 0:
+            self.drop()
+            return False
         for topic, queue_id, written_count in frozen:
             queue = ConsumeQueue(self._disk, topic, queue_id, written_count)
             self._queues[(topic, queue_id)] = queue
@@ -92,15 +104,24 @@ class Dispatch:
                 return False
         return True
 
+    def complete(self, frozen: Any, log_offset: int) -> None:
+        """The queues were made anew from a log that may lack their last records: their ends stay the same."""
+        for topic, queue_id, entry_count in frozen:
+            queue = self.queue(topic, queue_id)
+            queue.pad_to(max(entry_count, queue.next_offset), log_offset)
+            self._changed[queue] = None
+
     def drop(self) -> None:
         """Deletes all queues, to be made anew from the log."""
         self._queues.clear()
         self._changed.clear()
         self._unsynced.clear()
+        self._disk.delete(QUEUES_WHOLE)
         self._disk.delete(CONSUMEQUEUE)
 
 
-def _entry(record: Record, record_bytes: int, queue_offset: int) -> Entry:
+def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
+    """The entry at `queue_offset`, one of those that a record takes."""
     try:
         tag = properties.value_of(pick(record, queue_offset).properties, properties.TAG)
     except StoreDamaged:

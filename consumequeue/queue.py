@@ -40,11 +40,7 @@ class ConsumeQueue:
     def put(self, queue_offset: int, new: Entry) -> None:
         """Adds the entry at its own queue offset; offsets missing before it are filled as a gap."""
         assert queue_offset >= self.next_offset, f"{self._folder}: offset {queue_offset} was already given"
-        if self.next_offset == 0:
-            self._begin_at(queue_offset)
-        gap = Entry(new.physical_offset, 0, 0)
-        for _ in range(queue_offset - self.next_offset):
-            self._unwritten += entry.encode(gap)
+        self.pad_to(queue_offset, new.physical_offset)
         self._unwritten += entry.encode(new)
 
     def entry(self, queue_offset: int) -> Entry:
@@ -94,6 +90,12 @@ class ConsumeQueue:
         if self._disk.size(self._path(last)) > end - last:
             self._disk.truncate(self._path(last), end - last)
 
+    def pad_to(self, queue_offset: int, physical_offset: int) -> None:
+        """Queue offsets below `queue_offset` were once given to records that are gone: they stay gaps."""
+        if self.next_offset == 0:
+            self._begin_at(queue_offset)
+        self._unwritten += entry.encode(Entry(physical_offset, 0, 0)) * (queue_offset - self.next_offset)
+
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below `log_first_offset`: so are the entries that point there."""
         self.write()
@@ -107,9 +109,13 @@ class ConsumeQueue:
 
     def unsynced_paths(self) -> list[str]:
         """The files with entries that were written since the last call."""
-        first = self._unsynced_from * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        first = max(self._unsynced_from, self.min_offset) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         self._unsynced_from = self._written_count
         return [self._path(at) for at in range(first, self._written_count * ENTRY_BYTES, _FILE_BYTES)]
+
+    def distrust(self) -> None:
+        """A sync has failed: everything is to be synced again."""
+        self._unsynced_from = 0
 
     def adopt(self) -> bool:
         """Takes over the files of an earlier run, cut behind the last entry; False if any are missing."""

@@ -306,6 +306,12 @@ class Broker:
             self._log.synced(checkpoint.log_sync)
         self._store.keys.written(checkpoint.keys)
 
+    def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint could not be written: nothing that it was to sync counts as synced."""
+        self._store.dispatch.distrust()
+        if checkpoint.log_sync is not None:
+            self._log.distrust(checkpoint.log_sync)
+
     def take_sync(self) -> Sync | None:
         """With asynchronous flushes: what to sync in a worker now and then, before `synced`."""
         return self._log.take_sync()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from commitlog import layout
 from commitlog.disk import Disk
 from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
@@ -30,6 +31,10 @@ class Checkpoint:
             self.log_sync.run(disk)
         for path in self.queue_paths:
             disk.sync(path)
+        if disk.size(layout.QUEUES_WHOLE) < 0:
+            disk.write(layout.QUEUES_WHOLE, 0, b"yes\n")
+            disk.sync(layout.QUEUES_WHOLE)
+            disk.sync_folder("")
         keys = self.keys.write(disk)
         replace(self.snapshot, parts=self.snapshot.parts | {derived.KEYS: keys.freeze()}).write(disk)
         self.keys.tidy(disk)

@@ -38,6 +38,7 @@ def adopt(store: Store, disk: Disk, start: Snapshot) -> list[str]:
         for found in LogScan(disk, store.log.segment_bytes, stop_at=start.offset):
             for put in missing:
                 put(found)
+        store.dispatch.complete(start.parts[QUEUES], start.offset)
     return reasons
 
 

@@ -7,7 +7,7 @@ flush is taken; so `log.end_offset + 1`, read when something is finished, is dur
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from commitlog.record import TYPE_SYSTEM, Record
@@ -15,6 +15,7 @@ from commitlog.retention import SegmentAge
 from consumequeue import acks
 from consumequeue.acks import Acknowledged
 from consumequeue.offsets import Progress
+from consumequeue.queue import ConsumeQueue
 from services.broker.store import Store
 
 ACK_TOPIC: Final = "TW_SYS_ACK"
@@ -83,15 +84,23 @@ class Groups:
         young_offset = next((one.first_offset for one in ages if one.last_store_ms >= young_from_ms), None)
         if young_offset is None:
             return None
-        wanted = (self._wanted_offset(key, progress) for key, progress in self._progress.items())
-        return min(
-            (offset for offset in wanted if offset is not None and offset >= young_offset), default=None
-        )
+        wanted = (self._wanted_offset(queue, low_offset) for _, queue, low_offset in self._standings())
+        pinning = [offset for offset in wanted if offset is not None and offset >= young_offset]
+        return min(pinning, default=None)
 
-    def _wanted_offset(self, key: GroupQueue, progress: Progress) -> int | None:
-        queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        low_offset = max(progress.low_offset, queue.min_offset)
+    def _wanted_offset(self, queue: ConsumeQueue, low_offset: int) -> int | None:
         return queue.entry(low_offset).physical_offset if low_offset < queue.next_offset else None
+
+    def _standings(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
+        """Every queue of every topic that a group receives, with the group's low offset there."""
+        groups: defaultdict[str, set[str]] = defaultdict(set)
+        for key in self._progress:
+            groups[key.topic].add(key.group)
+        for topic, queue_id, queue in self._store.dispatch.queues():
+            for group in groups[topic]:
+                key = GroupQueue(group, topic, queue_id)
+                progress = self._progress.get(key)
+                yield key, queue, max(progress.low_offset if progress else 0, queue.min_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: the progress of each group on each queue."""
@@ -108,15 +117,9 @@ class Groups:
 
     def lag(self) -> dict[tuple[str, str], int]:
         """How many messages lie above the low-water marks, by topic and group, untouched queues included."""
-        groups: defaultdict[str, set[str]] = defaultdict(set)
-        for key in self._progress:
-            groups[key.topic].add(key.group)
         lag: Counter[tuple[str, str]] = Counter()
-        for topic, queue_id, queue in self._store.dispatch.queues():
-            for group in groups[topic]:
-                progress = self._progress.get(GroupQueue(group, topic, queue_id))
-                low_offset = max(progress.low_offset if progress else 0, queue.min_offset)
-                lag[(topic, group)] += queue.next_offset - low_offset
+        for key, queue, low_offset in self._standings():
+            lag[(key.topic, key.group)] += queue.next_offset - low_offset
         return dict(lag)
 
     def _sums(self, count: Callable[[GroupQueue, Progress], int]) -> dict[tuple[str, str], int]:

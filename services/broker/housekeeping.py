@@ -81,14 +81,14 @@ class Housekeeping:
         self._see_to_reserve()
         if self._running is not None:
             return None
-        cut_offset = self._cut_offset(now_ms)
-        if cut_offset <= self._store.log.first_offset or not self._is_covered(cut_offset, now_ms):
+        first_offset, cut_offset = self._store.log.first_offset, self._cut_offset(now_ms)
+        if cut_offset <= first_offset or not self._is_covered(cut_offset, now_ms):
             return None
         self._running = Retirement(
-            self._store.log.first_offset,
+            first_offset,
             cut_offset,
             self._store.log.segment_bytes,
-            [offset for offset in self.needed_offsets() if offset < cut_offset],
+            [offset for offset in self.needed_offsets() if first_offset <= offset < cut_offset],
             self._store.log.end_offset,
         )
         return self._running

@@ -159,6 +159,7 @@ class Flushing:
             self._owner.core.checkpointed(checkpoint)
         elif isinstance(error, OSError):
             log.warning("no snapshot was written", reason=str(error))
+            self._owner.core.checkpoint_failed(checkpoint)
         else:
             self._owner.break_down(error)
         self.resume()
