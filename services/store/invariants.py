@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commitlog import properties
-from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
+from commitlog.inner_batch import message_count
+from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found
+from consumequeue.dispatch import is_indexed
 from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
 from txn.half import HALF_TOPIC, OUTCOME_TOPIC
 
@@ -60,9 +62,9 @@ class Invariants:
 
     def see(self, record: Record) -> Iterator[Breach]:
         """The rules that this record breaks, given those before it."""
-        if record.type in (TYPE_NORMAL, TYPE_COMMIT):
+        if is_indexed(record):
             yield from self._place(record)
-        if record.physical_offset < self._own_from:
+        if self.is_copied(record.physical_offset):
             return
         if record.topic == HALF_TOPIC:
             self.halves.stored.add(record.physical_offset)
@@ -99,19 +101,16 @@ class Invariants:
     def _place(self, record: Record) -> Iterator[Breach]:
         key = (record.topic, record.queue_id)
         expected = self.next_offsets.get(key)
-        if expected is not None and record.queue_offset < expected:
-            yield Breach(record.physical_offset, f"has queue offset {record.queue_offset} {_of(key)} again")
-            return
-        if expected is not None and record.queue_offset > expected and not self._is_gap_due_to_damage(key):
-            yield Breach(
-                record.physical_offset,
-                f"has queue offset {record.queue_offset} {_of(key)}, where {expected} comes next",
-            )
-        self.next_offsets[key] = record.queue_offset + 1
+        self.next_offsets[key] = record.queue_offset + message_count(record)
+        last_place = self._last_places.get(key, -1)
         self._last_places[key] = record.physical_offset
-
-    def _is_gap_due_to_damage(self, key: tuple[str, int]) -> bool:
-        return bool(self._damaged) and self._damaged[-1].end_offset > self._last_places[key]
+        if expected is None or expected == record.queue_offset or self.is_copied(record.physical_offset):
+            return
+        if record.queue_offset < expected:
+            yield Breach(record.physical_offset, f"has queue offset {record.queue_offset} {_of(key)} again")
+        elif not self._damaged or self._damaged[-1].end_offset <= last_place:
+            what = f"has queue offset {record.queue_offset} {_of(key)}, where {expected} comes next"
+            yield Breach(record.physical_offset, what)
 
 
 def breaches(

@@ -3,6 +3,7 @@
     log         every record: its CRC, its own place; blanks; what lies behind the end
     rules       `services.store.invariants`: halves, timers and their ends, queue offsets
     queues      every entry against its record
+    key index   every block of every run, and how many keys it holds
     snapshots   CRC, and the same state when the log is folded again
     keep files  every kept record; nothing pending without its record
 
@@ -18,16 +19,18 @@ from typing import Any
 
 from commitlog import foreign, layout, record, snapshot
 from commitlog.errors import StoreDamaged
-from commitlog.recovery import Damage, LogScan
+from commitlog.recovery import Damage, Found, LogScan
 from services.store.findings import Finding
 from services.store.invariants import Invariants
 from services.store.keeping import KeepFiles, quarantined
 from services.store.opening import OpenStore
 from services.store.progress import Progress, unseen
 from services.store.state import State, fold
+from services.store.verify_index import IndexCheck
 from services.store.verify_queues import LostEntry, QueueCheck
 from services.store.verify_snapshots import check_snapshots
 
+_FIRST_PASS = "log, queues and index"
 _PROGRESS_RECORDS = 5_000
 _ZERO_CHUNK_BYTES = 1 << 20
 
@@ -63,8 +66,11 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     scan = store.scan()
     own_from = foreign.read_imported(store.overlay())
     rules = Invariants(scan.first_offset, scan.damaged, own_from, kept.offsets)
-    queues = QueueCheck(store)
-    verdict.findings += _records(scan, rules, queues, verdict, progress)
+    queues, index = QueueCheck(store), IndexCheck(store)
+    for found in _records(scan, verdict, progress):
+        queues.see(found)
+        index.see(found.record)
+        verdict.findings += _breaches(found, rules, store.segment_bytes)
     verdict.damaged, verdict.lost = scan.damaged, queues.lost(scan.damaged)
     verdict.entry_count, verdict.kept_count = queues.entry_count, len(kept.offsets)
     verdict.snapshot_count = len(store.snapshot_offsets)
@@ -72,27 +78,29 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     verdict.findings += kept.findings
     verdict.findings += _tail(store)
     verdict.findings += queues.findings(scan.damaged, _adopted(store))
+    verdict.findings += index.findings(scan.damaged)
     progress("snapshots against the log", 0, 0)
     verdict.findings += check_snapshots(store, scan.damaged, now_ms)
     verdict.findings += _waiting(fold(store, now_ms), rules, kept)
     return verdict
 
 
-def _records(
-    scan: LogScan, rules: Invariants, queues: QueueCheck, verdict: Verdict, progress: Progress
-) -> Iterator[Finding]:
+def _records(scan: LogScan, verdict: Verdict, progress: Progress) -> Iterator[Found]:
     total_bytes = scan.durable_offset - scan.first_offset
     for found in scan:
-        offset = found.record.physical_offset
         if verdict.record_count % _PROGRESS_RECORDS == 0:
-            progress("log and queues", offset - scan.first_offset, total_bytes)
+            progress(_FIRST_PASS, found.record.physical_offset - scan.first_offset, total_bytes)
         verdict.record_count += 1
-        queues.see(found)
-        for breach in rules.see(found.record):
-            path = layout.segment_path(offset // scan.segment_bytes * scan.segment_bytes)
-            end_offset = offset + found.record_bytes
-            yield Finding("log", path, offset, end_offset, f"a record of {found.record.topic} {breach.what}")
-    progress("log and queues", total_bytes, total_bytes)
+        yield found
+    progress(_FIRST_PASS, total_bytes, total_bytes)
+
+
+def _breaches(found: Found, rules: Invariants, segment_bytes: int) -> Iterator[Finding]:
+    offset = found.record.physical_offset
+    for breach in rules.see(found.record):
+        path = layout.segment_path(offset // segment_bytes * segment_bytes)
+        what = f"a record of {found.record.topic} {breach.what}"
+        yield Finding("log", path, offset, offset + found.record_bytes, what)
 
 
 def _damage(store: OpenStore, damaged: list[Damage], lost: list[LostEntry]) -> Iterator[Finding]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-from commitlog import layout, properties
+from commitlog import layout
+from commitlog.inner_batch import message_count
 from commitlog.limits import QUEUE_FILE_ENTRIES
-from commitlog.record import TYPE_COMMIT, TYPE_NORMAL
 from commitlog.recovery import Damage, Found
 from consumequeue import entry
-from consumequeue.entry import ENTRY_BYTES, Entry, tags_code
+from consumequeue.dispatch import entry_of, is_indexed
+from consumequeue.entry import ENTRY_BYTES, Entry
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 
@@ -57,6 +58,22 @@ class _Queue:
     wrong: list[int] = field(default_factory=list)
     short_count: int = 0
 
+    def begin(self, queue_offset: int) -> None:
+        """A record comes here: what it jumps over was not seen, what it goes back behind is void."""
+        if queue_offset > self.seen_offset + 1:
+            self.unseen.append(range(self.seen_offset + 1, queue_offset))
+        elif queue_offset <= self.seen_offset:
+            self.wrong = [one for one in self.wrong if one < queue_offset]
+
+    def compare(self, queue_offset: int, wanted: Entry) -> None:
+        """Notes whether the file holds the entry that it should."""
+        self.seen_offset = queue_offset
+        stored = self.files.entry(queue_offset)
+        if stored is None:
+            self.short_count += 1
+        elif stored != wanted:
+            self.wrong.append(queue_offset)
+
 
 @dataclass(frozen=True, slots=True)
 class LostEntry:
@@ -80,19 +97,13 @@ class QueueCheck:
     def see(self, found: Found) -> None:
         """Compares the next record of the log with its entry."""
         record = found.record
-        if record.type not in (TYPE_NORMAL, TYPE_COMMIT) or not self._present:
+        if not is_indexed(record) or not self._present:
             return
         queue = self._queue(record.topic, record.queue_id)
-        if record.queue_offset > queue.seen_offset + 1:
-            queue.unseen.append(range(queue.seen_offset + 1, record.queue_offset))
-        queue.seen_offset = max(queue.seen_offset, record.queue_offset)
-        stored = queue.files.entry(record.queue_offset)
-        tag = properties.value_of(record.properties, properties.TAG)
-        if stored is None:
-            queue.short_count += 1
-        elif stored != Entry(record.physical_offset, found.record_bytes, tags_code(tag)):
-            queue.wrong.append(record.queue_offset)
-        self.entry_count += 1
+        queue.begin(record.queue_offset)
+        for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
+            queue.compare(queue_offset, entry_of(record, found.record_bytes, queue_offset))
+            self.entry_count += 1
 
     def lost(self, damaged: list[Damage]) -> list[LostEntry]:
         """The entries that point into damage; ask when every record was seen."""

@@ -56,7 +56,11 @@ class Shop:
 
     def _send(self, number: int) -> None:
         message = Message(
-            topic="orders", body=b"order %d" % number, message_id=f"M{number}", keys=(f"k{number}",), tag="new"
+            topic="orders",
+            body=b"order %d" % number,
+            message_id=f"M{number}",
+            keys=(f"k{number}",),
+            tag="new",
         )
         if number % 7 == 1:
             message.delivery_ms = self.now_ms + (300 if number % 2 else 600_000)

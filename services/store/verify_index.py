@@ -1,0 +1,65 @@
+"""Whether the key index is whole: each run that the newest snapshot names, block by block, and its count.
+
+Shown every record in log order, it counts the keys that each run must hold; entries of records that
+retention has deleted may still be in a run, and those of damaged ones must be. Memory: one block of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from commitlog import snapshot
+from commitlog.errors import StoreDamaged
+from commitlog.layout import KEYINDEX
+from commitlog.record import Record
+from commitlog.recovery import Damage
+from consumequeue.dispatch import is_indexed
+from consumequeue.keyindex import names_of
+from consumequeue.keyindex_run import Run
+from services.broker.derived import KEYS
+from services.store.findings import Finding
+from services.store.opening import OpenStore
+
+
+class IndexCheck:
+    """The key index of a store against its log."""
+
+    def __init__(self, store: OpenStore) -> None:
+        newest = snapshot.newest(store.overlay())
+        frozen = newest.parts.get(KEYS) if newest else None
+        self._runs = [Run(*fields) for fields in frozen or []]
+        self._key_counts = [0] * len(self._runs)
+        self._store = store
+
+    def see(self, record: Record) -> None:
+        """Counts the keys of the next record of the log."""
+        if self._runs and is_indexed(record):
+            for at, run in enumerate(self._runs):
+                if run.first_offset <= record.physical_offset < run.end_offset:
+                    self._key_counts[at] += len(names_of(record)[1])
+
+    def findings(self, damaged: Sequence[Damage]) -> Iterator[Finding]:
+        """What is wrong; ask when every record was seen."""
+        if self._runs and not self._store.files.list(KEYINDEX):
+            yield Finding("index", KEYINDEX, -1, -1, "is not there; the next start makes it", False)
+            return
+        for run, key_count in zip(self._runs, self._key_counts, strict=True):
+            what = self._damage(run, key_count, bool(damaged))
+            if what:
+                yield Finding("index", run.path, run.first_offset, run.end_offset, what)
+
+    def _damage(self, run: Run, key_count: int, is_log_damaged: bool) -> str:
+        disk = self._store.overlay()
+        if not run.is_whole(disk):
+            return "is missing, cut, or has another head than the newest snapshot names"
+        first_offset, entry_count = self._store.first_offset, 0
+        try:
+            for chunk in run.chunks(disk):
+                entry_count += int(np.count_nonzero(chunk["physical_offset"] >= first_offset))
+        except StoreDamaged as error:
+            return error.detail
+        if entry_count < key_count or (entry_count > key_count and not is_log_damaged):
+            return f"holds {entry_count} entries, its records have {key_count} keys"
+        return ""
