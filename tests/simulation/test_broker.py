@@ -6,7 +6,8 @@ The oracle writes down only what the broker has *told* a client, that is what wa
 * a delayed message is in the log exactly once as delivered, not early, unless its recall was told;
 * a recalled one is never delivered;
 * a half ends as it was told, in one committed record or none; one that nobody ended stays open;
-* what a consumer's acknowledgement was told is never given out again.
+* what a consumer's acknowledgement was told is never given out again;
+* every message is found by its id, as often as it was stored.
 
 A seed decides everything; `pytest tests/simulation --seed S` plays it again.
 """
@@ -174,7 +175,7 @@ class World:
             self.flying.append(flush)
 
     def checkpoint(self) -> None:
-        """Takes a snapshot; now and then the queues are lost, which only costs time."""
+        """Takes a snapshot; now and then what can be made anew is lost, which only costs time."""
         while not self._is_quiet():
             self.flush()
         checkpoint = self.broker.checkpoint()
@@ -184,7 +185,7 @@ class World:
         else:
             self.broker.checkpoint_failed(checkpoint)
         if self.chance.random() < 0.1:
-            self.disk.delete("consumequeue")
+            self.disk.delete(self.chance.choice(["consumequeue", "keyindex"]))
             self._reopen(None)
 
     def _is_quiet(self) -> bool:
@@ -234,6 +235,7 @@ class World:
         count_of = {message_id: len(places) for message_id, places in self.places.items()}
         if self.settings is SETTINGS:
             assert count_of == self._counted_in_the_log()
+            assert count_of == {message_id: self._found(message_id) for message_id in count_of}
         assert all(count_of.get(message_id) == 1 for message_id in self.told.normal)
         for message_id in self.told.delayed:
             self._check_delayed(message_id, count_of.get(message_id, 0))
@@ -241,6 +243,10 @@ class World:
             self._check_half(message_id, count_of.get(message_id, 0))
         assert self.broker.gauges().lag.get((TOPIC, GROUP), 0) == 0
         assert self.broker.gauges().pending_timers == 0
+
+    def _found(self, message_id: str) -> int:
+        found = self.broker.find(TOPIC, message_id, 99)
+        return sum(one.stored_topic == TOPIC for one in found)
 
     def _counted_in_the_log(self) -> dict[str, int]:
         scan = LogScan(self.disk, SETTINGS.segment_bytes)
