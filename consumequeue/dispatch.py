@@ -8,6 +8,7 @@ messages, and queue offsets that begin anew (the topic was deleted and made agai
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from commitlog import properties
@@ -61,11 +62,12 @@ class Dispatch:
             yield topic, queue_id, queue
 
     def write(self) -> None:
-        """Writes the new entries of all queues to their files."""
-        for queue in self._changed:
-            queue.write()
+        """Writes the new entries of all queues to their files; on a full disk they wait in memory."""
         self._unsynced |= self._changed
-        self._changed.clear()
+        with suppress(OSError):
+            for queue in list(self._changed):
+                queue.write()
+                del self._changed[queue]
 
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below an offset: so are the entries that point there."""

@@ -7,6 +7,7 @@ is made anew. New entries gather in memory and go to disk in one write per turn.
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import suppress
 from typing import Final
 
 from commitlog.disk import Disk
@@ -53,27 +54,28 @@ class ConsumeQueue:
         return self._read_ahead[ahead]
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
-        """Up to `count` entries from `queue_offset` on, from one file; gaps have `record_bytes` 0."""
-        count = min(count, self.next_offset - queue_offset)
-        if count <= 0:
-            return []
-        if self._unwritten:
-            self.write()
+        """Up to `count` entries from `queue_offset` on, as far as they lie together; gaps have size 0."""
+        if queue_offset >= self._written_count:
+            first = (queue_offset - self._written_count) * ENTRY_BYTES
+            return entry.decode_all(bytes(self._unwritten[first : first + count * ENTRY_BYTES]))
+        count = min(count, self._written_count - queue_offset)
         position = queue_offset * ENTRY_BYTES
         inside = position % _FILE_BYTES
         length = min(count * ENTRY_BYTES, _FILE_BYTES - inside)
         return entry.decode_all(self._disk.read(self._path(position - inside), inside, length))
 
     def write(self) -> None:
-        """Puts the gathered entries into the files, unsynced: they can always be made again."""
-        data, position = bytes(self._unwritten), self._written_count * ENTRY_BYTES
-        self._unwritten.clear()
-        self._written_count += len(data) // ENTRY_BYTES
-        while data:
+        """Puts the gathered entries into the files, unsynced: they can always be made again.
+
+        Raises OSError where there is no room; what was not written stays gathered and can be read.
+        """
+        while self._unwritten:
+            position = self._written_count * ENTRY_BYTES
             inside = position % _FILE_BYTES
-            part, data = data[: _FILE_BYTES - inside], data[_FILE_BYTES - inside :]
+            part = bytes(self._unwritten[: _FILE_BYTES - inside])
             self._disk.write(self._path(position - inside), inside, part)
-            position += len(part)
+            del self._unwritten[: len(part)]
+            self._written_count += len(part) // ENTRY_BYTES
 
     def cut(self, queue_offset: int) -> None:
         """Takes back the entries from `queue_offset` on; the next one comes there."""
@@ -98,7 +100,8 @@ class ConsumeQueue:
 
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below `log_first_offset`: so are the entries that point there."""
-        self.write()
+        with suppress(OSError):
+            self.write()
         self.min_offset = bisect_left(
             range(self.next_offset), log_first_offset, lo=self.min_offset, key=self._physical_offset
         )
@@ -136,11 +139,13 @@ class ConsumeQueue:
     def _physical_offset(self, queue_offset: int) -> int:
         """Where an entry points; -1 for one in a hole or in a deleted file."""
         position = queue_offset * ENTRY_BYTES
-        path = self._path(position // _FILE_BYTES * _FILE_BYTES)
-        if self._disk.size(path) <= 0:
+        if queue_offset < self._written_count and self._disk.size(self._path_at(position)) <= 0:
             return -1
-        found = entry.decode_all(self._disk.read(path, position % _FILE_BYTES, ENTRY_BYTES))[0]
+        (found,) = self.get(queue_offset, 1)
         return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
+
+    def _path_at(self, position: int) -> str:
+        return self._path(position // _FILE_BYTES * _FILE_BYTES)
 
     def _path(self, first_byte: int) -> str:
         return f"{self._folder}/{first_byte:0{OFFSET_DIGITS}d}"

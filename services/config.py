@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -62,6 +62,11 @@ class ServeSettings(Environment):
     ready_file: Path | None = None
     broker_name: str = Field("tidewheel", min_length=1, max_length=127)
     segment_bytes: int = Field(limits.SEGMENT_BYTES_DEFAULT, ge=limits.RECORD_BYTES_MAX)
+    flush: Literal["sync", "async"] = "sync"
+    retain_hours: float | None = Field(None, gt=0)
+    retain_bytes: int | None = Field(None, gt=0)
+    group_pin_hours: float = Field(72.0, ge=0)
+    housekeeping_ms: int = Field(10_000, ge=100)
     auto_create: bool = True
     queue_count: int = Field(limits.QUEUE_COUNT_DEFAULT, ge=1, le=limits.QUEUE_COUNT_MAX)
     check_immunity_ms: int = Field(limits.CHECK_IMMUNITY_MS, ge=0)

@@ -28,6 +28,7 @@ from commitlog.disk import Disk
 from commitlog.lock import StoreLock
 from commitlog.message import Host
 from commitlog.real_disk import RealDisk
+from commitlog.retention import RetentionPolicy
 from services import logs
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
@@ -49,6 +50,7 @@ from services.rpc.sessions import Sessions
 from txn.checkback import CheckBackPolicy
 
 GRACE_SECONDS = 2.0
+HOUR_MS = 3_600_000
 
 log = structlog.get_logger()
 
@@ -169,6 +171,13 @@ def core_settings(settings: ServeSettings) -> BrokerSettings:
         auto_create_topics=settings.auto_create,
         queue_count=settings.queue_count,
         invisible_ms_min=settings.invisible_ms_min,
+        sync_flush=settings.flush == "sync",
+        housekeeping_ms=settings.housekeeping_ms,
+        retention=RetentionPolicy(
+            age_ms=None if settings.retain_hours is None else int(settings.retain_hours * HOUR_MS),
+            log_bytes_max=settings.retain_bytes,
+            group_pin_ms=int(settings.group_pin_hours * HOUR_MS),
+        ),
         check_back=CheckBackPolicy(
             immunity_ms=settings.check_immunity_ms,
             interval_ms=settings.check_interval_ms,

@@ -42,6 +42,13 @@ def serve(
         bool | None, stored("Create a topic when it is first used.", "--auto-create/--no-auto-create")
     ] = None,
     queue_count: Annotated[int | None, stored("Queues of a topic made without a number.")] = None,
+    flush: Annotated[
+        str | None,
+        stored("sync: acknowledged is on disk. async: faster, a power cut may take half a second."),
+    ] = None,
+    retain_hours: Annotated[float | None, stored("Delete log files older than this; else kept.")] = None,
+    retain_bytes: Annotated[int | None, stored("Delete the oldest log files beyond this size.")] = None,
+    group_pin_hours: Annotated[float | None, stored("How long a lagging group holds log files.")] = None,
     listen: Annotated[str | None, where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = None,
     http: Annotated[str | None, where("HOST:PORT for metrics, health and the commands.")] = None,
     advertise: Annotated[str | None, where("HOST:PORT clients are told; else what they dialled.")] = None,

@@ -158,6 +158,8 @@ class Metrics(Collector):
         behind = gauges.log_end_offset - gauges.durable_offset
         yield self._gauge("rocketmq_storage_size", "Bytes of the log.", stored)
         yield self._gauge("rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk.", behind)
+        yield self._gauge("mq_disk_used_ratio", "Used share of the store's file system.", gauges.disk_used)
+        yield self._gauge("mq_disk_full", "1 while new messages are refused.", int(gauges.is_full))
         yield self._gauge("rocketmq_topic_number", "Topics.", gauges.topic_count)
         yield self._counters("mq_flushes", "Writes of the log.", (), [(statistics.flushes,)])
         unreadable = [(statistics.unreadable_records,)]
