@@ -1,0 +1,106 @@
+"""What `tidewheel store` prints for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from services.cli import output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from services.store.findings import Finding
+    from services.store.info import Info
+    from services.store.repair import Plan
+    from services.store.verify import Verdict
+
+FINDINGS_SHOWN = 50
+
+
+def print_info(found: Info) -> None:
+    """Print what is in a store for people."""
+    print(f"store      {found.path} (format {found.format})")
+    print(
+        f"log        {found.segment_count} segments of {size(found.segment_bytes)}, "
+        f"offsets {found.first_offset} to {found.durable_offset} durable"
+    )
+    if found.imported_until:
+        print(f"imported   up to offset {found.imported_until}")
+    snapshots = (f"{one.offset} ({'sound' if one.is_sound else 'damaged'})" for one in found.snapshots)
+    print(f"snapshots  {', '.join(snapshots) or 'none'}")
+    due = f", the next due {moment(found.next_due_ms)}" if found.next_due_ms is not None else ""
+    print(f"timers     {found.pending_timers} pending{due}")
+    print(f"halves     {found.open_halves} open, {found.expired_halves} expired\n")
+    topics = (
+        (one.topic.name, one.topic.message_type.lower(), one.topic.queue_count, one.message_count)
+        for one in found.topics
+    )
+    output.print_table(("topic", "takes", "queues", "messages"), topics)
+    if found.groups:
+        print()
+        groups = (
+            (one.group, one.topic, one.queue_id, one.low_offset, one.next_offset, one.lag)
+            for one in found.groups
+        )
+        output.print_table(("group", "topic", "queue", "done below", "next", "lag"), groups)
+    print()
+    parts = ((one.name, one.file_count, size(one.file_bytes), size(one.disk_bytes)) for one in found.parts)
+    output.print_table(("part", "files", "length", "on disk"), parts)
+
+
+def print_verdict(verdict: Verdict, store: Path) -> None:
+    """Print what a proof found for people."""
+    print(
+        f"log {verdict.first_offset} to {verdict.durable_offset}: {verdict.record_count} records, "
+        f"{verdict.entry_count} queue entries, {verdict.snapshot_count} snapshots, "
+        f"{verdict.kept_count} kept records"
+    )
+    for finding in verdict.findings[:FINDINGS_SHOWN]:
+        print_finding(finding)
+    if len(verdict.findings) > FINDINGS_SHOWN:
+        print(f"and {len(verdict.findings) - FINDINGS_SHOWN} more; --json prints all")
+    if verdict.is_sound:
+        print("nothing is damaged")
+    else:
+        output.say(f"next: stop the broker, then: tidewheel store repair --dry-run --store {store}")
+
+
+def print_finding(finding: Finding) -> None:
+    """Print one finding."""
+    level = "DAMAGED" if finding.is_damage else "note   "
+    where = f" at {finding.first_offset}" if finding.first_offset >= 0 else ""
+    print(f"{level}  {finding.path or finding.part}{where}: {finding.what}")
+
+
+def print_plan(planned: Plan, done: bool) -> None:
+    """Print what a repair did, or would do."""
+    copied, moved, made = ("copied", "moved", "made") if done else ("would copy", "would move", "would make")
+    for damage in planned.quarantine:
+        print(f"{copied} log {damage.first_offset} to {damage.end_offset} to quarantine")
+    for path in planned.bad_snapshots:
+        print(f"{moved} {path} to quarantine")
+    if planned.makes_derived:
+        print(f"{made} queues and key index anew")
+    for lost in planned.lost:
+        print(f"lost: {lost}")
+    for finding in planned.hopeless:
+        print_finding(finding)
+    if planned.hopeless:
+        print("only a backup can mend what is listed as DAMAGED")
+    elif planned.is_empty:
+        print("there is nothing to repair")
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024  # type: ignore[assignment]
+    return f"{count:.4g} TiB"
+
+
+def moment(time_ms: int) -> str:
+    """Return a time for people, in local wall time."""
+    return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")

@@ -1,0 +1,193 @@
+"""`store snapshot DIR`: a copy of a store that a broker may be writing to, whole as of one durable offset.
+
+1. Every segment and keep file is opened; an open file stays readable when retention deletes it.
+2. The newest sound snapshot is read, then the durable offset: so the snapshot is never ahead of the copy.
+3. Segments are copied up to that offset, zeros follow; then keep files, the snapshot and the small files.
+
+Queues and key index are derived and not copied: the copy's first start makes them. It is made beside and
+renamed, so it is whole or not there. Nothing of the store is locked or written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from commitlog import foreign, layout, snapshot
+from commitlog.errors import StoreError
+from commitlog.real_disk import RealDisk
+from commitlog.snapshot import Snapshot
+from services.store.opening import OpenStore, open_store
+from services.store.progress import Progress, unseen
+from services.store.reading import StoreFiles
+
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+_TRIES_MAX: Final = 10
+_UNFINISHED: Final = ".unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy holds."""
+
+    path: str
+    first_offset: int
+    durable_offset: int
+    snapshot_offset: int | None
+    file_count: int
+    copied_bytes: int
+
+
+def copy_store(root: Path, target: Path, progress: Progress = unseen) -> Copied:
+    """Copies the store in `root` to the folder `target`, which must be empty or not there."""
+    _check_target(root, target)
+    unfinished = target.with_name(target.name + _UNFINISHED)
+    try:
+        with ExitStack() as stack:
+            taken = _take(root, stack)
+            copied = _write(taken, unfinished, progress)
+        os.replace(unfinished, target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise _cannot_copy(target, error) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return Copied(str(target), *copied)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A store whose files are held open: segments and keep files by path, and where the copy ends."""
+
+    store: OpenStore
+    segments: dict[int, int]
+    keeps: dict[str, int]
+    newest: Snapshot | None
+
+    @property
+    def end_offset(self) -> int:
+        return self.store.durable_offset
+
+
+def _take(root: Path, stack: ExitStack) -> _Taken:
+    """Holds a consistent set of files; looks again when the broker rolled or deleted one meanwhile."""
+    for _ in range(_TRIES_MAX):
+        opened = stack.enter_context(ExitStack())
+        files = StoreFiles(root)
+        segments = _held(files, layout.COMMITLOG, opened)
+        keeps = _held(files, layout.KEEP, opened)
+        store = open_store(root)
+        wanted = {offset for offset in store.segment_offsets if offset < store.durable_offset}
+        if wanted <= {int(name) for name in segments}:
+            by_offset = {int(name): descriptor for name, descriptor in segments.items()}
+            return _Taken(store, by_offset, keeps, snapshot.newest(store.overlay()))
+        opened.close()
+    raise StoreError(f"{root} changes faster than it can be copied. Try again, or stop its broker first.")
+
+
+def _held(files: StoreFiles, folder: str, stack: ExitStack) -> dict[str, int]:
+    held = {}
+    for name in files.list(folder):
+        path = f"{folder}/{name}"
+        if files.size(path) >= 0:
+            held[name] = files.open(path)
+            stack.callback(os.close, held[name])
+    return held
+
+
+def _write(taken: _Taken, target: Path, progress: Progress) -> tuple[int, int, int | None, int, int]:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    disk = RealDisk(target)
+    try:
+        copied_bytes = _write_segments(taken, disk, progress)
+        for name, descriptor in taken.keeps.items():
+            copied_bytes += _write_file(disk, f"{layout.KEEP}/{name}", _chunks(descriptor, None))
+        for path in _small_files(taken):
+            content = bytes(taken.store.files.view(path))
+            copied_bytes += _write_file(disk, path, iter([(0, content)]))
+        if taken.newest is not None:
+            taken.newest.write(disk)
+        layout.reset_durable(disk, taken.end_offset)
+        file_count = sum(len(names) for _, _, names in os.walk(target))
+        _sync_folders(target)
+    finally:
+        disk.close()
+    snapshot_offset = taken.newest.offset if taken.newest else None
+    return taken.store.first_offset, taken.end_offset, snapshot_offset, file_count, copied_bytes
+
+
+def _write_segments(taken: _Taken, disk: RealDisk, progress: Progress) -> int:
+    first_offset, end_offset = taken.store.first_offset, taken.end_offset
+    wanted = [offset for offset in taken.store.segment_offsets if offset < end_offset]
+    for segment_offset in wanted:
+        path = layout.segment_path(segment_offset)
+        disk.allocate(path, taken.store.segment_bytes)
+        until = min(taken.store.segment_bytes, end_offset - segment_offset)
+        for position, chunk in _chunks(taken.segments[segment_offset], until):
+            disk.write(path, position, chunk)
+            done_bytes = segment_offset + position + len(chunk) - first_offset
+            progress("copying the log", done_bytes, end_offset - first_offset)
+        disk.sync(path)
+    return end_offset - first_offset
+
+
+def _small_files(taken: _Taken) -> Iterator[str]:
+    yield layout.FORMAT
+    if taken.store.files.size(foreign.IMPORTED) >= 0:
+        yield foreign.IMPORTED
+
+
+def _write_file(disk: RealDisk, path: str, chunks: Iterator[tuple[int, bytes]]) -> int:
+    length = 0
+    for position, chunk in chunks:
+        disk.write(path, position, chunk)
+        length += len(chunk)
+    disk.sync(path)
+    return length
+
+
+def _chunks(descriptor: int, until: int | None) -> Iterator[tuple[int, bytes]]:
+    length = os.fstat(descriptor).st_size if until is None else until
+    for position in range(0, length, _CHUNK_BYTES):
+        yield position, os.pread(descriptor, min(_CHUNK_BYTES, length - position), position)
+
+
+def _check_target(root: Path, target: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise StoreError(f"{target} is a file. Name a folder that is empty or not there.")
+    if target.exists() and any(target.iterdir()):
+        raise StoreError(
+            f"{target} is not empty; nothing was changed. Name a folder that is empty or not there."
+        )
+    if target.resolve().is_relative_to(root.resolve()):
+        raise StoreError(f"{target} lies inside the store. Name a folder outside of {root}.")
+
+
+def _cannot_copy(target: Path, error: OSError) -> StoreError:
+    if error.errno == errno.ENOSPC:
+        return StoreError(
+            f"There is no room for the copy at {target}; nothing is left there. Choose another disk."
+        )
+    return StoreError(
+        f"{target} cannot be written ({error.strerror}). Choose a folder that this user may write."
+    )
+
+
+def _sync_folders(root: Path) -> None:
+    for folder, _, _ in os.walk(root):
+        _sync_folder(Path(folder))
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,141 @@
+"""`store dump`: a store's records, queue entries, timers, halves and groups, each as one JSON object.
+
+Bodies are text where they are UTF-8, else base64; a compressed body is given unpacked. What is damaged is
+told in its place, as an object with "damaged": true.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from commitlog import properties
+from commitlog.compression import plain
+from commitlog.errors import TopicNotFound
+from commitlog.record import TYPE_COMMIT, Record
+from commitlog.recovery import Damage
+from services.broker.groups import ACK_TOPIC
+from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.topics import DEAD_LETTER_PREFIX, TOPIC_TOPIC, is_system
+from services.store.opening import OpenStore
+from services.store.state import State
+from services.store.verify_queues import QueueFiles
+from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
+
+Line = dict[str, Any]
+
+_KINDS: Final = {
+    HALF_TOPIC: "half",
+    TIMER_TOPIC: "timer",
+    VERB_TOPIC: "verb",
+    OUTCOME_TOPIC: "outcome",
+    CHECK_TOPIC: "check",
+    ACK_TOPIC: "ack",
+    TOPIC_TOPIC: "topic",
+}
+
+
+def log_lines(store: OpenStore, from_offset: int, topic: str | None) -> Iterator[Line]:
+    """The records that begin at `from_offset` or behind it; only those of `topic`, if it is given.
+
+    A half or timer belongs to its real topic as well as to the broker's own.
+    """
+    start = max((offset for offset in store.segment_offsets if offset <= from_offset), default=0)
+    scan = store.scan(start)
+    told = 0
+    for found in scan:
+        for damage in scan.damaged[told:]:
+            yield from _damage_line(damage, from_offset)
+        told = len(scan.damaged)
+        if found.record.physical_offset >= from_offset and (topic is None or topic in _topics(found.record)):
+            yield record_line(found.record, found.record_bytes)
+    for damage in scan.damaged[told:]:
+        yield from _damage_line(damage, from_offset)
+
+
+def record_line(record: Record, record_bytes: int) -> Line:
+    """One record."""
+    return {
+        "physical_offset": record.physical_offset,
+        "record_bytes": record_bytes,
+        "kind": kind_of(record),
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "store_ms": record.store_ms,
+        "born_ms": record.born_ms,
+        "born_host": ":".join(map(str, record.born_host)),
+        "sys_flag": record.sys_flag,
+        "flag": record.flag,
+        "reconsume_times": record.reconsume_times,
+        "half_offset": record.half_offset,
+        "properties": properties.decode(record.properties),
+        **_body(record),
+    }
+
+
+def kind_of(record: Record) -> str:
+    """What a record means: message, commit, delivered, dead letter, or one of the broker's own kinds."""
+    if record.topic in _KINDS:
+        return _KINDS[record.topic]
+    if record.topic.startswith(DEAD_LETTER_PREFIX):
+        return "dead letter"
+    if is_system(record.topic):
+        return "system"
+    if record.type == TYPE_COMMIT:
+        return "commit"
+    return "delivered" if properties.value_of(record.properties, properties.TIMER_OFFSET) else "message"
+
+
+def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -> Iterator[Line]:
+    """The entries that one queue's files hold; raises `TopicNotFound` if there are no such files."""
+    files = QueueFiles(store, topic, queue_id)
+    if files.next_offset == 0:
+        raise TopicNotFound(
+            f"There are no files of {topic!r} queue {queue_id}. See what there is: tidewheel store info"
+        )
+    for queue_offset in range(max(from_offset, files.first_offset), files.next_offset):
+        entry = files.entry(queue_offset)
+        if entry is not None:
+            yield {
+                "queue_offset": queue_offset,
+                "physical_offset": entry.physical_offset,
+                "record_bytes": entry.record_bytes,
+                "tags_code": entry.tags_code,
+                "gap": entry.record_bytes == 0,
+            }
+
+
+def timer_lines(state: State, topic: str | None) -> Iterator[Line]:
+    """The delayed messages that wait, by due time, then those whose end is remembered."""
+    return (asdict(one) for one in state.timers if topic in (None, one.topic))
+
+
+def half_lines(state: State) -> Iterator[Line]:
+    """The half messages that are open or expired, then those whose end is remembered."""
+    waiting_first = sorted(state.halves, key=lambda one: one.state not in ("OPEN", "EXPIRED"))
+    return (asdict(one) for one in waiting_first)
+
+
+def group_lines(state: State, topic: str | None) -> Iterator[Line]:
+    """How far each group is on each queue."""
+    return ({**asdict(one), "lag": one.lag} for one in state.groups if topic in (None, one.topic))
+
+
+def _damage_line(damage: Damage, from_offset: int) -> Iterator[Line]:
+    if damage.end_offset > from_offset:
+        yield {"damaged": True, "physical_offset": damage.first_offset, "end_offset": damage.end_offset}
+
+
+def _topics(record: Record) -> tuple[str, str]:
+    return record.topic, properties.value_of(record.properties, properties.REAL_TOPIC)
+
+
+def _body(record: Record) -> Line:
+    body = plain(record.body, record.sys_flag)
+    try:
+        return {"body": body.decode(), "body_encoding": "text"}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode(), "body_encoding": "base64"}

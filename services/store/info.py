@@ -1,0 +1,129 @@
+"""`store info`: what is in a store, without its lock and without changing it.
+
+Cost: the newest snapshot and the log behind it; the rest is file sizes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from commitlog import foreign, layout, snapshot
+from services.store.opening import OpenStore, open_store
+from services.store.state import GroupState, State, TopicState, fold
+
+_BLOCK_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A snapshot, and whether it is what was written."""
+
+    offset: int
+    file_bytes: int
+    is_sound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartSize:
+    """The files of one part of a store: how many, how long, and what they take on disk."""
+
+    name: str
+    file_count: int
+    file_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSize:
+    """A topic and how many messages its queues were given so far."""
+
+    topic: TopicState
+    message_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """A store at one moment; offsets are of the log, times in milliseconds since 1970."""
+
+    path: str
+    format: int
+    segment_bytes: int
+    segment_count: int
+    first_offset: int
+    durable_offset: int
+    imported_until: int
+    snapshots: list[SnapshotFile]
+    topics: list[TopicSize]
+    groups: list[GroupState]
+    open_halves: int
+    expired_halves: int
+    pending_timers: int
+    next_due_ms: int | None
+    parts: list[PartSize]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as JSON can hold it."""
+        topics = [{**asdict(one.topic), "message_count": one.message_count} for one in self.topics]
+        groups = [{**asdict(one), "lag": one.lag} for one in self.groups]
+        return {**asdict(self), "topics": topics, "groups": groups}
+
+
+def info(root: Path, now_ms: int) -> Info:
+    """Looks at the store in folder `root`; raises a `StoreError` if it is none, or cannot be read."""
+    store = open_store(root)
+    state = fold(store, now_ms)
+    due_ms = [one.due_ms for one in state.pending_timers() if one.due_ms is not None]
+    return Info(
+        path=str(root),
+        format=layout.FORMAT_VERSION,
+        segment_bytes=store.segment_bytes,
+        segment_count=len(store.segment_offsets),
+        first_offset=store.first_offset,
+        durable_offset=store.durable_offset,
+        imported_until=foreign.read_imported(store.overlay()),
+        snapshots=list(_snapshots(store)),
+        topics=[TopicSize(topic, _message_count(state, topic.name)) for topic in state.topics],
+        groups=state.groups,
+        open_halves=len(state.halves_in("OPEN")),
+        expired_halves=len(state.halves_in("EXPIRED")),
+        pending_timers=len(due_ms),
+        next_due_ms=min(due_ms, default=None),
+        parts=list(_parts(root)),
+    )
+
+
+def _snapshots(store: OpenStore) -> Iterator[SnapshotFile]:
+    disk = store.overlay()
+    for offset in store.snapshot_offsets:
+        sound = snapshot.read(disk, offset) is not None
+        yield SnapshotFile(offset, disk.size(snapshot.path_of(offset)), sound)
+
+
+def _message_count(state: State, topic: str) -> int:
+    return sum(offset for (name, _), offset in state.next_offsets.items() if name == topic)
+
+
+def _parts(root: Path) -> Iterator[PartSize]:
+    for name in sorted(os.listdir(root)):
+        sizes = [size for path in _files(root / name) if (size := _size(path)) is not None]
+        yield PartSize(name, len(sizes), sum(one for one, _ in sizes), sum(one for _, one in sizes))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+    for folder, _, names in os.walk(path):
+        yield from (Path(folder, name) for name in names)
+
+
+def _size(path: Path) -> tuple[int, int] | None:
+    """(length, bytes taken on disk); None for a file that a live broker has just deleted."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_size, status.st_blocks * _BLOCK_BYTES
