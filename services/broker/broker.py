@@ -25,7 +25,7 @@ from services.broker import derived
 from services.broker.agenda import Agenda, Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.finding import Finding
-from services.broker.groups import ACK_TOPIC, Groups
+from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, Groups
 from services.broker.housekeeping import Housekeeping
 from services.broker.leases import Leases
 from services.broker.receiving import Receiving
@@ -105,6 +105,7 @@ class Broker:
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
             CHECK_TOPIC: self._transactions.recovered_check,
             VERB_TOPIC: self._timers.recovered_verb,
+            GROUP_TOPIC: self._groups.recovered_group,
             ACK_TOPIC: self._groups.recovered_acks,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
@@ -136,7 +137,8 @@ class Broker:
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
         broker._housekeeping.follow()
-        broker._keep_house(now_ms)
+        broker._housekeeping.see_to_room()
+        broker._agenda.place(Purpose.HOUSE, 0, now_ms)
         return broker
 
     @property

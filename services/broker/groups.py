@@ -1,4 +1,7 @@
-"""How far each group is on each queue, and the records that say so.
+"""Which groups there are, how far each is on each queue, and the records that say so.
+
+A group is known from its first receive of a topic on (a `TW_SYS_GROUP` record, JSON {"group", "topic"}), and
+begins at the topic's earliest message.
 
 Acknowledgements of one turn of the loop are written as one record (`consumequeue.acks`) when the next
 flush is taken; so `log.end_offset + 1`, read when something is finished, is durable exactly when that is.
@@ -6,6 +9,7 @@ flush is taken; so `log.end_offset + 1`, read when something is finished, is dur
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -19,6 +23,7 @@ from consumequeue.queue import ConsumeQueue
 from services.broker.store import Store
 
 ACK_TOPIC: Final = "TW_SYS_ACK"
+GROUP_TOPIC: Final = "TW_SYS_GROUP"
 
 
 class GroupQueue(NamedTuple):
@@ -34,8 +39,21 @@ class Groups:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._members: dict[str, dict[str, None]] = {}
         self._progress: dict[GroupQueue, Progress] = {}
         self._unwritten: defaultdict[GroupQueue, list[int]] = defaultdict(list)
+
+    def join(self, group: str, topic: str, now_ms: int) -> None:
+        """The group receives the topic; the first time that becomes a record."""
+        if group not in self._members.get(topic, ()):
+            self._add(group, topic)
+            body = json.dumps({"group": group, "topic": topic}).encode()
+            self._store.append(Record(topic=GROUP_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
+
+    def recovered_group(self, record: Record) -> None:
+        """Takes over a group from its record."""
+        stored = json.loads(record.body)
+        self._add(stored["group"], stored["topic"])
 
     def progress(self, key: GroupQueue) -> Progress:
         """The group's progress on a queue; a group that is new to it starts at the earliest message."""
@@ -73,8 +91,8 @@ class Groups:
         Returns [group, topic, queue, count] where a group had still wanted some of what is gone.
         """
         skipped = []
-        for key, progress in self._progress.items():
-            count = progress.skip_to(self._store.dispatch.queue(key.topic, key.queue_id).min_offset)
+        for key, queue, _ in self._standings():
+            count = self.progress(key).skip_to(queue.min_offset) if queue.min_offset else 0
             if count:
                 skipped.append([*key, count])
         return skipped
@@ -93,22 +111,26 @@ class Groups:
 
     def _standings(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
         """Every queue of every topic that a group receives, with the group's low offset there."""
-        groups: defaultdict[str, set[str]] = defaultdict(set)
-        for key in self._progress:
-            groups[key.topic].add(key.group)
         for topic, queue_id, queue in self._store.dispatch.queues():
-            for group in groups[topic]:
+            for group in self._members.get(topic, ()):
                 key = GroupQueue(group, topic, queue_id)
                 progress = self._progress.get(key)
                 yield key, queue, max(progress.low_offset if progress else 0, queue.min_offset)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: the progress of each group on each queue."""
-        return [[*key, progress.freeze()] for key, progress in self._progress.items()]
+        """What a snapshot keeps: the groups of each topic, and the progress of each on each queue."""
+        progress = [[*key, progress.freeze()] for key, progress in self._progress.items()]
+        return {
+            "members": {topic: list(groups) for topic, groups in self._members.items()},
+            "progress": progress,
+        }
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
-        for group, topic, queue_id, progress in frozen:
+        for topic, groups in frozen["members"].items():
+            for group in groups:
+                self._add(group, topic)
+        for group, topic, queue_id, progress in frozen["progress"]:
             self._progress[GroupQueue(group, topic, queue_id)] = Progress.thaw(progress)
 
     def in_flight(self) -> dict[tuple[str, str], int]:
@@ -121,6 +143,9 @@ class Groups:
         for key, queue, low_offset in self._standings():
             lag[(key.topic, key.group)] += queue.next_offset - low_offset
         return dict(lag)
+
+    def _add(self, group: str, topic: str) -> None:
+        self._members.setdefault(topic, {})[group] = None
 
     def _sums(self, count: Callable[[GroupQueue, Progress], int]) -> dict[tuple[str, str], int]:
         sums: Counter[tuple[str, str]] = Counter()

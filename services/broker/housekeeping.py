@@ -76,9 +76,8 @@ class Housekeeping:
             )
 
     def look(self, now_ms: int) -> Retirement | None:
-        """Measures the disk, sees to the reserve, and returns what may be deleted now."""
-        self._measure()
-        self._see_to_reserve()
+        """Sees to the room on disk, and returns what may be deleted now."""
+        self.see_to_room()
         if self._running is not None:
             return None
         first_offset, cut_offset = self._store.log.first_offset, self._cut_offset(now_ms)
@@ -123,11 +122,10 @@ class Housekeeping:
         """The disk was full: the reserve took the place of a segment."""
         self.has_reserve = False
 
-    def _measure(self) -> None:
+    def see_to_room(self) -> None:
+        """Measures the disk, and makes the reserve if it is missing and there is room."""
         free_bytes, total_bytes = self._disk.usage()
         self.disk_used = 1 - free_bytes / total_bytes if total_bytes else 1.0
-
-    def _see_to_reserve(self) -> None:
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) != segment_bytes:
             try:

@@ -82,6 +82,7 @@ class Receiving:
             client_id if auto_renew else "",
         )
         queue_count = self._topics.route(topic, now_ms).queue_count
+        self._groups.join(group, topic, now_ms)
         return self._take(wanted, queue_count, min(batch_size, limits.RECEIVE_BATCH_MAX), now_ms)
 
     def ack(self, group: str, topic: str, handle: str) -> int:

@@ -109,4 +109,4 @@ def _user_bytes(message: Message) -> int:
 
 
 def _has_control(text: str) -> bool:
-    return _CONTROL.search(text) is not None
+    return not text.isprintable() and _CONTROL.search(text) is not None

@@ -85,7 +85,7 @@ class State:
         self.groups = sorted(
             (
                 GroupState(group, topic, queue_id, done[0], tuple(done[1:]), self._next(topic, queue_id))
-                for group, topic, queue_id, done, *_ in parts["groups"]
+                for group, topic, queue_id, done, *_ in parts["groups"]["progress"]
             ),
             key=lambda one: (one.group, one.topic, one.queue_id),
         )

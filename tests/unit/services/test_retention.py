@@ -1,0 +1,256 @@
+"""What deleting the log may not change, and what a full disk may not stop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from commitlog import errors, layout, retention
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from commitlog.retention import RetentionPolicy, Retirement, SegmentAge
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import Delivery, Effect, Resolution, Retire, SendReceipt, Verdict
+from txn.checkback import CheckBackPolicy
+
+NOW_MS = 1_763_700_000_000
+SEGMENT_BYTES = 8 * 1024
+KEEP_ALL = BrokerSettings(
+    segment_bytes=SEGMENT_BYTES,
+    housekeeping_ms=1_000,
+    check_back=CheckBackPolicy(immunity_ms=1_000, count_max=0),
+)
+KEEP_ONE = replace(KEEP_ALL, retention=RetentionPolicy(log_bytes_max=SEGMENT_BYTES, group_pin_ms=0))
+
+
+class Bench:
+    """A broker whose shell does at once what the effects say."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.now_ms = NOW_MS
+        self.settings = KEEP_ALL
+        self.count = 0
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+
+    def send(self, **attributes: object) -> SendReceipt:
+        self.count += 1
+        given = {"topic": "t", "body": b"x" * 500, "message_id": f"M{self.count}"} | attributes
+        receipt = self.broker.send(Message(**given), self.now_ms)  # type: ignore[arg-type]
+        self.flush()
+        return receipt
+
+    def flush(self) -> None:
+        while flush := self.broker.take_flush():
+            flush.write(self.disk)
+            self.carry_out(self.broker.flushed(flush, self.now_ms))
+        if self.broker.is_checkpoint_due:
+            checkpoint = self.broker.checkpoint()
+            checkpoint.write(self.disk)
+            self.broker.checkpointed(checkpoint)
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Retire):
+                effect.retirement.run(self.disk)
+                self.broker.retired(effect.retirement, self.now_ms)
+
+    def advance(self, milliseconds: int) -> None:
+        end_ms = self.now_ms + milliseconds
+        while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.carry_out(self.broker.tick(self.now_ms))
+            self.flush()
+        self.now_ms = end_ms
+
+    def receive(self, group: str = "g") -> list[Delivery]:
+        return self.broker.receive(group, "t", "*", 32, 20_000, "c", False, self.now_ms)
+
+    def reopen(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.broker = Broker.open(self.disk, settings, self.now_ms)
+
+    def segments(self) -> list[str]:
+        return self.disk.list("commitlog")
+
+
+def test_all_but_the_newest_segment_may_go_and_nothing_else_changes() -> None:
+    bench = Bench()
+    expired = bench.send(transactional=True)
+    bench.advance(2_000)
+    still_open = bench.send(transactional=True, check_immunity_ms=3_600_000)
+    cancelled = bench.send(delivery_ms=bench.now_ms + 600_000)
+    pending = bench.send(delivery_ms=bench.now_ms + 600_000)
+    for _ in range(40):
+        bench.send()
+    handles = [one.receipt_handle for one in bench.receive()]
+    for handle in handles[:10]:
+        bench.broker.ack("g", "t", handle, bench.now_ms)
+    bench.flush()
+    before = bench.broker.gauges()
+    assert len(bench.segments()) > 3
+
+    bench.reopen(KEEP_ONE)
+    bench.advance(10_000)
+    assert len(bench.segments()) == 1
+    assert len(bench.disk.list("keep")) == 1
+    for derived in ("consumequeue", "keyindex"):
+        bench.disk.delete(derived)
+    bench.reopen(KEEP_ONE)
+
+    after = bench.broker.gauges()
+    assert (after.open_halves, after.pending_timers) == (before.open_halves, before.pending_timers) == (1, 2)
+    assert bench.broker.topic("t").queue_count == 4
+    ended = (expired.transaction_id, expired.message_id)
+    with pytest.raises(errors.TransactionEnded, match="EXPIRED"):
+        bench.broker.end_transaction("t", *ended, Resolution.COMMIT, bench.now_ms)
+    commit = (still_open.transaction_id, still_open.message_id, Resolution.COMMIT)
+    assert not bench.broker.end_transaction("t", *commit, bench.now_ms).repeated
+    verdict = bench.broker.recall("t", cancelled.recall_handle, bench.now_ms).verdict
+    assert verdict is Verdict.CANCELLED
+    new = bench.send()
+    bench.advance(700_000)
+    got = {one.message.message_id for one in bench.receive()}
+    assert {still_open.message_id, pending.message_id, new.message_id} <= got
+    assert cancelled.message_id not in got
+    assert not got & {f"M{number}" for number in range(5, 15)}, "an acknowledged message came again"
+
+
+def test_keep_files_go_when_nobody_needs_them() -> None:
+    bench = Bench()
+    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    bench.advance(10_000)
+    assert bench.disk.list("keep")
+    bench.broker.end_transaction("t", half.transaction_id, half.message_id, Resolution.ROLLBACK, bench.now_ms)
+    for _ in range(40):
+        bench.send()
+    bench.advance(10_000)
+    assert bench.disk.list("keep") == []
+    bench.reopen(KEEP_ONE)
+    assert bench.broker.gauges().open_halves == 0
+
+
+def test_a_lagging_group_holds_the_log_for_its_time_and_is_then_moved_on() -> None:
+    bench = Bench()
+    bench.receive("slow")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(
+        replace(KEEP_ONE, retention=RetentionPolicy(log_bytes_max=SEGMENT_BYTES, group_pin_ms=60_000))
+    )
+    bench.advance(10_000)
+    assert len(bench.segments()) > 3
+    bench.advance(120_000)
+    assert len(bench.segments()) == 1
+    skipped = bench.broker.statistics.skipped[("t", "slow")]
+    assert skipped > 20
+    assert len(bench.receive("slow")) == 40 - skipped
+
+
+def test_a_segment_waits_for_two_snapshots_that_cover_it() -> None:
+    bench = Bench()
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    bench.advance(10_000)
+    (segment,) = bench.segments()
+    older, newer = sorted(map(int, bench.disk.list("snapshots")))
+    assert int(segment) <= older < newer
+    bench.disk.flip_bit(f"snapshots/{newer:020d}", 400)
+    bench.reopen(KEEP_ONE)
+    assert not bench.broker.damaged
+    assert bench.broker.topic("t").queue_count == 4
+
+
+def test_a_nearly_full_disk_refuses_messages_but_not_their_ends() -> None:
+    bench = Bench()
+    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
+    delayed = bench.send(delivery_ms=bench.now_ms + 3_000)
+    bench.send()
+    (got,) = bench.receive()
+    used = sum(bench.disk.size(f"commitlog/{name}") for name in bench.segments())
+    bench.disk.total_bytes = used
+    bench.advance(1_000)
+    assert bench.broker.gauges().is_full
+    for attributes in ({}, {"transactional": True}, {"delivery_ms": NOW_MS}):
+        with pytest.raises(errors.DiskFull, match="Receiving and acknowledging go on"):
+            bench.send(**attributes)
+    bench.broker.ack("g", "t", got.receipt_handle, bench.now_ms)
+    bench.broker.end_transaction("t", half.transaction_id, half.message_id, Resolution.COMMIT, bench.now_ms)
+    bench.advance(3_000)
+    assert {one.message.message_id for one in bench.receive()} == {half.message_id, delayed.message_id}
+    bench.disk.total_bytes = 1 << 40
+    bench.advance(1_000)
+    assert bench.send().message_id
+
+
+def test_the_reserve_takes_the_place_of_a_segment_that_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    assert bench.disk.size(layout.RESERVE) == SEGMENT_BYTES
+
+    def no_room(path: str, length: int) -> None:
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr(bench.disk, "allocate", no_room)
+    for _ in range(100):
+        bench.send()
+        if bench.broker.gauges().is_full:
+            break
+    with pytest.raises(errors.DiskFull):
+        bench.send()
+    assert len(bench.segments()) == 1
+    assert bench.disk.size(layout.RESERVE) == -1
+    assert len(bench.receive()) == min(bench.count - 1, 32)
+    monkeypatch.undo()
+    bench.advance(1_000)
+    assert bench.send().message_id
+
+
+AGES = [SegmentAge(number * 100, 1_000 * number) for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "disk_used", "pinned", "cut"),
+    [
+        (RetentionPolicy(), 0.1, None, 0),
+        (RetentionPolicy(age_ms=7_500), 0.1, None, 300),
+        (RetentionPolicy(age_ms=0), 0.1, None, 400),
+        (RetentionPolicy(age_ms=0), 0.1, 150, 100),
+        (RetentionPolicy(log_bytes_max=200), 0.1, None, 300),
+        (RetentionPolicy(), 0.8, None, 100),
+        (RetentionPolicy(), 0.8, 50, 0),
+        (RetentionPolicy(), 0.86, 50, 100),
+    ],
+)
+def test_which_segments_may_go(
+    policy: RetentionPolicy, disk_used: float, pinned: int | None, cut: int
+) -> None:
+    assert retention.cut_offset(AGES, 100, policy, disk_used, pinned, 10_000) == cut
+
+
+def test_a_deletion_that_was_cut_short_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
+    for _ in range(40):
+        bench.send()
+    run = Retirement.run
+
+    def half_way(self: Retirement, disk: MemoryDisk) -> None:
+        run(replace(self, cut_offset=self.first_offset + self.segment_bytes), disk)
+
+    monkeypatch.setattr(Retirement, "run", half_way)
+    bench.reopen(KEEP_ONE)
+    monkeypatch.setattr(Broker, "retired", lambda self, retirement, now_ms: None)
+    bench.advance(10_000)
+    assert len(bench.segments()) > 1
+    monkeypatch.undo()
+    bench.reopen(KEEP_ONE)
+    bench.advance(10_000)
+    assert len(bench.segments()) == 1
+    commit = (half.transaction_id, half.message_id, Resolution.COMMIT)
+    assert not bench.broker.end_transaction("t", *commit, bench.now_ms).repeated
