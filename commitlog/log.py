@@ -48,12 +48,12 @@ class CommitLog:
 
     def append(self, new: Record) -> int:
         """Gathers one record for the next flush; sets and returns its physical offset."""
-        length = record.encoded_bytes(new)
-        if length + record.BLANK_BYTES > self._left_bytes():
-            self._close_segment()
         new.physical_offset = self.end_offset
         encoded = record.encode(new)
-        assert len(encoded) == length
+        if len(encoded) + record.BLANK_BYTES > self._left_bytes():
+            self._close_segment()
+            new.physical_offset = self.end_offset
+            encoded = record.encode(new)
         self._gather(encoded)
         return new.physical_offset
 

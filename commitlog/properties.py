@@ -7,6 +7,7 @@ last one, drops pairs without a value, and the last of two equal names wins. The
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from commitlog.compression import for_client
@@ -98,11 +99,18 @@ def to_message(record: Record) -> Message:
 
 def value_of(stored: bytes, name: str) -> str:
     """The value of one property without parsing the others; empty if it is not there."""
-    marker = f"{name}\x01".encode()
-    start = stored.rfind(b"\x02" + marker)
+    marker = _marker(name)
+    start = stored.rfind(marker)
     if start < 0:
-        if not stored.startswith(marker):
+        if not stored.startswith(marker[1:]):
             return ""
         start = -1
-    end = stored.find(b"\x02", start + 1)
-    return stored[start + 1 + len(marker) : end if end >= 0 else None].decode(errors="replace")
+    start += len(marker)
+    end = stored.find(b"\x02", start)
+    return stored[start : end if end >= 0 else None].decode(errors="replace")
+
+
+@lru_cache(maxsize=128)
+def _marker(name: str) -> bytes:
+    """What comes before the value of a property that is not the first."""
+    return f"\x02{name}\x01".encode()

@@ -118,17 +118,6 @@ def encode(record: Record, *, with_crc: bool = True) -> bytes:
     return record_bytes + crc_property(record_bytes) if with_crc else record_bytes
 
 
-def encoded_bytes(record: Record) -> int:
-    """How long `encode(record)` will be (with the CRC property), without encoding it."""
-    topic_bytes = len(record.topic.encode()) + (2 if len(record.topic) > TOPIC_V1_CHARACTERS_MAX else 1)
-    separator = 1 if record.properties and not record.properties.endswith(b"\x02") else 0
-    hosts = sum(12 for host in (record.born_host, record.store_host) if ":" in host[0])
-    return (
-        _FIXED_V4.size + hosts + len(record.body) + topic_bytes + 2
-        + len(record.properties) + separator + CRC_BYTES
-    )  # fmt: skip
-
-
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
     """The closing `__CRC32#` property over all bytes before it."""
     crc = zlib.crc32(record_bytes) & CRC_MASK

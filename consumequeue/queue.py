@@ -96,7 +96,9 @@ class ConsumeQueue:
         """Queue offsets below `queue_offset` were once given to records that are gone: they stay gaps."""
         if self.next_offset == 0:
             self._begin_at(queue_offset)
-        self._unwritten += entry.encode(Entry(physical_offset, 0, 0)) * (queue_offset - self.next_offset)
+        missing_count = queue_offset - self.next_offset
+        if missing_count > 0:
+            self._unwritten += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below `log_first_offset`: so are the entries that point there."""

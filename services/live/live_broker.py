@@ -90,6 +90,7 @@ class LiveBroker:
         self._durable = DurableOffset(self._broker.durable_offset)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._tick, clock, call_later)
+        self._is_alarm_stale = False
         self._flushing = Flushing(self, disk, executor)
         self._asker: Asker = nobody
         self._retiring: asyncio.Task[None] | None = None
@@ -228,8 +229,14 @@ class LiveBroker:
             self._stir()
 
     def _stir(self) -> None:
-        """After anything that may have appended or planned: see to the flush and to the alarm."""
+        """After anything that may have appended or planned: see, once a turn, to the flush and the alarm."""
         self._flushing.stir()
+        if not self._is_alarm_stale:
+            self._is_alarm_stale = True
+            self._loop.call_soon(self._set_alarm)
+
+    def _set_alarm(self) -> None:
+        self._is_alarm_stale = False
         self._alarm.set(self._broker.next_due_ms())
 
     def settle(self, flush: Flush) -> None:

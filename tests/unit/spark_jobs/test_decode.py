@@ -34,7 +34,7 @@ def row_of(record: Record, body: bytes | None = None) -> Row:
     pairs = properties.decode(record.properties)
     row: Row = {name: getattr(record, name) for name in NUMBERS}
     row |= {"topic": record.topic, "body": record.body if body is None else body, "damage": None}
-    row["record_bytes"] = codec.encoded_bytes(record)
+    row["record_bytes"] = len(codec.encode(record))
     for column, (name, kind) in PROPERTIES.items():
         text = pairs.get(name, "")
         is_number = text.isascii() and text.isdigit()

@@ -72,7 +72,7 @@ def test_any_flipped_bit_costs_one_record_and_is_named(
     written = some_records(8)
     store = write_log(written)
     hit = data.draw(st.sampled_from(written), label="record")
-    length = codec.encoded_bytes(hit)
+    length = len(codec.encode(hit))
     place = data.draw(st.integers(0, length * 8 - 1), label="bit")
     flip(segments_of(store)[0], hit.physical_offset + place // 8, place % 8)
     rows = read_log(store, slice_bytes=data.draw(st.sampled_from([100, 333, 1 << 20]), label="slice"))
@@ -82,7 +82,7 @@ def test_any_flipped_bit_costs_one_record_and_is_named(
 
 def test_damage_that_starts_where_a_slice_starts_is_named(write_log: WriteLog, read_log: ReadLog) -> None:
     written = some_records(6)
-    length = codec.encoded_bytes(written[0])
+    length = len(codec.encode(written[0]))
     store = write_log(written)
     flip(segments_of(store)[0], 3 * length + 50)
     rows = read_log(store, slice_bytes=3 * length)
@@ -95,7 +95,7 @@ def test_damage_behind_a_full_chunk_is_named(
 ) -> None:
     monkeypatch.setattr(walk, "RECORDS_PER_CHUNK", 3)
     written = some_records(7)
-    length = codec.encoded_bytes(written[0])
+    length = len(codec.encode(written[0]))
     store = write_log(written)
     flip(segments_of(store)[0], 3 * length)
     for slice_bytes in (3 * length, 1 << 20):
@@ -136,7 +136,7 @@ def test_a_torn_tail_below_the_durable_offset_is_damage(write_log: WriteLog, rea
     data = bytearray(segment.read_bytes())
     data[written[4].physical_offset :] = bytes(len(data) - written[4].physical_offset)
     segment.write_bytes(data)
-    end = written[4].physical_offset + codec.encoded_bytes(written[4])
+    end = written[4].physical_offset + len(codec.encode(written[4]))
     assert damaged(read_log(store)) == [(written[4].physical_offset, end)]
 
 
