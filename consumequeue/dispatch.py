@@ -87,8 +87,8 @@ class Dispatch:
             self._unsynced[queue] = None
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: how many entries each queue has."""
-        return [[topic, queue_id, queue.next_offset] for (topic, queue_id), queue in self._queues.items()]
+        """What a snapshot keeps: how many entries each queue has, and the CRCs of its files."""
+        return [[topic, queue_id, *queue.freeze()] for (topic, queue_id), queue in self._queues.items()]
 
     def adopt(self, frozen: Any) -> bool:
         """Takes over the files of an earlier run; False, with no queues at all, if they are not whole.
@@ -98,17 +98,17 @@ class Dispatch:
         if self._disk.size(QUEUES_WHOLE) < 0:
             self.drop()
             return False
-        for topic, queue_id, written_count in frozen:
+        for topic, queue_id, written_count, crcs in frozen:
             queue = ConsumeQueue(self._disk, topic, queue_id, written_count)
             self._queues[(topic, queue_id)] = queue
-            if not queue.adopt():
+            if not queue.adopt(crcs):
                 self.drop()
                 return False
         return True
 
     def complete(self, frozen: Any, log_offset: int) -> None:
         """The queues were made anew from a log that may lack their last records: their ends stay the same."""
-        for topic, queue_id, entry_count in frozen:
+        for topic, queue_id, entry_count, _ in frozen:
             queue = self.queue(topic, queue_id)
             queue.pad_to(max(entry_count, queue.next_offset), log_offset)
             self._changed[queue] = None

@@ -1,13 +1,17 @@
 """The index of one queue of one topic: entry number n, at byte 20 n, is the record with queue offset n.
 
 A pure function of the log, kept in files of 300,000 entries as RocketMQ keeps them; it may be deleted and
-is made anew. New entries gather in memory and go to disk in one write per turn.
+is made anew. New entries gather in memory and go to disk in one write per turn. Entries have no CRC of their
+own, so a snapshot keeps one for each file: a start reads the files once and trusts no other bytes.
 """
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import dropwhile
 from typing import Final
 
 from commitlog.disk import Disk
@@ -29,6 +33,7 @@ class ConsumeQueue:
         self._unwritten = bytearray()
         self._written_count = written_count
         self._unsynced_from = written_count
+        self._crcs: dict[int, int] = {}
         self.min_offset = 0
         self._read_ahead: list[Entry] = []
         self._read_ahead_from = 0
@@ -41,6 +46,8 @@ class ConsumeQueue:
     def put(self, queue_offset: int, new: Entry) -> None:
         """Adds the entry at its own queue offset; offsets missing before it are filled as a gap."""
         assert queue_offset >= self.next_offset, f"{self._folder}: offset {queue_offset} was already given"
+        if self.next_offset == 0:
+            self._begin_at(queue_offset)
         self.pad_to(queue_offset, new.physical_offset)
         self._unwritten += entry.encode(new)
 
@@ -74,6 +81,7 @@ class ConsumeQueue:
             inside = position % _FILE_BYTES
             part = bytes(self._unwritten[: _FILE_BYTES - inside])
             self._disk.write(self._path(position - inside), inside, part)
+            self._crcs[position - inside] = zlib.crc32(part, self._crcs.get(position - inside, 0))
             del self._unwritten[: len(part)]
             self._written_count += len(part) // ENTRY_BYTES
 
@@ -91,6 +99,13 @@ class ConsumeQueue:
                 self._disk.delete(f"{self._folder}/{name}")
         if self._disk.size(self._path(last)) > end - last:
             self._disk.truncate(self._path(last), end - last)
+        self._crcs = {at: crc for at, crc in self._crcs.items() if at < last}
+        if end > last:
+            self._crcs[last] = zlib.crc32(self._disk.read(self._path(last), 0, end - last))
+
+    def freeze(self) -> tuple[int, list[tuple[int, int]]]:
+        """What a snapshot keeps: the number of entries, and (first byte, CRC-32) of each file."""
+        return self.next_offset, list(self._crcs.items())
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Queue offsets below `queue_offset` were once given to records that are gone: they stay gaps."""
@@ -111,6 +126,7 @@ class ConsumeQueue:
         for name in self._disk.list(self._folder):
             if int(name) < first:
                 self._disk.delete(f"{self._folder}/{name}")
+        self._crcs = {at: crc for at, crc in self._crcs.items() if at >= first}
 
     def unsynced_paths(self) -> list[str]:
         """The files with entries that were written since the last call."""
@@ -122,8 +138,13 @@ class ConsumeQueue:
         """A sync has failed: everything is to be synced again."""
         self._unsynced_from = 0
 
-    def adopt(self) -> bool:
-        """Takes over the files of an earlier run, cut behind the last entry; False if any are missing."""
+    def adopt(self, crcs: Iterable[tuple[int, int]]) -> bool:
+        """Takes over the files of an earlier run, cut behind the last entry.
+
+        False if any is missing or does not match its CRC, as `freeze` told them; the oldest may have been
+        deleted since.
+        """
+        self._crcs = dict(dropwhile(lambda one: self._disk.size(self._path(one[0])) < 0, sorted(crcs)))
         end = self._written_count * ENTRY_BYTES
         last = max(0, end - 1) // _FILE_BYTES * _FILE_BYTES
         for name in self._disk.list(self._folder):
@@ -132,11 +153,18 @@ class ConsumeQueue:
         if end == 0 or self._disk.size(self._path(last)) < end - last:
             return end == 0
         self._disk.truncate(self._path(last), end - last)
-        return True
+        return last in self._crcs and all(self._matches(at, crc) for at, crc in self._crcs.items())
+
+    def _matches(self, first_byte: int, crc: int) -> bool:
+        path = self._path(first_byte)
+        return self._disk.size(path) >= 0 and zlib.crc32(self._disk.view(path)) == crc
 
     def _begin_at(self, queue_offset: int) -> None:
         """The log no longer has what came before: the file begins with a hole, whose entries are gaps."""
         self._written_count = self._unsynced_from = self.min_offset = queue_offset
+        inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
+        if inside:
+            self._crcs[queue_offset * ENTRY_BYTES - inside] = zlib.crc32(bytes(inside))
 
     def _physical_offset(self, queue_offset: int) -> int:
         """Where an entry points; -1 for one in a hole or in a deleted file."""

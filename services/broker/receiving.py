@@ -172,12 +172,20 @@ class Receiving:
         if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
             return None
         try:
-            return inner_batch.pick(
-                self._store.log.read(entry.physical_offset, entry.record_bytes), queue_offset
-            )
+            return self._read_at(entry, queue_offset)
         except StoreDamaged:
             self._statistics.unreadable_records += 1
             return None
+
+    def _read_at(self, entry: Entry, queue_offset: int) -> Record:
+        """The record of an entry, which may have been damaged on disk since the queue was opened."""
+        log = self._store.log
+        if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.segment_bytes:
+            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
+        record = inner_batch.pick(log.read(entry.physical_offset, entry.record_bytes), queue_offset)
+        if record.queue_offset != queue_offset:
+            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
+        return record
 
     def _lease(
         self, key: GroupQueue, progress: Progress, record: Record, wanted: Wanted, now_ms: int

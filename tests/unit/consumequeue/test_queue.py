@@ -80,3 +80,37 @@ def test_offsets_that_begin_anew_replace_the_old_ones_in_an_imported_log_only() 
     assert queue.next_offset == 1
     with pytest.raises(AssertionError, match="already given"):
         dispatch.dispatch(Record(topic="t", body=b"", queue_offset=0, physical_offset=1000), 50)
+
+
+def test_files_are_taken_over_only_as_they_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "_FILE_BYTES", 3 * entry.ENTRY_BYTES)
+    disk = MemoryDisk()
+    made = ConsumeQueue(disk, "t", 0)
+    for number in range(7):
+        made.put(number, Entry(100 * number, 100, 0))
+    made.write()
+    entry_count, crcs = made.freeze()
+    made.put(7, Entry(700, 100, 0))
+    made.write()
+    assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs), "what came later is cut"
+    disk.flip_bit(disk_path(3), 5)
+    assert not ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs)
+    disk.flip_bit(disk_path(3), 5)
+    disk.delete(disk_path(0))
+    assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs), "retention deletes the oldest file"
+    disk.delete(disk_path(6))
+    assert not ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs)
+
+
+def test_a_queue_that_lost_all_its_records_keeps_its_end() -> None:
+    disk = MemoryDisk()
+    made = Dispatch(disk)
+    made.complete([["t", 0, 5, []]], 900)
+    made.write()
+    ((_, _, entry_count, crcs),) = made.freeze()
+    assert entry_count == 5
+    assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs)
+
+
+def disk_path(first_entry: int) -> str:
+    return f"consumequeue/t/0/{first_entry * entry.ENTRY_BYTES:020d}"
