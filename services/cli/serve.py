@@ -54,6 +54,7 @@ def serve(
     advertise: Annotated[str | None, where("HOST:PORT clients are told; else what they dialled.")] = None,
     ready_file: Annotated[Path | None, where("File written once it serves: addresses and pid.")] = None,
     broker_name: Annotated[str | None, where("Its name in routes and metrics.")] = None,
+    housekeeping_ms: Annotated[int | None, tuned("How often to look at the room on disk.")] = None,
     check_immunity_ms: Annotated[int | None, tuned("How long a half message is left alone.")] = None,
     check_interval_ms: Annotated[int | None, tuned("Pause after a check-back; it doubles.")] = None,
     check_count_max: Annotated[int | None, tuned("Check-backs before a half message expires.")] = None,

@@ -1,0 +1,140 @@
+"""A real broker, and a small client of our own protocol stubs that keeps many calls in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.rpc.generated import definition_pb2, service_pb2
+
+START_SECONDS = 30
+OK = definition_pb2.Code.OK
+METADATA = (("x-mq-client-id", "endurance"),)
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rounds", type=int, default=6, help="how often to kill the broker")
+
+
+class BrokerProcess:
+    """A broker process over a store; started again it keeps its ports."""
+
+    def __init__(self, store: Path, *options: str, soft_limits: str = "") -> None:
+        self.store, self.options, self.soft_limits = store, options, soft_limits
+        self.listen = self.http = "127.0.0.1:0"
+        self._ready = store.with_name(f"{store.name}.ready")
+        self._log = store.with_name(f"{store.name}.log")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it serves."""
+        self._ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(self.store)]
+        where = ["--listen", self.listen, "--http", self.http, "--ready-file", str(self._ready)]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen([*command, *where, *self.options], stderr=log, stdout=log)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._ready.exists():
+            assert self.process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.02)
+        facts = json.loads(self._ready.read_text())
+        self.listen, self.http = facts["listen"], facts["http"]
+
+    def kill(self) -> None:
+        """Ends it as `kill -9` does."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ends it as an operator does."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+class Client:
+    """Calls of the protocol, without the official client's own retries."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    async def send(self, topic: str, message_id: str, body: bytes, **system: Any) -> int:
+        """Sends a message; returns the status code."""
+        properties = definition_pb2.SystemProperties(message_id=message_id, **system)
+        message = definition_pb2.Message(
+            topic=definition_pb2.Resource(name=topic), body=body, system_properties=properties
+        )
+        request = service_pb2.SendMessageRequest(messages=[message])
+        reply = await self._call("SendMessage", request, service_pb2.SendMessageResponse)
+        return int(reply.status.code)
+
+    async def receive(self, topic: str, group: str, seconds: float = 5) -> list[Any]:
+        """Receives up to 32 messages, waiting for the first."""
+        resource = definition_pb2.Resource(name=topic)
+        request = service_pb2.ReceiveMessageRequest(
+            group=definition_pb2.Resource(name=group),
+            message_queue=definition_pb2.MessageQueue(topic=resource),
+            batch_size=32,
+        )
+        request.invisible_duration.FromMilliseconds(20_000)
+        request.long_polling_timeout.FromMilliseconds(int(seconds * 1000))
+        call = self._channel.unary_stream(
+            SERVICE + "ReceiveMessage",
+            request_serializer=service_pb2.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=service_pb2.ReceiveMessageResponse.FromString,
+        )(request, metadata=METADATA, timeout=30)
+        return [reply.message async for reply in call if reply.HasField("message")]
+
+    async def ack(self, topic: str, group: str, message: Any) -> int:
+        """Acknowledges one message; returns the status code."""
+        entry = service_pb2.AckMessageEntry(
+            message_id=message.system_properties.message_id,
+            receipt_handle=message.system_properties.receipt_handle,
+        )
+        request = service_pb2.AckMessageRequest(
+            group=definition_pb2.Resource(name=group),
+            topic=definition_pb2.Resource(name=topic),
+            entries=[entry],
+        )
+        reply = await self._call("AckMessage", request, service_pb2.AckMessageResponse)
+        return int(reply.entries[0].status.code)
+
+    async def _call(self, name: str, request: Any, reply: Any) -> Any:
+        call = self._channel.unary_unary(
+            SERVICE + name,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=reply.FromString,
+        )
+        return await call(request, metadata=METADATA, timeout=30)
+
+
+async def eventually(attempt: Any) -> Any:
+    """Repeats a call until the broker answers it."""
+    for _ in range(300):
+        try:
+            return await attempt()
+        except grpc.aio.AioRpcError:
+            await asyncio.sleep(0.1)
+    raise AssertionError("the broker does not come back")
+
+
+@pytest.fixture
+def endurance() -> dict[str, Any]:
+    return {"BrokerProcess": BrokerProcess, "Client": Client, "eventually": eventually, "OK": OK}
