@@ -15,6 +15,7 @@ and gone after the next merge. Memory: 16 bytes an entry up to `UNSAVED_MAX`, no
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,20 +34,23 @@ from consumequeue.keyindex_run import ENTRY, Entries, Run
 
 BATCH_ENTRIES: Final = 16_384
 UNSAVED_MAX: Final = 1_000_000
-_HASH_BYTES: Final = 8
+_HASH: Final = struct.Struct("<Q")
 
 
 def hash_of(topic: str, key: str) -> int:
     """64 bits that stand for a key of a topic."""
-    return int.from_bytes(blake2b(f"{topic}#{key}".encode(), digest_size=_HASH_BYTES).digest(), "little")
+    digest = blake2b(f"{topic}#{key}".encode(), digest_size=_HASH.size).digest()
+    return int(_HASH.unpack(digest)[0])
 
 
-def names_of(record: Record) -> tuple[str, list[str]]:
-    """The topic that users know a record by, and the keys it is found under there: its id, then its words."""
-    topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
-    message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
-    words = properties.value_of(record.properties, properties.KEYS).split()
-    return topic, [name for name in dict.fromkeys((message_id, *words)) if name]
+def names_of(record: Record) -> tuple[str, dict[str, None]]:
+    """The topic that users know a record by, and the keys it is found under there: its words and its id."""
+    stored = record.properties
+    names = dict.fromkeys(properties.value_of(stored, properties.KEYS).split())
+    message_id = properties.value_of(stored, properties.MESSAGE_ID)
+    if message_id:
+        names[message_id] = None
+    return properties.value_of(stored, properties.REAL_TOPIC) or record.topic, names
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
@@ -119,6 +123,7 @@ class KeyIndex:
         self._batches: list[Entries] = []
         self._batched_count = 0
         self._unnamed_count = 0
+        self._spill_count = UNSAVED_MAX
         self._runs: tuple[Run, ...] = ()
         self._damage = ""
 
@@ -137,10 +142,19 @@ class KeyIndex:
             self._close_batch()
 
     def spill(self, first_offset: int) -> None:
-        """Writes a run now if memory is full: for a start, which puts more than a checkpoint's worth."""
-        if self._batched_count >= UNSAVED_MAX:
+        """Writes a run now if memory is full: for a start, which puts more than a checkpoint's worth.
+
+        On a full disk what is new waits in memory, and is tried again when there is as much again.
+        """
+        if self._batched_count >= self._spill_count:
+            try:
+                done = self.to_write(first_offset).write(self._disk)
+            except OSError:
+                self._spill_count += UNSAVED_MAX
+                return
             self._unnamed_count += self._batched_count
-            self._take_over(self.to_write(first_offset).write(self._disk))
+            self._take_over(done)
+            self._spill_count = UNSAVED_MAX
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
         """Where records lie that may carry the key, newest first, none below `first_offset`.

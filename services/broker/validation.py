@@ -80,7 +80,7 @@ def _check_properties(message: Message) -> None:
             raise IllegalProperty(f"{name!r} is empty or reserved for the broker. Choose another name.")
         if _has_control(name) or _has_control(value):
             raise IllegalProperty(f"{name!r} or its value holds control characters.")
-    if _user_bytes(message) > limits.PROPERTIES_USER_BYTES_MAX:
+    if not _is_surely_small(message) and _user_bytes(message) > limits.PROPERTIES_USER_BYTES_MAX:
         raise PropertiesTooLarge(
             f"Properties, tag and keys together may have {limits.PROPERTIES_USER_BYTES_MAX} bytes."
         )
@@ -103,9 +103,17 @@ def _check_type(message_type: MessageType, topic: Topic) -> None:
         )
 
 
+def _is_surely_small(message: Message) -> bool:
+    """Whether the user's texts keep the limit even at four bytes a character."""
+    return 4 * sum(map(len, _user_texts(message))) <= limits.PROPERTIES_USER_BYTES_MAX
+
+
 def _user_bytes(message: Message) -> int:
-    texts = [message.tag, *message.keys, *message.properties, *message.properties.values()]
-    return sum(len(text.encode()) for text in texts)
+    return sum(len(text.encode()) for text in _user_texts(message))
+
+
+def _user_texts(message: Message) -> list[str]:
+    return [message.tag, *message.keys, *message.properties, *message.properties.values()]
 
 
 def _has_control(text: str) -> bool:
