@@ -109,8 +109,8 @@ class ConsumeQueue:
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Queue offsets below `queue_offset` were once given to records that are gone: they stay gaps."""
-        if self.next_offset == 0:
-            self._begin_at(queue_offset)
+        if self.next_offset == 0 < queue_offset:
+            self._begin_at(queue_offset - 1)
         missing_count = queue_offset - self.next_offset
         if missing_count > 0:
             self._unwritten += entry.encode(Entry(physical_offset, 0, 0)) * missing_count

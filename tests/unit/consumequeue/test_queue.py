@@ -93,6 +93,7 @@ def test_files_are_taken_over_only_as_they_were_written(monkeypatch: pytest.Monk
     made.put(7, Entry(700, 100, 0))
     made.write()
     assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs), "what came later is cut"
+    disk.sync(disk_path(3))
     disk.flip_bit(disk_path(3), 5)
     assert not ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs)
     disk.flip_bit(disk_path(3), 5)
