@@ -8,16 +8,18 @@ Memory: three integers per kept record.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-from commitlog import record
+from commitlog import foreign, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEEP, OFFSET_DIGITS
 
-_HEAD: Final = struct.Struct(">I")
+_MAGIC: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]")
+_HEAD_BYTES: Final = 4
 _OFFSET_AT: Final = 28
 _OFFSET: Final = struct.Struct(">q")
 
@@ -35,6 +37,7 @@ class Keep:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self._own_from = foreign.read_imported(disk)
         self._places: dict[int, Place] = {}
         for name in disk.list(KEEP):
             self.adopt(int(name))
@@ -48,7 +51,8 @@ class Keep:
     def adopt(self, cut_offset: int) -> None:
         """Takes over the file that was written when the log was deleted up to `cut_offset`."""
         path = path_of(cut_offset)
-        for physical_offset, position, record_bytes in _records(bytes(self._disk.view(path))):
+        stored = bytes(self._disk.view(path))
+        for physical_offset, position, record_bytes in records(stored, self._own_from):
             self._places[physical_offset] = Place(path, position, record_bytes)
 
     def read(self, physical_offset: int) -> bytes:
@@ -71,11 +75,26 @@ def path_of(cut_offset: int) -> str:
     return f"{KEEP}/{cut_offset:0{OFFSET_DIGITS}d}"
 
 
-def _records(stored: bytes) -> Iterator[tuple[int, int, int]]:
+def records(stored: bytes, own_from: int) -> Iterator[tuple[int, int, int]]:
+    """(physical offset, position, length) of each sound record in a keep file; damage is stepped over.
+
+    Below log offset `own_from` records were imported (see `commitlog.foreign`).
+    """
     position = 0
-    while position + record.RECORD_BYTES_MIN <= len(stored):
-        (record_bytes,) = _HEAD.unpack_from(stored, position)
-        if not record.crc_holds(stored[position : position + record_bytes]):
-            return
-        yield _OFFSET.unpack_from(stored, position + _OFFSET_AT)[0], position, record_bytes
-        position += record_bytes
+    while 0 <= position < len(stored):
+        record_bytes = int.from_bytes(stored[position : position + _HEAD_BYTES], "big")
+        one = stored[position : position + record_bytes]
+        if is_sound(one, own_from):
+            yield _OFFSET.unpack_from(one, _OFFSET_AT)[0], position, record_bytes
+            position += record_bytes
+        else:
+            magic = _MAGIC.search(stored, position + 1 + _HEAD_BYTES)
+            position = magic.start() - _HEAD_BYTES if magic else -1
+
+
+def is_sound(stored: bytes, own_from: int) -> bool:
+    """Whether these bytes are one whole record, as it was written to the log."""
+    if len(stored) < record.RECORD_BYTES_MIN:
+        return False
+    (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)
+    return record.is_sound(stored, may_lack_crc=physical_offset < own_from)

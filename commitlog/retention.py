@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from commitlog import keep, layout, record
+from commitlog import foreign, keep, layout
 from commitlog.disk import Disk
 
 DISK_USED_EARLY: Final = 0.75
@@ -102,8 +102,9 @@ class Retirement:
         if self.needed_offsets:
             path = keep.path_of(self.cut_offset)
             disk.delete(path)
+            own_from = foreign.read_imported(disk)
             kept = (self._read(disk, offset) for offset in self.needed_offsets)
-            disk.write(path, 0, b"".join(stored for stored in kept if record.crc_holds(stored)))
+            disk.write(path, 0, b"".join(one for one in kept if keep.is_sound(one, own_from)))
             disk.sync(path)
             disk.sync_folder(layout.KEEP)
         for first_offset in range(self.first_offset, self.cut_offset, self.segment_bytes):

@@ -376,6 +376,7 @@ class Broker:
     def _replay(self, found: Found) -> None:
         record = found.record
         self._store.recovered(found)
+        self._topics.seen(record.topic, record.queue_id)
         if record.type == TYPE_COMMIT:
             self._transactions.recovered_commit(record)
         recover = self._recoverers.get(record.topic)

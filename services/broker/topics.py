@@ -104,6 +104,13 @@ class Topics:
             stored["name"], MessageType(stored["message_type"]), stored["queue_count"]
         )
 
+    def seen(self, name: str, queue_id: int) -> None:
+        """Takes over a topic from a message, as far as that tells: damage may have hit its own record."""
+        known = self._topics.get(name)
+        if not is_system(name) and (known is None or known.queue_count <= queue_id):
+            message_type = known.message_type if known else MessageType.MIXED
+            self._topics[name] = Topic(name, message_type, queue_id + 1)
+
     def freeze(self) -> Any:
         """What a snapshot keeps: every topic."""
         return [[topic.name, topic.message_type.value, topic.queue_count] for topic in self._topics.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from commitlog import layout, record
+from commitlog import foreign, keep, layout
 from commitlog.recovery import Damage
 from services.store.findings import Finding
 from services.store.opening import OpenStore
@@ -18,21 +18,19 @@ class KeepFiles:
     def __init__(self, store: OpenStore) -> None:
         self.offsets: set[int] = set()
         self.findings: list[Finding] = []
+        self._own_from = foreign.read_imported(store.overlay())
         for name in store.files.list(layout.KEEP):
             path = f"{layout.KEEP}/{name}"
             self._read(path, bytes(store.files.view(path)))
 
     def _read(self, path: str, stored: bytes) -> None:
-        position = 0
-        while position < len(stored):
-            record_bytes = int.from_bytes(stored[position : position + 4], "big")
-            one = stored[position : position + record_bytes]
-            if not record.is_sound(one, may_lack_crc=True):
-                what = f"from byte {position} on is not what was written"
-                self.findings.append(Finding("keep", path, -1, -1, what))
-                return
-            self.offsets.add(record.decode(one).physical_offset)
-            position += record_bytes
+        sound_bytes = 0
+        for physical_offset, _, record_bytes in keep.records(stored, self._own_from):
+            self.offsets.add(physical_offset)
+            sound_bytes += record_bytes
+        if sound_bytes < len(stored):
+            what = f"{len(stored) - sound_bytes} of its {len(stored)} bytes are not what was written"
+            self.findings.append(Finding("keep", path, -1, -1, what))
 
 
 def quarantine_path(damage: Damage) -> str:

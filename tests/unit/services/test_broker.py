@@ -225,6 +225,27 @@ def test_an_unacknowledged_message_comes_again_then_goes_to_the_dead_letters(ben
     assert bench.receive() == []
 
 
+def test_a_delayed_message_among_the_dead_letters_ends_its_timer_once(bench: Bench) -> None:
+    bench.send(delivery_ms=NOW_MS + 500)
+    bench.advance(500)
+    (got,) = bench.receive()
+    bench.broker.forward_to_dead_letter("g", "t", got.receipt_handle, bench.now_ms)
+    bench.flush()
+    bench.reopen()
+    assert [one.message.message_id for one in bench.receive(topic="%DLQ%g")] == ["M1"]
+
+
+def test_a_topic_whose_record_was_damaged_is_known_by_its_messages() -> None:
+    bench = Bench(BrokerSettings(segment_bytes=64 * 1024, auto_create_topics=False))
+    bench.broker.create_topic("t", MessageType.NORMAL, 3, NOW_MS)
+    for _ in range(6):
+        bench.send()
+    bench.disk.flip_bit("commitlog/00000000000000000000", 800)
+    bench.reopen()
+    assert bench.broker.topic("t").queue_count == 3
+    assert len(bench.receive()) == 6
+
+
 def test_an_acknowledgement_holds_after_a_restart_and_a_stale_handle_is_refused(bench: Bench) -> None:
     bench.send()
     bench.send()

@@ -1,0 +1,41 @@
+"""Keep files: what is kept can be read, and a flipped bit costs only the record that it hit."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import keep, record
+from commitlog.errors import StoreDamaged
+from commitlog.keep import Keep
+from commitlog.memory_disk import MemoryDisk
+from commitlog.record import Record
+
+OFFSETS = (100, 700, 900)
+
+
+def stored(offset: int) -> bytes:
+    return record.encode(Record(topic="half", body=b"%d" % offset, physical_offset=offset))
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    made = MemoryDisk()
+    made.write(keep.path_of(4096), 0, b"".join(map(stored, OFFSETS)))
+    made.sync(keep.path_of(4096))
+    return made
+
+
+def test_kept_records_are_read_by_their_place_in_the_log(disk: MemoryDisk) -> None:
+    kept = Keep(disk)
+    assert [kept.read(offset) for offset in OFFSETS] == [stored(offset) for offset in OFFSETS]
+    with pytest.raises(StoreDamaged, match="not kept"):
+        kept.read(101)
+
+
+def test_a_flipped_bit_costs_only_the_record_it_hit(disk: MemoryDisk) -> None:
+    first_bits = len(stored(OFFSETS[0])) * 8
+    for bit in range(disk.size(keep.path_of(4096)) * 8):
+        disk.flip_bit(keep.path_of(4096), bit)
+        hit = OFFSETS[bit // first_bits]
+        assert [offset for offset in OFFSETS if offset in Keep(disk)] == [o for o in OFFSETS if o != hit]
+        disk.flip_bit(keep.path_of(4096), bit)
