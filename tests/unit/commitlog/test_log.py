@@ -157,3 +157,39 @@ def test_formats_that_cannot_be_opened_are_refused() -> None:
     foreign.write("pg_wal", 0, b"x")
     with pytest.raises(NotAStore, match="pg_wal"):
         layout.check_format(foreign)
+
+
+def test_a_roll_that_is_torn_at_any_byte_loses_nothing_before_it_and_leaves_nothing_behind() -> None:
+    """Every prefix of the writes of a flush that closes one segment and opens the next."""
+    bodies = [b"a" * 900, b"b" * 700, b"c" * 400]
+
+    def flown(disk: MemoryDisk) -> tuple[list[int], list[tuple[str, int, bytes]]]:
+        log = new_log(disk)
+        flushed = write(log, disk, 10)
+        for body in bodies:
+            log.append(Record(topic="t", body=body))
+        flush = log.take_flush()
+        assert flush is not None
+        assert len(flush.writes) == 2
+        parts = [(one.first_offset, one.position, b"".join(one.chunks)) for one in flush.writes]
+        return flushed, [(layout.segment_path(first), at, data) for first, at, data in parts]
+
+    flushed, parts = flown(MemoryDisk())
+    for torn_at in range(sum(len(data) for _, _, data in parts) + 1):
+        disk = MemoryDisk()
+        flown(disk)
+        left = torn_at
+        for path, position, data in parts:
+            disk.allocate(path, SEGMENT_BYTES)
+            disk.write(path, position, data[:left])
+            disk.sync(path)
+            left = max(0, left - len(data))
+        scanned, records = scan(disk)
+        assert [record.physical_offset for record in records][: len(flushed)] == flushed
+        assert [record.body for record in records][len(flushed) :] == bodies[: len(records) - len(flushed)]
+        scanned.cut()
+        log = CommitLog(disk, SEGMENT_BYTES, 0, scanned.end_offset)
+        (new,) = write(log, disk, 1, b"new")
+        assert [record.physical_offset for record in scan(disk)[1]] == [
+            *(record.physical_offset for record in records), new
+        ]  # fmt: skip
