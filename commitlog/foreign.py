@@ -19,6 +19,7 @@ from typing import Final
 from commitlog import layout
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.snapshot import Snapshot
 
 IMPORTED: Final = "imported"
 
@@ -41,3 +42,13 @@ def write_imported(disk: Disk, offset: int) -> None:
     """Says, durably, that the log below `offset` was copied."""
     disk.write(IMPORTED, 0, layout.durable_lines(offset))
     disk.sync(IMPORTED)
+
+
+def check_start(disk: Disk, start: Snapshot | None) -> None:
+    """Raises `StoreDamaged` if a start would have to read what only RocketMQ could have understood."""
+    imported_offset = read_imported(disk)
+    if imported_offset and (start is None or start.offset < imported_offset):
+        raise StoreDamaged(
+            "The store was imported and its snapshots are gone: what was delivered, ended or acknowledged "
+            "before the import is in no record. Restore snapshots/ from a backup, or import again."
+        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from commitlog import layout, limits, properties, snapshot
+from commitlog import foreign, layout, limits, properties, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import TopicNotFound
 from commitlog.flush import Flush, Sync
@@ -123,6 +123,7 @@ class Broker:
         """
         layout.check_format(disk)
         start = snapshot.newest(disk)
+        foreign.check_start(disk, start)
         scan = LogScan(disk, settings.segment_bytes, start.offset if start else 0, trusted_offset)
         log = CommitLog(
             disk, scan.segment_bytes, scan.first_offset, scan.end_offset, sync=settings.sync_flush
@@ -376,7 +377,6 @@ class Broker:
     def _replay(self, found: Found) -> None:
         record = found.record
         self._store.recovered(found)
-        self._topics.seen(record.topic, record.queue_id)
         if record.type == TYPE_COMMIT:
             self._transactions.recovered_commit(record)
         recover = self._recoverers.get(record.topic)

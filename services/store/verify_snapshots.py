@@ -2,7 +2,7 @@
 
 What no record says may differ: ends that are forgotten with time, messages that a group's filter passed
 over, timers whose record was unreadable. Across damage, or where the log no longer reaches back, nothing
-can be compared.
+can be compared; nor up to where an import copied the log, whose records do not say what its snapshot says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 
-from commitlog import snapshot
+from commitlog import foreign, snapshot
 from commitlog.recovery import Damage
 from services.store.findings import Finding
 from services.store.opening import OpenStore
@@ -19,7 +19,8 @@ from services.store.state import GroupState, State, fold
 
 def check_snapshots(store: OpenStore, damaged: Collection[Damage], now_ms: int) -> Iterator[Finding]:
     """What is wrong with the snapshots of a store."""
-    base = 0 if store.first_offset == 0 else None
+    imported_offset = foreign.read_imported(store.overlay())
+    base = 0 if store.first_offset == 0 == imported_offset else None
     for offset in store.snapshot_offsets:
         path = snapshot.path_of(offset)
         if store.files.size(path) < 0:
@@ -29,7 +30,8 @@ def check_snapshots(store: OpenStore, damaged: Collection[Damage], now_ms: int) 
             yield Finding("snapshot", path, offset, offset, "does not match its CRC; the other one is used")
             continue
         if base is None or any(one.first_offset < offset and one.end_offset > base for one in damaged):
-            yield Finding("snapshot", path, offset, offset, "has no whole log to be compared with", False)
+            if offset != imported_offset:
+                yield Finding("snapshot", path, offset, offset, "has no whole log to be compared with", False)
         else:
             folded = fold(store, now_ms, offset, newest=base)
             for what in differences(folded, State(offset, stored.parts)):

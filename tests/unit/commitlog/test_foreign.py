@@ -10,6 +10,7 @@ from commitlog.log import CommitLog
 from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from commitlog.recovery import Damage, LogScan
+from commitlog.snapshot import Snapshot
 
 SEGMENT_BYTES = 4096
 
@@ -66,3 +67,13 @@ def test_an_unreadable_mark_is_refused_before_records_are_called_damaged() -> No
     disk.write(foreign.IMPORTED, 0, b"x")
     with pytest.raises(StoreDamaged, match="imported"):
         foreign.read_imported(disk)
+
+
+def test_an_imported_store_without_snapshots_is_not_started_from_its_log() -> None:
+    disk = MemoryDisk()
+    foreign.check_start(disk, None)
+    foreign.write_imported(disk, 500)
+    foreign.check_start(disk, Snapshot(500, {}))
+    for start in (None, Snapshot(499, {})):
+        with pytest.raises(StoreDamaged, match="import again"):
+            foreign.check_start(disk, start)

@@ -1,0 +1,43 @@
+"""Records written behind a copied log, outside any broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commitlog.disk import Disk
+from commitlog.log import CommitLog
+from commitlog.record import TYPE_SYSTEM, Record
+
+_FLUSH_BYTES: Final = 8 * 1024 * 1024
+
+
+class Appender:
+    """Appends to `log` on `disk`; each record gets the next offset of its queue, and `store_ms`."""
+
+    def __init__(
+        self, disk: Disk, log: CommitLog, next_offsets: dict[tuple[str, int], int], store_ms: int
+    ) -> None:
+        self.next_offsets = next_offsets
+        self.last_offset = -1
+        self._disk = disk
+        self._log = log
+        self._store_ms = store_ms
+
+    def append(self, new: Record) -> None:
+        """Appends one record and sets its places; its place in the log is `last_offset` then."""
+        new.store_ms = self._store_ms
+        new.queue_offset = 0
+        if new.type != TYPE_SYSTEM:
+            key = (new.topic, new.queue_id)
+            new.queue_offset = self.next_offsets.get(key, 0)
+            self.next_offsets[key] = new.queue_offset + 1
+        self.last_offset = self._log.append(new)
+        if self._log.end_offset - self._log.durable_offset >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Makes all of it durable."""
+        flush = self._log.take_flush()
+        if flush is not None:
+            flush.write(self._disk)
+            self._log.flushed(flush)

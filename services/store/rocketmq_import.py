@@ -1,0 +1,244 @@
+"""An Apache RocketMQ store becomes a store of Tidewheel, with nothing that was still to happen forgotten.
+
+The segments are copied byte for byte up to the log's verified end, so every message keeps its queue, its
+queue offset and its place. What RocketMQ keeps beside its log is taken over in two ways:
+
+    in a snapshot at the copied end     every queue's next offset, and how far each group is
+    as our own records behind it        topics; a timer record for each delayed message that waits, of delay
+                                        levels and of the timer wheel; a copy of each open or expired half
+
+So what must still happen rests on records with a whole-record CRC, like all that a broker writes itself. The
+last step is a start of the broker, which makes queues and key index, and its snapshot. Until all primary data
+is written the file `format` names no version, so that nobody opens half an import; one that fails leaves
+nothing behind.
+
+Not taken over: the wheel's own files and the indexes, which are made anew from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from commitlog import foreign, layout
+from commitlog.disk import Disk
+from commitlog.errors import NotAStore
+from commitlog.lock import StoreLock
+from commitlog.log import CommitLog
+from commitlog.message import MessageType
+from commitlog.real_disk import RealDisk
+from commitlog.recovery import Damage
+from commitlog.snapshot import Snapshot
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.store.rocketmq_config import TopicConfig, read_config
+from services.store.rocketmq_levels import LevelTimes
+from services.store.rocketmq_names import is_broker_topic
+from services.store.rocketmq_pending import Pending
+from services.store.rocketmq_retries import find_unfinished
+from services.store.rocketmq_source import RocketmqLog, open_log
+from services.store.rocketmq_takeover import Takeover
+
+Say = Callable[[str], None]
+
+_COPY_BYTES: Final = 8 * 1024 * 1024
+_UNFINISHED: Final = b"import not finished\n"
+_SETTINGS: Final = BrokerSettings(auto_create_topics=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSummary:
+    """What an import took over; `notes` are sentences about what it could not, or found odd."""
+
+    record_count: int
+    first_offset: int
+    end_offset: int
+    topic_count: int
+    group_count: int
+    pending_timer_count: int
+    open_half_count: int
+    expired_half_count: int
+    inner_batch_count: int
+    redelivered_count: int
+    damaged: list[Damage]
+    notes: list[str]
+
+
+def import_store(source: Path, target: Path, on_progress: Say, now_ms: int) -> ImportSummary:
+    """Takes the RocketMQ store in `source` over into the empty or missing folder `target`.
+
+    `source` is only read. Raises a `StoreError` if either is not what it should be, `StoreLocked` if a broker
+    runs on one of them, `LibraryMissing` if bodies are compressed in a way that nobody could read here.
+    """
+    log = open_log(source)
+    lock = StoreLock(target)
+    lock.acquire()
+    disk = RealDisk(target)
+    try:
+        _check_empty(disk, target)
+        return _Import(log, disk, on_progress, now_ms).run()
+    finally:
+        disk.close()
+        lock.release()
+
+
+class _Import:
+    def __init__(self, log: RocketmqLog, disk: Disk, say: Say, now_ms: int) -> None:
+        self._log = log
+        self._disk = disk
+        self._say = say
+        self._now_ms = now_ms
+        self._config = read_config(log.files)
+        self._takeover = Takeover(self._config, LevelTimes(log.files).due_ms)
+        self._ages: dict[int, int] = {}
+
+    def run(self) -> ImportSummary:
+        self._read()
+        try:
+            self._mark(_UNFINISHED)
+            self._copy()
+            redelivered_count = self._write_snapshot()
+            pending = self._write_pending()
+            self._mark(f"{layout.FORMAT_VERSION}\n".encode())
+            self._make_derived()
+        except BaseException:
+            _empty(self._disk)
+            raise
+        return self._summary(pending, redelivered_count)
+
+    def _read(self) -> None:
+        """The one pass over the source."""
+        for found in self._log.records():
+            self._takeover.take(found.record)
+            segment = found.record.physical_offset // self._log.segment_bytes * self._log.segment_bytes
+            if segment not in self._ages:
+                self._say(f"reading {layout.segment_path(segment)}")
+            self._ages[segment] = found.record.store_ms
+
+    def _copy(self) -> None:
+        """Segments up to the verified end; what lies behind it stays zero."""
+        for first_offset in self._log.segment_offsets:
+            if first_offset < self._log.end_offset:
+                self._say(f"copying {layout.segment_path(first_offset)}")
+                self._copy_segment(first_offset)
+        layout.reset_durable(self._disk, self._log.end_offset)
+        if self._log.end_offset:
+            foreign.write_imported(self._disk, self._log.end_offset)
+
+    def _copy_segment(self, first_offset: int) -> None:
+        path = layout.segment_path(first_offset)
+        self._disk.allocate(path, self._log.segment_bytes)
+        view = self._log.files.view(path)[: self._log.end_offset - first_offset]
+        for position in range(0, len(view), _COPY_BYTES):
+            self._disk.write(path, position, bytes(view[position : position + _COPY_BYTES]))
+        self._disk.sync(path)
+
+    def _write_snapshot(self) -> int:
+        """The state at the copied end; returns how many messages are given to their group again."""
+        end = self._log.end_offset
+        log = CommitLog(self._disk, self._log.segment_bytes, self._log.first_offset, end)
+        parts = Broker(self._disk, log, _SETTINGS, self._now_ms).checkpoint().snapshot.parts
+        offsets = [[*queue, offset] for queue, offset in self._takeover.next_offsets.items()]
+        parts["store"] |= {
+            "next_offsets": offsets,
+            "last_store_ms": self._takeover.last_store_ms,
+            "segment_store_ms": list(self._ages.items()),
+        }
+        parts["groups"], redelivered_count = self._groups()
+        Snapshot(end, parts).write(self._disk)
+        return redelivered_count
+
+    def _groups(self) -> tuple[Any, int]:
+        """The groups' part of the snapshot: all below a group's offset is done, but what it has to retry."""
+        unfinished = find_unfinished(self._log, self._config, self._takeover.retries(), self._say)
+        members: dict[str, list[str]] = {}
+        progress: list[Any] = []
+        for (topic, group), offsets in self._config.group_offsets.items():
+            if is_broker_topic(topic):
+                continue
+            members.setdefault(topic, []).append(group)
+            for queue_id, offset in offsets.items():
+                known = min(offset, self._takeover.next_offsets.get((topic, queue_id), 0))
+                again = unfinished.get((group, topic, queue_id), set())
+                progress.append([group, topic, queue_id, _done(known, again)])
+        return {"members": members, "progress": progress}, sum(map(len, unfinished.values()))
+
+    def _write_pending(self) -> Pending:
+        """Our own records behind the copied log."""
+        self._say("writing what is still to happen")
+        log = CommitLog(self._disk, self._log.segment_bytes, self._log.first_offset, self._log.end_offset)
+        store_ms = max(self._takeover.last_store_ms, self._now_ms)
+        pending = Pending(self._disk, log, dict(self._takeover.next_offsets), store_ms, self._config.notes)
+        for waiting in self._takeover.waiting():
+            pending.timer(waiting)
+        for half in self._takeover.halves():
+            pending.half(half)
+        for topic in self._topics(pending.queue_counts):
+            pending.topic(topic)
+        pending.flush()
+        return pending
+
+    def _topics(self, needed_counts: dict[str, int]) -> Iterable[TopicConfig]:
+        """The configured topics, and those that only records tell of; each with all queues that it uses."""
+        topics = {name: one for name, one in self._config.topics.items() if not is_broker_topic(name)}
+        for topic, queue_id in self._takeover.next_offsets:
+            needed_counts[topic] = max(needed_counts.get(topic, 1), queue_id + 1)
+        for name, queue_count in needed_counts.items():
+            if not is_broker_topic(name):
+                known = topics.get(name) or TopicConfig(name, 1, MessageType.MIXED)
+                topics[name] = replace(known, queue_count=max(known.queue_count, queue_count))
+        return [topics[name] for name in sorted(topics)]
+
+    def _make_derived(self) -> None:
+        """A start of the broker, and the snapshot that a serving broker will start from."""
+        self._say("making the queues and the key index")
+        broker = Broker.open(self._disk, _SETTINGS, self._now_ms)
+        broker.checkpoint().write(self._disk)
+
+    def _mark(self, text: bytes) -> None:
+        self._disk.delete(layout.FORMAT)
+        self._disk.write(layout.FORMAT, 0, text)
+        self._disk.sync(layout.FORMAT)
+
+    def _summary(self, pending: Pending, redelivered_count: int) -> ImportSummary:
+        return ImportSummary(
+            record_count=self._takeover.record_count,
+            first_offset=self._log.first_offset,
+            end_offset=self._log.end_offset,
+            topic_count=pending.topic_count,
+            group_count=len(
+                {group for topic, group in self._config.group_offsets if not is_broker_topic(topic)}
+            ),
+            pending_timer_count=pending.timer_count,
+            open_half_count=pending.open_half_count,
+            expired_half_count=pending.expired_half_count,
+            inner_batch_count=self._takeover.batch_count,
+            redelivered_count=redelivered_count,
+            damaged=self._log.damaged,
+            notes=self._config.notes + self._takeover.notes(),
+        )
+
+
+def _done(known: int, again: set[int]) -> list[int]:
+    """Progress up to `known` without the offsets in `again`, as `consumequeue.offsets` freezes it."""
+    again = {offset for offset in again if offset < known}
+    if not again:
+        return [known]
+    low = min(again)
+    return [low, *(offset for offset in range(low, known) if offset not in again)]
+
+
+def _check_empty(disk: Disk, target: Path) -> None:
+    foreign_names = [name for name in disk.list("") if name != "lock"]
+    if foreign_names:
+        raise NotAStore(
+            f"{target} holds {foreign_names[0]!r}; an import needs an empty folder. Nothing was touched."
+        )
+
+
+def _empty(disk: Disk) -> None:
+    for name in disk.list(""):
+        if name != "lock":
+            disk.delete(name)

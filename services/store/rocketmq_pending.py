@@ -1,0 +1,107 @@
+"""What was still to happen in a RocketMQ store, written as our own records behind its copied log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from commitlog import properties
+from commitlog.disk import Disk
+from commitlog.limits import PROPERTIES_STORED_BYTES_MAX
+from commitlog.log import CommitLog
+from commitlog.record import COMPRESSION, CRC_BYTES, TYPE_SYSTEM, Record
+from services.broker.timers import TIMER_TOPIC
+from services.broker.topics import TOPIC_TOPIC
+from services.store.rocketmq_append import Appender
+from services.store.rocketmq_config import TopicConfig
+from services.store.rocketmq_names import DELAY_LEVEL
+from services.store.rocketmq_takeover import Half, Waiting
+from txn.half import HALF_TOPIC, check_record, outcome_record
+from txn.states import State
+
+
+class Pending:
+    """Appends to `log`; each record gets the next offset of its queue. Counts what it wrote."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        next_offsets: dict[tuple[str, int], int],
+        store_ms: int,
+        notes: list[str],
+    ) -> None:
+        self.queue_counts: dict[str, int] = {}
+        """How many queues the real topics of what was written need."""
+        self.timer_count = 0
+        self.open_half_count = 0
+        self.expired_half_count = 0
+        self.topic_count = 0
+        self._log = log
+        self._appender = Appender(disk, log, next_offsets, store_ms)
+        self._notes = notes
+
+    def timer(self, waiting: Waiting) -> None:
+        """A timer record with the message of a delayed one, due at the same time."""
+        original = self._original(waiting.physical_offset)
+        if original is None:
+            return
+        stored = properties.decode(original.properties)
+        stored.pop(DELAY_LEVEL, None)
+        stored[properties.DUE_MS] = str(waiting.due_ms)
+        self.timer_count += self._append_copy(original, TIMER_TOPIC, properties.encode(stored))
+
+    def half(self, half: Half) -> None:
+        """A copy of a half, with the count of its checks, and its end if it has expired."""
+        original = self._original(half.physical_offset)
+        if original is None or not self._append_copy(original, HALF_TOPIC, original.properties):
+            return
+        copy = replace(original, physical_offset=self._appender.last_offset)
+        if half.expired_ms is not None:
+            self._appender.append(outcome_record(copy, State.EXPIRED))
+            self.expired_half_count += 1
+            return
+        if half.check_count:
+            self._appender.append(check_record(copy.physical_offset, half.check_count))
+        self.open_half_count += 1
+
+    def topic(self, topic: TopicConfig) -> None:
+        """A topic."""
+        body = {
+            "name": topic.name,
+            "message_type": topic.message_type.value,
+            "queue_count": topic.queue_count,
+        }
+        self._appender.append(Record(topic=TOPIC_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM))
+        self.topic_count += 1
+
+    def flush(self) -> None:
+        """Makes all of it durable."""
+        self._appender.flush()
+
+    def _original(self, physical_offset: int) -> Record | None:
+        """A record of the copied log; None, with a note, if it names no real queue."""
+        found = self._log.read(physical_offset)
+        stored = properties.decode(found.properties)
+        queue_id = stored.get(properties.REAL_QUEUE_ID, "")
+        if not queue_id.isdigit() or not stored.get(properties.REAL_TOPIC):
+            self._notes.append(
+                f"The record at log offset {physical_offset} names no real queue; it stays where it is."
+            )
+            return None
+        topic = stored[properties.REAL_TOPIC]
+        self.queue_counts[topic] = max(self.queue_counts.get(topic, 1), int(queue_id) + 1)
+        return found
+
+    def _append_copy(self, original: Record, topic: str, stored: bytes) -> bool:
+        if len(stored) + CRC_BYTES + 1 > PROPERTIES_STORED_BYTES_MAX:
+            self._notes.append(
+                f"The properties of the record at log offset {original.physical_offset} leave no room for a "
+                "CRC; it is not taken over."
+            )
+            return False
+        sys_flag = original.sys_flag & COMPRESSION
+        self._appender.append(
+            replace(original, topic=topic, queue_id=0, properties=stored, sys_flag=sys_flag)
+        )
+        return True

@@ -1,0 +1,206 @@
+"""What an Apache RocketMQ log means for those who come after it: a fold over its records.
+
+A delayed message waits from its record in a timer topic (delay levels or the wheel) until a record of its
+real topic with its message id follows: that is its delivery. RocketMQ's own cursors are not asked where the
+log itself can tell: a power cut can keep a cursor and lose the delivery it counted. They decide only for
+messages without an id. A record of the same timer topic for the same message is the same message moved on
+(RocketMQ rolls far timers), and a delete marker ends it.
+
+A half is open unless it lies below RocketMQ's half offset, an op record names its queue offset, a commit
+names its place, or a later copy took its place (RocketMQ writes a half again each time it asks about it). A
+half that RocketMQ gave up on is expired. Memory: what waits or is open, and one number per queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from commitlog import properties
+from commitlog.compression import check_library
+from commitlog.inner_batch import message_count
+from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
+from services.broker.timers import TIMER_TOPIC
+from services.store.rocketmq_config import RocketmqConfig, TimerCheck
+from services.store.rocketmq_names import (
+    CHECK_TIMES,
+    DELETED_KEY,
+    DISCARD_TOPIC,
+    LEVEL_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    is_broker_topic,
+)
+from services.store.rocketmq_retries import Retry, retry_of
+from txn.half import HALF_TOPIC
+
+Name = tuple[str, str]
+"""A message by its real topic and its message id."""
+
+
+class Waiting(NamedTuple):
+    """A delayed message: where its record lies, when it is due, and whether RocketMQ calls it delivered."""
+
+    physical_offset: int
+    topic: str
+    message_id: str
+    due_ms: int
+    is_counted: bool
+    retry: Retry | None
+
+
+@dataclass(slots=True)
+class Half:
+    """A half: its place in the log and in its queue, when it was stored, and how often it was asked about."""
+
+    physical_offset: int
+    queue_offset: int
+    name: Name
+    stored_ms: int
+    check_count: int
+    expired_ms: int | None = None
+
+
+class Takeover:
+    """The fold; `level_due_ms` says when a message of a delay level is due."""
+
+    def __init__(self, config: RocketmqConfig, level_due_ms: Callable[[Record], int]) -> None:
+        self.next_offsets: dict[tuple[str, int], int] = {}
+        self.last_store_ms = 0
+        self.record_count = 0
+        self.batch_count = 0
+        self._config = config
+        self._level_due_ms = level_due_ms
+        self._waiting: dict[Name, Waiting] = {}
+        self._halves: dict[int, Half] = {}
+        self._half_at: dict[int, int] = {}
+        self._half_named: dict[Name, int] = {}
+        self._retries: list[Retry] = []
+        self._takers = {
+            TIMER_TOPIC: self._timer,
+            LEVEL_TOPIC: self._level,
+            HALF_TOPIC: self._half,
+            OP_TOPIC: self._op,
+            DISCARD_TOPIC: self._discarded,
+        }
+
+    def take(self, record: Record) -> None:
+        """Takes one record; raises `LibraryMissing` if nobody could read its body here."""
+        check_library(record.sys_flag)
+        self.record_count += 1
+        self.last_store_ms = max(self.last_store_ms, record.store_ms)
+        if record.type not in (TYPE_NORMAL, TYPE_COMMIT):
+            return
+        self.batch_count += bool(record.sys_flag & INNER_BATCH)
+        self.next_offsets[(record.topic, record.queue_id)] = record.queue_offset + message_count(record)
+        self._takers.get(record.topic, self._message)(record)
+
+    def waiting(self) -> Iterator[Waiting]:
+        """The delayed messages of user topics that were not delivered, by due time."""
+        kept = (one for one in self._waiting.values() if not is_broker_topic(one.topic))
+        return iter(sorted(kept, key=lambda one: one.due_ms))
+
+    def halves(self) -> list[Half]:
+        """The open and the expired halves, in log order."""
+        first = self._config.half_offset()
+        return [
+            half
+            for half in self._halves.values()
+            if half.queue_offset >= first or half.expired_ms is not None
+        ]
+
+    def retries(self) -> list[Retry]:
+        """The copies of messages that a group failed on and has not been given again."""
+        delayed = (one.retry for one in self._waiting.values())
+        return [*self._retries, *(retry for retry in delayed if retry is not None)]
+
+    def notes(self) -> list[str]:
+        """What was found odd."""
+        lost_count = sum(one.is_counted for one in self.waiting())
+        if not lost_count:
+            return []
+        return [
+            f"{lost_count} delayed messages count as delivered in RocketMQ's offsets, but the log holds no "
+            "delivery of them; they are delivered now."
+        ]
+
+    def _message(self, record: Record) -> None:
+        if record.type == TYPE_COMMIT:
+            self._end_half(record.half_offset)
+        if record.topic.startswith(RETRY_PREFIX):
+            self._retry(record)
+        if self._waiting:
+            self._waiting.pop((record.topic, _value(record, properties.MESSAGE_ID)), None)
+
+    def _timer(self, record: Record) -> None:
+        name = _name(record)
+        deleted = _value(record, DELETED_KEY)
+        if deleted:
+            for message_id in (deleted, deleted.removeprefix(f"{name[0]}+"), deleted.removeprefix(name[0])):
+                self._waiting.pop((name[0], message_id), None)
+            return
+        due_ms = _value(record, properties.DUE_MS)
+        if due_ms.isdigit():
+            check = self._config.timer_check or TimerCheck()
+            is_counted = record.queue_offset < check.queue_offset and int(due_ms) < check.read_ms
+            self._wait(record, name, int(due_ms), is_counted)
+
+    def _level(self, record: Record) -> None:
+        is_counted = record.queue_offset < self._config.delay_offsets.get(record.queue_id + 1, 0)
+        self._wait(record, _name(record), self._level_due_ms(record), is_counted)
+
+    def _wait(self, record: Record, name: Name, due_ms: int, is_counted: bool) -> None:
+        if not name[0] or (is_counted and not name[1]):
+            return
+        key = name if name[1] else (name[0], f"@{record.physical_offset}")
+        is_retry = name[0].startswith(RETRY_PREFIX)
+        retry = retry_of(record, name[0], self._config) if is_retry else None
+        self._waiting[key] = Waiting(record.physical_offset, *name, due_ms, is_counted, retry)
+
+    def _retry(self, record: Record) -> None:
+        retry = retry_of(record, record.topic, self._config)
+        offsets = self._config.group_offsets.get((record.topic, retry.group), {})
+        if record.queue_offset >= offsets.get(record.queue_id, 0):
+            self._retries.append(retry)
+
+    def _half(self, record: Record) -> None:
+        name = _name(record)
+        if name[1]:
+            self._end_half(self._half_named.get(name, -1))
+            self._half_named[name] = record.physical_offset
+        checks = _value(record, CHECK_TIMES)
+        self._halves[record.physical_offset] = Half(
+            record.physical_offset,
+            record.queue_offset,
+            name,
+            record.store_ms,
+            int(checks) if checks.isdigit() else 0,
+        )
+        self._half_at[record.queue_offset] = record.physical_offset
+
+    def _op(self, record: Record) -> None:
+        for queue_offset in record.body.decode(errors="replace").split(","):
+            if queue_offset.isdigit():
+                self._end_half(self._half_at.get(int(queue_offset), -1))
+
+    def _discarded(self, record: Record) -> None:
+        half = self._halves.get(self._half_named.get(_name(record), -1))
+        if half is not None:
+            half.expired_ms = record.store_ms
+
+    def _end_half(self, physical_offset: int) -> None:
+        half = self._halves.pop(physical_offset, None)
+        if half is not None:
+            if self._half_at.get(half.queue_offset) == physical_offset:
+                del self._half_at[half.queue_offset]
+            if self._half_named.get(half.name) == physical_offset:
+                del self._half_named[half.name]
+
+
+def _name(record: Record) -> Name:
+    return _value(record, properties.REAL_TOPIC), _value(record, properties.MESSAGE_ID)
+
+
+def _value(record: Record, name: str) -> str:
+    return properties.value_of(record.properties, name)
