@@ -241,6 +241,11 @@ class Broker:
         queue = self._store.dispatch.queue(topic, queue_id)
         return queue.min_offset, queue.next_offset
 
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """The first queue offset stored at or after a time (ms since 1970); the queue's end if none was."""
+        self._check_queue(topic, queue_id)
+        return self._receiving.offset_at(topic, queue_id, store_ms)
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so."""
         woken: dict[str, None] = {}
@@ -377,6 +382,7 @@ class Broker:
     def _replay(self, found: Found) -> None:
         record = found.record
         self._store.recovered(found)
+        self._topics.seen(record.topic, record.queue_id)
         if record.type == TYPE_COMMIT:
             self._transactions.recovered_commit(record)
         recover = self._recoverers.get(record.topic)

@@ -7,9 +7,11 @@ it goes to the group's dead letters. Push consumers' leases last as long as thei
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from commitlog import inner_batch, limits, properties
 from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, StoreDamaged
@@ -27,6 +29,8 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
 from services.broker.values import Delivery
+
+_NEVER_MS: Final = 1 << 62
 
 
 @dataclass(slots=True, frozen=True)
@@ -129,6 +133,20 @@ class Receiving:
         entries = self._store.dispatch.queue(topic, queue_id).get(queue_offset, count)
         records = (self._read(entry, queue_offset + at) for at, entry in enumerate(entries))
         return [delivery(record, 0, "", 0) for record in records if record is not None]
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """The first queue offset stored at or after a time; the queue's end if there is none.
+
+        Store times never go back, so a binary search over the entries finds it, one record read a probe.
+        """
+        queue = self._store.dispatch.queue(topic, queue_id)
+
+        def store_ms_from(queue_offset: int) -> int:
+            following = range(queue_offset, queue.next_offset)
+            records = (self._read(queue.entry(offset), offset) for offset in following)
+            return next((record.store_ms for record in records if record is not None), _NEVER_MS)
+
+        return bisect_left(range(queue.next_offset), store_ms, lo=queue.min_offset, key=store_ms_from)
 
     def _take(self, wanted: Wanted, queue_count: int, batch_size: int, now_ms: int) -> list[Delivery]:
         taken: list[Delivery] = []

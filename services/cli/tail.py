@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption
+from services.cli.durations import parse_ms
 
 app = typer.Typer(add_completion=False)
 
@@ -23,6 +25,7 @@ def tail(
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Show what is stored already, too.")
     ] = False,
+    since: Annotated[str, typer.Option(help="Show what was stored within this span, such as 10m, too.")] = "",
     tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
     key: Annotated[str, typer.Option(help="Only messages with this key.")] = "",
     limit: Annotated[int | None, typer.Option(help="Stop after so many messages.")] = None,
@@ -31,11 +34,11 @@ def tail(
 ) -> None:
     """Show messages as they arrive, without consuming them, until Ctrl-C.
 
-    Example: tidewheel tail order-timeouts --from-start --limit 10
+    Example: tidewheel tail order-timeouts --since 10m --limit 10
     """
     api = Api(http)
     shown = 0
-    for message in arrivals(api, topic, start(api, topic, from_start)):
+    for message in arrivals(api, topic, start(api, topic, from_start, since)):
         if (tag and message["tag"] != tag) or (key and key not in message["keys"]):
             continue
         output.print_json_line(message) if as_json else print(line(message), flush=True)
@@ -44,10 +47,13 @@ def tail(
             return
 
 
-def start(api: Api, topic: str, from_start: bool) -> str:
+def start(api: Api, topic: str, from_start: bool, since: str) -> str:
     """Return the positions to watch from, as the HTTP interface has them."""
-    offset = "min_offset" if from_start else "next_offset"
-    queues = api.get("topics", topic)["queues"]
+    if since:
+        since_ms = time.time_ns() // 1_000_000 - parse_ms(since, "--since")
+        queues, offset = api.get("topics", topic, since_ms=since_ms)["queues"], "since_offset"
+    else:
+        queues, offset = api.get("topics", topic)["queues"], "min_offset" if from_start else "next_offset"
     return ",".join(f"{queue['queue_id']}:{queue[offset]}" for queue in queues)
 
 

@@ -4,7 +4,7 @@
 |---|---|
 | GET /api/topics | every topic |
 | POST /api/topics | creates one: name, message_type, queue_count |
-| GET /api/topics/{topic} | the topic and its queues' first and next offsets |
+| GET /api/topics/{topic}?since_ms= | the topic and its queues' first and next offsets, and that at a time |
 | GET /api/topics/{topic}/messages?queue=&offset=&limit= | messages of one queue from an offset on |
 | GET /api/topics/{topic}/arrivals?after=0:12,1:7&limit=&wait_ms= | what came after those positions (a queue
 that is not named starts at its end), waiting for it if need be; and the positions to ask for next |
@@ -67,9 +67,15 @@ class Api:
         return JSONResponse(topic_shape(topic), status_code=201)
 
     async def topic(self, request: Request) -> JSONResponse:
-        """Show a topic and its queues."""
+        """Show a topic and its queues, each with its first offset since `since_ms`, if that is given."""
         topic = self._topic(request)
-        queues = [queue_shape(number, self._range(topic, number)) for number in range(topic.queue_count)]
+        queues = [
+            queue_shape(queue_id, self._range(topic, queue_id)) for queue_id in range(topic.queue_count)
+        ]
+        if "since_ms" in request.query_params:
+            since_ms = number(request, "since_ms", 0)
+            for queue_id, shape in enumerate(queues):
+                shape["since_offset"] = str(self._live.core.offset_at(topic.name, queue_id, since_ms))
         return JSONResponse({**topic_shape(topic), "queues": queues})
 
     async def messages(self, request: Request) -> JSONResponse:

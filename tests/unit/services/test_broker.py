@@ -363,6 +363,23 @@ def test_bad_messages_are_refused_and_nothing_is_stored(
     assert bench.broker.gauges().log_end_offset == end
 
 
+def test_a_queue_is_searched_by_store_time() -> None:
+    bench = Bench()
+    receipts = []
+    for _ in range(20):
+        receipts.append(bench.send(message_group="one"))
+        bench.advance(100)
+    (queue_id,) = {one.queue_id for one in bench.receive()}
+    found = [
+        bench.broker.offset_at("t", queue_id, NOW_MS + after_ms) for after_ms in (-9, 0, 1, 950, 1_900, 1_901)
+    ]
+    assert found == [0, 0, 1, 10, 19, 20]
+    bench.disk.flip_bit("commitlog/" + "0" * 20, (receipts[10].physical_offset + 60) * 8)
+    for after_ms in (950, 1_050):  # a damaged record counts as its successor
+        assert bench.broker.offset_at("t", queue_id, NOW_MS + after_ms) == 10
+    assert bench.broker.offset_at("t", queue_id, NOW_MS + 1_150) == 12
+
+
 def test_a_damaged_record_is_skipped_and_counted_and_the_rest_arrives(bench: Bench) -> None:
     receipts = [bench.send(message_group="one") for _ in range(3)]
     bench.disk.flip_bit("commitlog/" + "0" * 20, (receipts[1].physical_offset + 60) * 8)
