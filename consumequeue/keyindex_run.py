@@ -101,8 +101,8 @@ class Run:
                 f"{self.path} does not match its CRC near block {number}. "
                 "The key index is made anew from the log at the next start."
             )
-        entries = np.frombuffer(b"".join(part[:_ENTRIES_BYTES] for part in parts), ENTRY)
-        return entries[: self.entry_count - number * BLOCK_ENTRIES]
+        content = b"".join([part[:_ENTRIES_BYTES] for part in parts])
+        return np.frombuffer(content, ENTRY)[: self.entry_count - number * BLOCK_ENTRIES]
 
     def _last_block_of(self, disk: Disk, key_hash: int) -> int:
         """The last block that can hold the hash; -1 if all entries are above it."""
@@ -126,7 +126,10 @@ class Run:
 def bounds(entries: Entries, key_hash: int) -> tuple[int, int]:
     """The range of the entries, which are in order, that have the hash."""
     hashes, wanted = entries["hash"], np.uint64(key_hash)
-    return int(np.searchsorted(hashes, wanted)), int(np.searchsorted(hashes, wanted, side="right"))
+    first = int(hashes.searchsorted(wanted))
+    if first == len(hashes) or hashes[first] != wanted:
+        return first, first
+    return first, int(hashes.searchsorted(wanted, side="right"))
 
 
 def write(disk: Disk, chunks: Iterable[Entries]) -> Run | None:
