@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from services.broker.values import Resolution, SendReceipt
 from txn.checkback import CheckBackPolicy
 
 START_MS = 1_763_700_000_000
-SEGMENT_BYTES = 16 * 1024
+SEGMENT_BYTES = 13 * 1024
 MESSAGE_COUNT = 150
 SETTINGS = BrokerSettings(
     segment_bytes=SEGMENT_BYTES,
@@ -88,11 +89,20 @@ class Shop:
 
 
 @pytest.fixture
-def shop() -> Shop:
-    """A shop that traded, its store in memory."""
-    made = Shop(MemoryDisk())
-    made.trade()
-    return made
+def trade() -> Callable[..., Shop]:
+    """Makes a shop that traded, its store in memory."""
+
+    def make(**how: Any) -> Shop:
+        made = Shop(MemoryDisk())
+        made.trade(**how)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def shop(trade: Callable[..., Shop]) -> Shop:
+    return trade()
 
 
 @pytest.fixture
