@@ -23,8 +23,8 @@ class Appender:
         self._log = log
         self._store_ms = store_ms
 
-    def append(self, new: Record) -> None:
-        """Appends one record and sets its places; its place in the log is `last_offset` then."""
+    def append(self, new: Record) -> int:
+        """Appends one record and sets its places (`last_offset` in the log); returns its length in bytes."""
         new.store_ms = self._store_ms
         new.queue_offset = 0
         if new.type != TYPE_SYSTEM:
@@ -32,8 +32,10 @@ class Appender:
             new.queue_offset = self.next_offsets.get(key, 0)
             self.next_offsets[key] = new.queue_offset + 1
         self.last_offset = self._log.append(new)
+        record_bytes = self._log.end_offset - self.last_offset
         if self._log.end_offset - self._log.durable_offset >= _FLUSH_BYTES:
             self.flush()
+        return record_bytes
 
     def flush(self) -> None:
         """Makes all of it durable."""

@@ -26,6 +26,7 @@ from txn.half import HALF_TOPIC
 TOPICS: Final = "config/topics.json"
 CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
 DELAY_OFFSETS: Final = "config/delayOffset.json"
+GROUPS: Final = "config/subscriptionGroup.json"
 TIMER_CHECK: Final = "config/timercheck"
 TIMER_CHECK_BYTES: Final = 4096
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"

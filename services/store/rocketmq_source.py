@@ -69,7 +69,7 @@ def open_log(root: Path) -> RocketmqLog:
         raise NotAStore(f"{root} is a store of Tidewheel already. Copy it with: tidewheel store snapshot")
     if layout.COMMITLOG not in files.list(""):
         raise NotAStore(f"{root} holds no commitlog. Give the folder that a broker calls storePathRootDir.")
-    _refuse_if_live(root)
+    refuse_if_live(root)
     return _whole_segments(files)
 
 
@@ -93,7 +93,7 @@ def _whole_segments(files: StoreFiles) -> RocketmqLog:
     return RocketmqLog(files, offsets, segment_bytes)
 
 
-def _refuse_if_live(root: Path) -> None:
+def refuse_if_live(root: Path) -> None:
     """Raises `StoreLocked` if a broker holds the store; a shared lock on the byte it locks cannot be had."""
     path = root / "lock"
     if not path.exists():
@@ -102,6 +102,6 @@ def _refuse_if_live(root: Path) -> None:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
     except OSError as error:
-        raise StoreLocked(f"A broker runs on {root}. Stop it, then import.") from error
+        raise StoreLocked(f"A broker runs on {root}. Stop it, then try again.") from error
     finally:
         os.close(descriptor)

@@ -1,0 +1,288 @@
+"""A store of Tidewheel becomes one that a genuine Apache RocketMQ broker opens and goes on from.
+
+The segments are copied byte for byte (but for damage, see `rocketmq_filler`). Behind them come records that
+say in RocketMQ's own way what ours say in ours, so that nothing that is over happens again and nothing that
+waits is lost:
+
+    in our store                     in the export
+    half that has ended              its queue offset in an op record
+    half that is open                stays where it is; from a keep file: written again
+    half that expired                an op record, and a copy in TRANS_CHECK_MAX_TIME_TOPIC
+    pending timer                    a fresh rmq_sys_wheel_timer record
+    every other timer                lies below the wheel's offset in config/timercheck
+    delay levels of an import        all below their offsets in config/delayOffset.json
+    acknowledged up to an offset     config/consumerOffset.json
+    acknowledged above a gap         cannot be said: those messages come again, and the summary names them
+    topics, groups                   config/topics.json, config/subscriptionGroup.json
+
+Queues are written whole: from segments alone RocketMQ 5.4 makes them of the last ten only. `abort` is left in
+place, so that the broker also makes its key index. Its settings must name our segment size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from commitlog import inner_batch, layout, properties
+from commitlog.errors import NotAStore
+from commitlog.lock import StoreLock
+from commitlog.log import CommitLog
+from commitlog.message import MessageType
+from commitlog.real_disk import RealDisk
+from commitlog.record import Record
+from commitlog.recovery import Damage
+from consumequeue.dispatch import entry_of, is_indexed
+from consumequeue.entry import Entry
+from services.broker.timers import TIMER_TOPIC
+from services.store import rocketmq_config
+from services.store.opening import OpenStore, open_store
+from services.store.rocketmq_append import Appender
+from services.store.rocketmq_config import TRANSACTION_GROUP, TimerCheck, TopicConfig
+from services.store.rocketmq_filler import fillers
+from services.store.rocketmq_handover import Handover
+from services.store.rocketmq_names import LEVEL_TOPIC, OP_TOPIC
+from services.store.rocketmq_queues import QueueFiles
+from services.store.rocketmq_source import refuse_if_live
+from services.store.state import GroupState, State, fold
+from txn.half import HALF_TOPIC
+
+Say = Callable[[str], None]
+
+_COPY_BYTES: Final = 8 * 1024 * 1024
+_ABORT: Final = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Messages of a queue that a group has acknowledged and that RocketMQ will give it again."""
+
+    group: str
+    topic: str
+    queue_id: int
+    from_offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSummary:
+    """What an export holds; RocketMQ's `mappedFileSizeCommitLog` must be `segment_bytes`."""
+
+    segment_bytes: int
+    end_offset: int
+    topic_count: int
+    group_count: int
+    pending_timer_count: int
+    open_half_count: int
+    expired_half_count: int
+    op_count: int
+    repeats: list[Repeat]
+    damaged: list[Damage]
+    notes: list[str]
+
+
+def export_store(source: Path, target: Path, on_progress: Say, now_ms: int) -> ExportSummary:
+    """Writes the store in `source` as a RocketMQ store into the empty or missing folder `target`.
+
+    `source` is only read, and its broker must be stopped: what came after the copy would be missing there.
+    Raises a `StoreError` if either is not what it should be.
+    """
+    store = open_store(source)
+    refuse_if_live(source)
+    lock = StoreLock(target)
+    lock.acquire()
+    disk = RealDisk(target)
+    try:
+        if names := [name for name in disk.list("") if name != "lock"]:
+            raise NotAStore(
+                f"{target} holds {names[0]!r}; an export needs an empty folder. Nothing was touched."
+            )
+        return _Export(store, disk, on_progress, now_ms).run()
+    finally:
+        disk.close()
+        lock.release()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the pass over the log found."""
+
+    half_offsets: dict[int, int] = field(default_factory=dict)
+    delayed_halves: set[int] = field(default_factory=set)
+    batch_topics: set[str] = field(default_factory=set)
+    damaged: list[Damage] = field(default_factory=list)
+    patches: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class _Export:
+    def __init__(self, store: OpenStore, disk: RealDisk, say: Say, now_ms: int) -> None:
+        self._store = store
+        self._disk = disk
+        self._say = say
+        self._now_ms = now_ms
+        self._queues = QueueFiles(disk.root)
+        self._seen = _Seen()
+        self._filler = Entry(0, 0x7FFFFFFF, 0)
+        self._last_store_ms = 0
+
+    def run(self) -> ExportSummary:
+        try:
+            self._disk.write(_ABORT, 0, b"0")
+            self._say("reading the state")
+            state = fold(self._store, self._now_ms)
+            self._read()
+            self._copy()
+            handover = self._append(state)
+            self._queues.finish()
+            self._write_config(state, handover)
+            self._disk.delete(layout.DURABLE)
+        except BaseException:
+            for name in self._disk.list(""):
+                self._disk.delete(name)
+            raise
+        return self._summary(state, handover)
+
+    def _read(self) -> None:
+        """Makes the queues, and finds halves and damage."""
+        scan = self._store.scan()
+        told_segment = -1
+        for found in scan:
+            while len(self._seen.damaged) < len(scan.damaged):
+                self._cover(scan.damaged[len(self._seen.damaged)])
+            record = found.record
+            self._last_store_ms = max(self._last_store_ms, record.store_ms)
+            segment = record.physical_offset // self._store.segment_bytes
+            if segment != told_segment:
+                told_segment = segment
+                self._say(f"reading {layout.segment_path(segment * self._store.segment_bytes)}")
+            self._index(record, found.record_bytes)
+        for damaged in scan.damaged[len(self._seen.damaged) :]:
+            self._cover(damaged)
+
+    def _index(self, record: Record, record_bytes: int) -> None:
+        if not is_indexed(record):
+            return
+        count = inner_batch.message_count(record)
+        if count > 1:
+            self._seen.batch_topics.add(record.topic)
+        if record.topic == HALF_TOPIC:
+            self._seen.half_offsets[record.physical_offset] = record.queue_offset
+            if properties.value_of(record.properties, properties.DUE_MS):
+                self._seen.delayed_halves.add(record.physical_offset)
+        for queue_offset in range(record.queue_offset, record.queue_offset + count):
+            new = entry_of(record, record_bytes, queue_offset)
+            self._queues.put(record.topic, record.queue_id, queue_offset, new, self._filler)
+
+    def _cover(self, damaged: Damage) -> None:
+        self._seen.damaged.append(damaged)
+        for offset, covering in fillers(damaged, self._store.segment_bytes, self._last_store_ms):
+            self._seen.patches.append((offset, covering))
+            self._filler = Entry(offset, len(covering), 0)
+
+    def _copy(self) -> None:
+        end = self._store.durable_offset
+        for first_offset in self._store.segment_offsets:
+            if first_offset >= end:
+                continue
+            path = layout.segment_path(first_offset)
+            self._say(f"copying {path}")
+            self._disk.allocate(path, self._store.segment_bytes)
+            view = self._store.files.view(path)[: end - first_offset]
+            for position in range(0, len(view), _COPY_BYTES):
+                self._disk.write(path, position, bytes(view[position : position + _COPY_BYTES]))
+        for offset, covering in self._seen.patches:
+            position = offset % self._store.segment_bytes
+            self._disk.write(layout.segment_path(offset - position), position, covering)
+        for first_offset in self._store.segment_offsets:
+            if first_offset < end:
+                self._disk.sync(layout.segment_path(first_offset))
+
+    def _append(self, state: State) -> Handover:
+        self._say("writing what is still to happen")
+        segment_bytes, first, end = (
+            self._store.segment_bytes,
+            self._store.first_offset,
+            self._store.durable_offset,
+        )
+        log = CommitLog(self._disk, segment_bytes, first, end)
+        original = CommitLog(self._store.overlay(), segment_bytes, first, end)
+        store_ms = max(self._last_store_ms, self._now_ms)
+        appender = Appender(self._disk, log, dict(state.next_offsets), store_ms)
+        handover = Handover(original.read, first, appender, self._indexed)
+        handover.timers(state.pending_timers())
+        handover.halves(state.halves, self._seen.half_offsets)
+        appender.flush()
+        return handover
+
+    def _indexed(self, record: Record, record_bytes: int) -> None:
+        queue_offset = record.queue_offset
+        new = entry_of(record, record_bytes, queue_offset)
+        self._queues.put(record.topic, record.queue_id, queue_offset, new, self._filler)
+
+    def _write_config(self, state: State, handover: Handover) -> None:
+        now_ms = self._now_ms
+        topics = {
+            one.name: TopicConfig(one.name, one.queue_count, MessageType(one.message_type))
+            for one in state.topics
+        }
+        offsets = _group_offsets(state.groups)
+        offsets[(HALF_TOPIC, TRANSACTION_GROUP)] = {0: handover.half_offset}
+        offsets[(OP_TOPIC, TRANSACTION_GROUP)] = {0: handover.op_offset}
+        levels = {
+            queue_id + 1: offset
+            for (topic, queue_id), offset in state.next_offsets.items()
+            if topic == LEVEL_TOPIC
+        }
+        check = TimerCheck(now_ms, state.next_offsets.get((TIMER_TOPIC, 0), 0))
+        groups = sorted({one.group for one in state.groups})
+        files = {
+            rocketmq_config.TOPICS: rocketmq_config.topics_json(topics, now_ms).encode(),
+            rocketmq_config.CONSUMER_OFFSETS: rocketmq_config.consumer_offsets_json(offsets, now_ms).encode(),
+            rocketmq_config.DELAY_OFFSETS: rocketmq_config.delay_offsets_json(levels, now_ms).encode(),
+            rocketmq_config.GROUPS: rocketmq_config.groups_json(groups, now_ms).encode(),
+            rocketmq_config.TIMER_CHECK: rocketmq_config.timer_check_bytes(check, now_ms),
+        }
+        for path, content in files.items():
+            self._disk.write(path, 0, content)
+            self._disk.sync(path)
+
+    def _summary(self, state: State, handover: Handover) -> ExportSummary:
+        notes = list(handover.notes)
+        delayed = [one for one in state.halves_in("OPEN") if one.half_offset in self._seen.delayed_halves]
+        if delayed:
+            notes.append(
+                f"{len(delayed)} open halves have a delivery time, which RocketMQ does not know: it delivers "
+                "them when they are committed."
+            )
+        if self._seen.batch_topics:
+            names = ", ".join(sorted(self._seen.batch_topics))
+            notes.append(
+                f"{names}: several messages in one record, each with its own queue entry here. A RocketMQ "
+                "client that asks for one gets its whole batch."
+            )
+        return ExportSummary(
+            segment_bytes=self._store.segment_bytes,
+            end_offset=handover.end_offset,
+            topic_count=len(state.topics),
+            group_count=len({one.group for one in state.groups}),
+            pending_timer_count=handover.timer_count,
+            open_half_count=len(state.halves_in("OPEN")),
+            expired_half_count=len(state.halves_in("EXPIRED")),
+            op_count=handover.op_count,
+            repeats=[_repeat(one) for one in state.groups if one.done_above],
+            damaged=self._seen.damaged,
+            notes=notes,
+        )
+
+
+def _group_offsets(groups: list[GroupState]) -> dict[tuple[str, str], dict[int, int]]:
+    offsets: dict[tuple[str, str], dict[int, int]] = {}
+    for one in groups:
+        offsets.setdefault((one.topic, one.group), {})[one.queue_id] = one.low_offset
+    return offsets
+
+
+def _repeat(one: GroupState) -> Repeat:
+    return Repeat(one.group, one.topic, one.queue_id, one.done_above[0], len(one.done_above))
