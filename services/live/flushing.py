@@ -92,10 +92,18 @@ class Flushing:
         self._is_stirred = False
         while not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
             self._flying_count += 1
-            written = self._loop.run_in_executor(self._executor, flush.write, self._disk)
-            written.add_done_callback(partial(self._written, flush))
+            self._executor.submit(self._write, flush)
         if self._flying_count == 0 and not self._is_stirred and not self._is_checkpointing:
             self._idle.set()
+
+    def _write(self, flush: Flush) -> None:
+        """In a worker thread; tells the loop without a future between, which costs a turn of it."""
+        error: BaseException | None = None
+        try:
+            flush.write(self._disk)
+        except BaseException as raised:
+            error = raised
+        self._loop.call_soon_threadsafe(self._written, flush, error)
 
     def _is_held(self) -> bool:
         """Whether no flush may begin, or not before those under way have ended."""
@@ -103,15 +111,14 @@ class Flushing:
             return True
         return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
-    def _written(self, flush: Flush, written: asyncio.Future[None]) -> None:
+    def _written(self, flush: Flush, error: BaseException | None) -> None:
         self._flying_count -= 1
         try:
-            self._end(flush, written)
+            self._end(flush, error)
         except Exception as bug:
             self._owner.break_down(bug)
 
-    def _end(self, flush: Flush, written: asyncio.Future[None]) -> None:
-        error = written.exception()
+    def _end(self, flush: Flush, error: BaseException | None) -> None:
         if isinstance(error, OSError):
             self._failure = self._failure or error
         elif error is not None:

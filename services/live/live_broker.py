@@ -231,6 +231,9 @@ class LiveBroker:
     def _stir(self) -> None:
         """After anything that may have appended or planned: see, once a turn, to the flush and the alarm."""
         self._flushing.stir()
+        self._see_to_alarm()
+
+    def _see_to_alarm(self) -> None:
         if not self._is_alarm_stale:
             self._is_alarm_stale = True
             self._loop.call_soon(self._set_alarm)
@@ -244,7 +247,7 @@ class LiveBroker:
         effects = self._broker.flushed(flush, self._clock())
         self._durable.advance(self._broker.durable_offset)
         self._carry_out(effects)
-        self._alarm.set(self._broker.next_due_ms())
+        self._see_to_alarm()
 
     def rebuild(self, error: OSError) -> None:
         """A flush has failed: refuse everybody who waits, and start again from what is surely on disk."""
