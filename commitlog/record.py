@@ -37,6 +37,7 @@ import ipaddress
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from commitlog.errors import StoreDamaged
@@ -100,21 +101,13 @@ def encode(record: Record, *, with_crc: bool = True) -> bytes:
 
     `with_crc=False` writes what an unconfigured Apache RocketMQ writes.
     """
-    topic = record.topic.encode()
-    version_2 = len(record.topic) > TOPIC_V1_CHARACTERS_MAX
-    body = record.body
+    topic, version_2 = _topic_field(record.topic)
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
-    tail = b"".join((
-        struct.pack(">H", len(topic)) if version_2 else bytes((len(topic),)),
-        topic,
-        properties_bytes.to_bytes(2, "big"),
-        properties,
-    ))  # fmt: skip
-    head = _pack_head(record, version_2, len(tail) + (CRC_BYTES if with_crc else 0))
-    record_bytes = b"".join((head, body, tail))
+    head = _pack_head(record, version_2, len(topic) + 2 + properties_bytes)
+    record_bytes = b"".join((head, record.body, topic, properties_bytes.to_bytes(2, "big"), properties))
     return record_bytes + crc_property(record_bytes) if with_crc else record_bytes
 
 
@@ -167,6 +160,14 @@ def _body_holds(record_bytes: bytes | memoryview) -> bool:
 def blank(left_bytes: int) -> bytes:
     """The 8-byte filler that closes a segment with `left_bytes` bytes left (its own 8 included)."""
     return _BLANK.pack(left_bytes, MAGIC_BLANK)
+
+
+@lru_cache(maxsize=4096)
+def _topic_field(name: str) -> tuple[bytes, bool]:
+    """(length and topic as they are stored, whether that takes version 2)."""
+    topic = name.encode()
+    version_2 = len(name) > TOPIC_V1_CHARACTERS_MAX
+    return (struct.pack(">H", len(topic)) if version_2 else bytes((len(topic),))) + topic, version_2
 
 
 def _pack_head(record: Record, version_2: bool, tail_bytes: int) -> bytes:
