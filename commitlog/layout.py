@@ -23,7 +23,7 @@ import zlib
 from typing import Final
 
 from commitlog.disk import Disk
-from commitlog.errors import NotAStore, StoreError, StoreTooNew
+from commitlog.errors import NotAStore, StoreDamaged, StoreError, StoreTooNew
 
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
@@ -56,9 +56,15 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 def check_format(disk: Disk) -> None:
     """Marks an empty store with our format; raises `StoreTooNew` or `NotAStore` for what we cannot open."""
-    if disk.size(FORMAT) > 0:
-        _check_version(disk.read(FORMAT, 0, 64).decode(errors="replace").strip())
+    version = disk.read(FORMAT, 0, 64).decode(errors="replace").strip() if disk.size(FORMAT) >= 0 else ""
+    if version:
+        _check_version(version)
         return
+    if disk.list(COMMITLOG):
+        raise NotAStore(
+            f"It has a commitlog, but no version in its file '{FORMAT}'. If tidewheel wrote it, write "
+            f"{FORMAT_VERSION} into that file; if Apache RocketMQ did: tidewheel store import."
+        )
     foreign = [name for name in disk.list("") if name not in _KNOWN_NAMES]
     if foreign:
         raise NotAStore(f"It holds {foreign[0]!r}. Nothing was touched; choose an empty folder with --store.")
@@ -67,8 +73,17 @@ def check_format(disk: Disk) -> None:
 
 
 def read_durable(disk: Disk) -> int:
-    """The published durable offset; 0 if none was published."""
-    return parse_durable(disk.read(DURABLE, 0, 2 * _LINE_BYTES) if disk.size(DURABLE) > 0 else b"")
+    """The published durable offset; 0 if none was published. Raises `StoreDamaged` if its file was cut.
+
+    Without it nobody could tell a damaged record from the torn end of the log.
+    """
+    size = disk.size(DURABLE)
+    if 0 <= size < 2 * _LINE_BYTES and disk.list(COMMITLOG):
+        raise StoreDamaged(
+            f"The file {DURABLE} has {size} bytes instead of {2 * _LINE_BYTES}; nothing was changed. "
+            "Restore it from a backup, or delete it: then a damaged end of the log is taken for a torn one."
+        )
+    return parse_durable(disk.read(DURABLE, 0, size)) if size > 0 else 0
 
 
 def parse_durable(stored: bytes) -> int:

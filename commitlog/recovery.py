@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -131,14 +132,16 @@ class LogScan:
         """The size that the store's segments have; `wanted` for a store that never held a durable record."""
         if not self._offsets or self.durable_offset == 0:
             return wanted
-        sizes = [self._disk.size(layout.segment_path(offset)) for offset in self._offsets]
-        for offset, size in zip(self._offsets, sizes, strict=True):
-            if size != sizes[0] and offset + sizes[0] <= self.durable_offset:
-                raise StoreError(
-                    f"{layout.segment_path(offset)} has {size} bytes, the first segment {sizes[0]}. "
-                    "Restore it from a backup; nothing was changed."
-                )
-        return sizes[0]
+        used = [offset for offset in self._offsets if offset < self.durable_offset]
+        sizes = [self._disk.size(layout.segment_path(offset)) for offset in used]
+        distances = [following - offset for offset, following in pairwise(self._offsets)]
+        ((segment_bytes, _),) = Counter(sizes + distances).most_common(1)
+        for offset, size in zip(used, sizes, strict=True):
+            if size != segment_bytes:
+                raise _wrong_size(offset, size, f"the others {segment_bytes}")
+        if len(used) == len(self._offsets) == 1 and used[0] + segment_bytes < self.durable_offset:
+            raise _wrong_size(used[0], segment_bytes, f"the log goes on to {self.durable_offset}")
+        return segment_bytes
 
     def _check_contiguous(self, start_at: int) -> None:
         for offset, following in pairwise(self._offsets):
@@ -147,6 +150,13 @@ class LogScan:
         ends = [self._offsets[0], self._offsets[-1] + self.segment_bytes] if self._offsets else [0, 0]
         if start_at and not ends[0] <= start_at <= ends[1]:
             raise _missing(start_at // self.segment_bytes * self.segment_bytes)
+
+
+def _wrong_size(first_offset: int, size: int, but: str) -> StoreError:
+    return StoreError(
+        f"{layout.segment_path(first_offset)} has {size} bytes, {but}. "
+        "Restore it from a backup; nothing was changed."
+    )
 
 
 def _missing(first_offset: int) -> StoreError:

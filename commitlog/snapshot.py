@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from commitlog.layout import OFFSET_DIGITS, SNAPSHOTS
 
 _MAGIC: Final = b"TWSNAP01"
@@ -74,6 +75,15 @@ def read(disk: Disk, offset: int) -> Snapshot | None:
     if stored[: _HEAD.size] != _HEAD.pack(_MAGIC, offset, zlib.crc32(body)):
         return None
     return Snapshot(offset, json.loads(zlib.decompress(body)))
+
+
+def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
+    """Raises `StoreDamaged` if neither a snapshot nor the log tells what was before `log_first_offset`."""
+    if start is None and log_first_offset > 0:
+        raise StoreDamaged(
+            f"The log begins at {log_first_offset}, and no sound snapshot tells what was before. "
+            f"Restore {SNAPSHOTS}/ from a backup; nothing was changed."
+        )
 
 
 def path_of(offset: int) -> str:

@@ -125,6 +125,7 @@ class Broker:
         start = snapshot.newest(disk)
         foreign.check_start(disk, start)
         scan = LogScan(disk, settings.segment_bytes, start.offset if start else 0, trusted_offset)
+        snapshot.check_reach(start, scan.first_offset)
         log = CommitLog(
             disk, scan.segment_bytes, scan.first_offset, scan.end_offset, sync=settings.sync_flush
         )

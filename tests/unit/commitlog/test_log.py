@@ -17,6 +17,7 @@ SEGMENT_BYTES = 4096
 
 
 def new_log(disk: MemoryDisk) -> CommitLog:
+    layout.reset_durable(disk, 0)
     return CommitLog(disk, SEGMENT_BYTES, 0, 0)
 
 

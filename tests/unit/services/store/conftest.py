@@ -47,7 +47,9 @@ class Shop:
             self.broker.tick(self.now_ms)
             self.flush()
             if number in snapshots_after:
-                self.broker.checkpoint().write(self.disk)
+                checkpoint = self.broker.checkpoint()
+                checkpoint.write(self.disk)
+                self.broker.checkpointed(checkpoint)
 
     def flush(self) -> None:
         """Makes everything durable and visible."""
