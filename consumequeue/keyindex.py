@@ -18,17 +18,18 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
 
-from commitlog import properties
+from commitlog import inner_batch, properties
 from commitlog.disk import Disk
-from commitlog.errors import StoreDamaged
+from commitlog.errors import LibraryMissing, StoreDamaged
 from commitlog.layout import KEYINDEX
-from commitlog.record import Record
+from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex_merge, keyindex_run
 from consumequeue.keyindex_run import ENTRY, Entries, Run
 
@@ -44,19 +45,39 @@ def hash_of(topic: str, key: str) -> int:
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
-    """The topic that users know a record by, and the keys it is found under there: its words and its id."""
-    stored = record.properties
-    names = dict.fromkeys(properties.value_of(stored, properties.KEYS).split())
-    message_id = properties.value_of(stored, properties.MESSAGE_ID)
-    if message_id:
-        names[message_id] = None
-    return properties.value_of(stored, properties.REAL_TOPIC) or record.topic, names
+    """The topic that users know a record by, and the keys it is found under there: its words and its id.
+
+    An inner batch is found under the names of each of its messages, too.
+    """
+    names = _names(record.properties)
+    if record.sys_flag & INNER_BATCH:
+        for message in messages_of(record):
+            names |= _names(message.properties)
+    return properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic, names
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
     """Whether a record is one of `topic` and has that key or message id."""
     real_topic, names = names_of(record)
     return real_topic == topic and key in names
+
+
+def messages_of(record: Record) -> list[Record]:
+    """The messages in an inner batch, in order, those that can be taken out; else the record itself."""
+    first = record.queue_offset
+    messages: list[Record] = []
+    with suppress(StoreDamaged, LibraryMissing):
+        for queue_offset in range(first, first + inner_batch.message_count(record)):
+            messages.append(inner_batch.pick(record, queue_offset))
+    return messages
+
+
+def _names(stored: bytes) -> dict[str, None]:
+    names = dict.fromkeys(properties.value_of(stored, properties.KEYS).split())
+    message_id = properties.value_of(stored, properties.MESSAGE_ID)
+    if message_id:
+        names[message_id] = None
+    return names
 
 
 @dataclass(slots=True, frozen=True)

@@ -41,8 +41,8 @@ class Finding:
             except StoreDamaged:
                 self._statistics.unreadable_records += 1
                 continue
-            if keyindex.carries(record, topic, key):
-                yield record
+            messages = reversed(keyindex.messages_of(record))
+            yield from (one for one in messages if keyindex.carries(one, topic, key))
 
 
 def _look(record: Record) -> Delivery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 
 import numpy as np
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
 from commitlog.memory_disk import MemoryDisk
-from commitlog.record import Record
+from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex, keyindex_merge, keyindex_run
-from consumequeue.keyindex import KeyIndex, carries, hash_of, names_of
+from consumequeue.keyindex import KeyIndex, carries, hash_of, messages_of, names_of
 from consumequeue.keyindex_run import ENTRY, Entries, Run
 
 TOPIC = "t"
@@ -257,6 +258,25 @@ def test_each_word_and_the_id_are_keys_under_the_real_topic() -> None:
     assert carries(half, "orders", "c-2")
     assert not carries(half, "orders", "o-1 c-2")
     assert not carries(half, "RMQ_SYS_TRANS_HALF_TOPIC", "M1")
+
+
+def inner(body: bytes, message_id: str, keys: str) -> bytes:
+    stored = f"UNIQ_KEY\x01{message_id}\x02KEYS\x01{keys}\x02".encode()
+    rest = struct.pack(">IIii", 0, 0, 0, len(body)) + body + struct.pack(">H", len(stored)) + stored
+    return struct.pack(">i", 4 + len(rest)) + rest
+
+
+def test_a_batch_is_found_by_the_names_of_each_of_its_messages() -> None:
+    batch = record(300, message_id="outer")
+    batch.sys_flag, batch.properties = INNER_BATCH, batch.properties + b"INNER_NUM\x012\x02"
+    batch.body = inner(b"first", "A", "k") + inner(b"second", "B", "k")
+    assert list(names_of(batch)[1]) == ["outer", "k", "A", "B"]
+    assert [one.body for one in messages_of(batch) if carries(one, TOPIC, "B")] == [b"second"]
+    index = KeyIndex(MemoryDisk())
+    index.put(batch)
+    assert found(index, "k") == found(index, "A") == [300]
+    batch.body = batch.body[:-1]
+    assert list(names_of(batch)[1]) == ["outer", "k", "A"]
 
 
 class CountingDisk(MemoryDisk):
