@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Look at a store, prove it, copy it, repair it, without its broker.\n\n"
-    "Only repair needs the broker stopped, and only repair and import write into a store.\n\n"
+    "info, verify, dump and snapshot work while its broker runs, and write nothing there.\n\n"
     "Example: tidewheel store verify --store ./store",
 )
 dump_app = typer.Typer(
@@ -212,6 +212,52 @@ def run_snapshot(
         f"{copied.file_count} files, {store_views.size(copied.copied_bytes)}"
     )
     output.say(f"check it: tidewheel store verify --store {target}")
+
+
+@app.command("import")
+def run_import(
+    source: Annotated[Path, typer.Argument(help="Folder of an Apache RocketMQ store; its broker stopped.")],
+    store: StoreOption = STORE_DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Take an Apache RocketMQ store over into an empty one: log, topics, groups, what is delayed or open.
+
+    The RocketMQ store is only read.
+
+    Example: tidewheel store import /var/lib/rocketmq/store --store ./store
+    """
+    from dataclasses import asdict
+
+    from services.store.rocketmq_import import import_store
+
+    summary = import_store(source, store, output.say, wall_clock_ms())
+    if as_json:
+        output.print_json(asdict(summary))
+    else:
+        store_views.print_import(summary, store)
+
+
+@app.command("export")
+def run_export(
+    target: Annotated[Path, typer.Argument(help="Folder for the RocketMQ store; empty or not there.")],
+    store: StoreOption = STORE_DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a store as one that an Apache RocketMQ broker opens, and say what will repeat there.
+
+    The broker must be stopped; its store is only read.
+
+    Example: tidewheel store export ./for-rocketmq --store ./store
+    """
+    from dataclasses import asdict
+
+    from services.store.rocketmq_export import export_store
+
+    summary = export_store(store, target, output.say, wall_clock_ms())
+    if as_json:
+        output.print_json(asdict(summary))
+    else:
+        store_views.print_export(summary, target)
 
 
 def state_of(store: Path) -> Any:

@@ -10,9 +10,12 @@ from services.cli import output
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from commitlog.recovery import Damage
     from services.store.findings import Finding
     from services.store.info import Info
     from services.store.repair import Plan
+    from services.store.rocketmq_export import ExportSummary
+    from services.store.rocketmq_import import ImportSummary
     from services.store.verify import Verdict
 
 FINDINGS_SHOWN = 50
@@ -90,6 +93,48 @@ def print_plan(planned: Plan, done: bool) -> None:
         print("only a backup can mend what is listed as DAMAGED")
     elif planned.is_empty:
         print("there is nothing to repair")
+
+
+def print_import(summary: ImportSummary, store: Path) -> None:
+    """Print what was taken over."""
+    print(
+        f"{store} holds {summary.record_count} records up to log offset {summary.end_offset}, "
+        f"{summary.topic_count} topics, {summary.group_count} groups"
+    )
+    print(
+        f"waiting there: {summary.pending_timer_count} timers, {summary.open_half_count} open and "
+        f"{summary.expired_half_count} expired halves, {summary.redelivered_count} messages to deliver again"
+    )
+    _print_rest(summary.damaged, summary.notes)
+    output.say(f"next: tidewheel serve --store {store}")
+
+
+def print_export(summary: ExportSummary, target: Path) -> None:
+    """Print what was written for a RocketMQ broker, and which messages it will give out again."""
+    print(
+        f"{target} holds the log up to offset {summary.end_offset}, {summary.topic_count} topics, "
+        f"{summary.group_count} groups"
+    )
+    print(
+        f"waiting there: {summary.pending_timer_count} timers, {summary.open_half_count} open and "
+        f"{summary.expired_half_count} expired halves; {summary.op_count} op records for those that ended"
+    )
+    if summary.repeats:
+        print("\nmessages that were acknowledged and come again:")
+        columns = ("group", "topic", "queue", "from", "messages")
+        rows = ((one.group, one.topic, one.queue_id, one.from_offset, one.count) for one in summary.repeats)
+        output.print_table(columns, rows)
+    _print_rest(summary.damaged, summary.notes)
+    output.say(
+        f"next: set the broker's mappedFileSizeCommitLog={summary.segment_bytes}, storePathRootDir={target}"
+    )
+
+
+def _print_rest(damaged: list[Damage], notes: list[str]) -> None:
+    for damage in damaged:
+        print(f"DAMAGED  log {damage.first_offset} to {damage.end_offset}: skipped")
+    for note in notes:
+        print(f"note     {note}")
 
 
 def size(count: int) -> str:
