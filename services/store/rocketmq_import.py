@@ -151,8 +151,10 @@ class _Import:
         return redelivered_count
 
     def _groups(self) -> tuple[Any, int]:
-        """The groups' part of the snapshot: all below a group's offset is done, but what it has to retry."""
+        """The groups' part of the snapshot: all below its offset done, but what it held or was to retry."""
         unfinished = find_unfinished(self._log, self._config, self._takeover.retries(), self._say)
+        for held in self._takeover.in_hand():
+            unfinished.setdefault(held[:3], set()).add(held.queue_offset)
         members: dict[str, list[str]] = {}
         progress: list[Any] = []
         for (topic, group), offsets in self._config.group_offsets.items():

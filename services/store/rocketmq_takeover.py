@@ -8,7 +8,7 @@ messages without an id. A record of the same timer topic for the same message is
 
 A half is open unless it lies below RocketMQ's half offset, an op record names its queue offset, a commit
 names its place, or a later copy took its place (RocketMQ writes a half again each time it asks about it). A
-half that RocketMQ gave up on is expired. Memory: what waits or is open, and one number per queue.
+half that RocketMQ gave up on is expired. Memory: what waits or is open, the retries, one number per queue.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from services.store.rocketmq_names import (
     RETRY_PREFIX,
     is_broker_topic,
 )
+from services.store.rocketmq_receipts import REVIVE_PREFIX, InHand, Receipts
 from services.store.rocketmq_retries import Retry, retry_of
 from txn.half import HALF_TOPIC
 
@@ -76,7 +77,8 @@ class Takeover:
         self._halves: dict[int, Half] = {}
         self._half_at: dict[int, int] = {}
         self._half_named: dict[Name, int] = {}
-        self._retries: list[Retry] = []
+        self._retries: dict[tuple[str, int, int], tuple[Retry, bool]] = {}
+        self._receipts = Receipts(config)
         self._takers = {
             TIMER_TOPIC: self._timer,
             LEVEL_TOPIC: self._level,
@@ -111,9 +113,14 @@ class Takeover:
         ]
 
     def retries(self) -> list[Retry]:
-        """The copies of messages that a group failed on and has not been given again."""
-        delayed = (one.retry for one in self._waiting.values())
-        return [*self._retries, *(retry for retry in delayed if retry is not None)]
+        """The copies of messages that a group failed on and has not been given again, or had in hand."""
+        held = {(one.topic, one.queue_id, one.queue_offset) for one in self._receipts.in_hand()}
+        stored = [retry for at, (retry, is_given) in self._retries.items() if not is_given or at in held]
+        return [*stored, *(one.retry for one in self._waiting.values() if one.retry is not None)]
+
+    def in_hand(self) -> list[InHand]:
+        """The messages of user topics that consumers held."""
+        return [one for one in self._receipts.in_hand() if not is_broker_topic(one.topic)]
 
     def notes(self) -> list[str]:
         """What was found odd."""
@@ -130,11 +137,16 @@ class Takeover:
             self._end_half(record.half_offset)
         if record.topic.startswith(RETRY_PREFIX):
             self._retry(record)
+        elif record.topic.startswith(REVIVE_PREFIX):
+            self._receipts.take(record)
         if self._waiting:
             self._waiting.pop((record.topic, _value(record, properties.MESSAGE_ID)), None)
 
     def _timer(self, record: Record) -> None:
         name = _name(record)
+        if name[0].startswith(REVIVE_PREFIX):
+            self._receipts.take(record)
+            return
         deleted = _value(record, DELETED_KEY)
         if deleted:
             for message_id in (deleted, deleted.removeprefix(f"{name[0]}+"), deleted.removeprefix(name[0])):
@@ -161,8 +173,8 @@ class Takeover:
     def _retry(self, record: Record) -> None:
         retry = retry_of(record, record.topic, self._config)
         offsets = self._config.group_offsets.get((record.topic, retry.group), {})
-        if record.queue_offset >= offsets.get(record.queue_id, 0):
-            self._retries.append(retry)
+        is_given = record.queue_offset < offsets.get(record.queue_id, 0)
+        self._retries[(record.topic, record.queue_id, record.queue_offset)] = (retry, is_given)
 
     def _half(self, record: Record) -> None:
         name = _name(record)

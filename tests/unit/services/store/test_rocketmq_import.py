@@ -150,16 +150,21 @@ def test_a_topic_that_was_made_again_shows_its_new_messages(genuine: Genuine, ta
     assert broker.queue_range("t", 0) == (0, 3)
 
 
-def test_a_group_gets_again_what_it_was_to_retry_and_nothing_else(genuine: Genuine, target: Path) -> None:
+def test_a_group_gets_again_what_it_held_or_was_to_retry_and_nothing_else(
+    genuine: Genuine, target: Path
+) -> None:
     for number in range(8):
         genuine.message(number, number)
     stored = properties.encode({"UNIQ_KEY": "ID3", "RETRY_TOPIC": "t"})
     genuine.put(Record(topic="%RETRY%g", body=b"again", properties=stored))
     genuine.config("consumerOffset.json", '{"offsetTable":{"t@g":{0:6}}}')
-    assert taken_over(genuine, target).redelivered_count == 1
+    checkpoint = {"t": "t", "c": "g", "q": 0, "so": 1, "pt": 7, "bn": "b", "n": 1, "d": [0], "bm": 0}
+    stored = properties.encode({"TAGS": "ck", "REAL_TOPIC": "rmq_sys_REVIVE_LOG_c"})
+    genuine.put(Record(topic="rmq_sys_wheel_timer", body=json.dumps(checkpoint).encode(), properties=stored))
+    assert taken_over(genuine, target).redelivered_count == 2
     broker = opened(target)
     given = broker.receive("g", "t", "*", 32, 60_000, "client", False, NOW_MS)
-    assert [one.queue_offset for one in given] == [3, 6, 7]
+    assert [one.queue_offset for one in given] == [1, 3, 6, 7]
 
 
 def test_a_broker_does_not_start_from_an_import_without_its_snapshots(genuine: Genuine, target: Path) -> None:

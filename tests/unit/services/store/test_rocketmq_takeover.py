@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import count
 
@@ -21,7 +22,9 @@ class Log:
     """Records one after the other, each with the next offsets, taken over at once."""
 
     def __init__(self, **config: object) -> None:
-        self.takeover = Takeover(RocketmqConfig(**config), lambda record: record.store_ms + 1000)  # type: ignore[arg-type]
+        settings = RocketmqConfig(**config)  # type: ignore[arg-type]
+        self.notes = settings.notes
+        self.takeover = Takeover(settings, lambda record: record.store_ms + 1000)
         self._places = count(0, 1000)
         self._queues: Counter[tuple[str, int]] = Counter()
 
@@ -107,6 +110,43 @@ def test_halves_below_rocketmq_s_offset_are_over_unless_it_gave_them_up() -> Non
         log.put(HALF, "t", name)
     log.put(DISCARD, "t", "GIVEN-UP")
     assert log.halves() == [("GIVEN-UP", 500), ("OPEN", None)]
+
+
+def receipt(kind: str, start: int, **more: object) -> dict[str, str]:
+    """Body and tag of a POP receipt of group g on queue 0 of topic t."""
+    fields = {"t": "t", "c": "g", "q": 0, "so": start, "pt": 7, "bn": "b"} | more
+    return {"body": json.dumps(fields), "TAGS": kind}
+
+
+def test_what_pop_consumers_held_is_known_by_checkpoints_without_acknowledgement() -> None:
+    revive = "rmq_sys_REVIVE_LOG_c"
+    log = Log(group_offsets={(revive, "CID_RMQ_SYS_REVIVE_GROUP"): {0: 1}})
+    log.put(TIMER, revive, **receipt("ck", 10, n=3, d=[0, 1, 5], bm=0))
+    log.put(TIMER, revive, **receipt("ack", 10, ao=11))
+    log.put(TIMER, revive, **receipt("ck", 20, n=2, bm=1))
+    log.put(TIMER, revive, **receipt("ck", 30, n=2, bm=0))
+    log.put(TIMER, revive, **receipt("ck", 40, n=2, bm=0))
+    log.put(revive, **receipt("ck", 30, n=2, bm=0))
+    log.put(revive, **receipt("bAck", 40, aol=[40, 41]))
+    held = [one.queue_offset for one in log.takeover.in_hand()]
+    assert held == [10, 15, 21]
+    assert log.waiting() == []
+
+
+def test_a_retry_in_a_consumer_s_hands_is_retried() -> None:
+    log = Log(group_offsets={("%RETRY%g_t", "g"): {0: 5}})
+    log.put("%RETRY%g_t", name="A")
+    log.put("%RETRY%g_t", name="B")
+    log.put(TIMER, "rmq_sys_REVIVE_LOG_c", **receipt("ck", 1, t="%RETRY%g_t", n=1))
+    assert log.takeover.retries() == [Retry("g", "t", "B")]
+    assert log.takeover.in_hand() == []
+
+
+def test_a_receipt_that_cannot_be_read_is_told() -> None:
+    log = Log()
+    log.put(TIMER, "rmq_sys_REVIVE_LOG_c", body="{", TAGS="ck")
+    assert log.takeover.in_hand() == []
+    assert log.notes == ["The receipt at log offset 0 cannot be read."]
 
 
 def test_what_a_group_failed_on_is_found_in_every_kind_of_retry() -> None:
