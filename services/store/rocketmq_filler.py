@@ -15,7 +15,13 @@ from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import Damage
 
 FILLER_TOPIC: Final = "TW_SYS_DAMAGED"
-_PROPERTIES: Final = properties.encode({"TW_DAMAGED": "true"})
+_FORMS: Final = (
+    (FILLER_TOPIC, properties.encode({"TW_DAMAGED": "true"}), True),
+    (FILLER_TOPIC, b"", True),
+    ("D", b"", True),
+    ("D", b"", False),
+)
+"""(topic, properties, whether with the CRC property), the fullest first."""
 
 
 def fillers(damaged: Damage, segment_bytes: int, store_ms: int) -> Iterator[tuple[int, bytes]]:
@@ -32,18 +38,21 @@ def fillers(damaged: Damage, segment_bytes: int, store_ms: int) -> Iterator[tupl
 
 
 def _cover(offset: int, length: int, is_segment_end: bool, store_ms: int) -> bytes:
-    """A blank where the region closes its segment, else a record of just this length."""
+    """A blank where the region closes its segment, else the fullest record of just this length."""
     if is_segment_end and length >= record.BLANK_BYTES:
         return record.blank(length)
-    empty = Record(
-        topic=FILLER_TOPIC,
-        body=b"",
-        properties=_PROPERTIES,
-        sys_flag=TYPE_SYSTEM,
-        physical_offset=offset,
-        born_ms=store_ms,
-        store_ms=store_ms,
-    )
-    empty.body = bytes(max(0, length - len(record.encode(empty))))
-    covering = record.encode(empty)
-    return covering if len(covering) == length else b""
+    for topic, stored, with_crc in _FORMS:
+        filler = Record(
+            topic=topic,
+            body=b"",
+            properties=stored,
+            sys_flag=TYPE_SYSTEM,
+            physical_offset=offset,
+            born_ms=store_ms,
+            store_ms=store_ms,
+        )
+        body_bytes = length - len(record.encode(filler, with_crc=with_crc))
+        if body_bytes >= 0:
+            filler.body = bytes(body_bytes)
+            return record.encode(filler, with_crc=with_crc)
+    raise AssertionError(f"{length} damaged bytes at log offset {offset} are fewer than any record has")
