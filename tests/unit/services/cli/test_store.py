@@ -1,0 +1,203 @@
+"""`tidewheel store` on stores that are not what they should be: a sentence with a remedy, nothing changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commitlog import layout
+from commitlog.message import Message
+from commitlog.real_disk import RealDisk
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.cli.main import main
+
+NOW_MS = 1_763_700_000_000
+SEGMENT_BYTES = 4096
+NOBODY = 65_534
+
+AS_ANOTHER_USER = f"""
+import contextlib, os, sys
+from services.cli.main import main
+good, bad = sys.argv[1:]
+with contextlib.suppress(SystemExit):
+    main(["store", "verify", "--store", good])
+os.getuid() or os.setuid({NOBODY})
+main(["store", "verify", "--store", bad])
+"""
+"""Runs a command as somebody whom files of mode 0 concern; the first run imports what the second needs."""
+
+Spoil = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of several segments with a snapshot."""
+    root = tmp_path_factory.mktemp("good") / "store"
+    disk = RealDisk(root)
+    broker = Broker.open(disk, BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=2), NOW_MS)
+    for number in range(60):
+        broker.send(Message(topic="orders", body=b"order %d" % number, message_id=f"M{number}"), NOW_MS)
+        flush = broker.take_flush()
+        assert flush is not None
+        flush.write(disk)
+        broker.flushed(flush, NOW_MS)
+    broker.checkpoint().write(disk)
+    disk.close()
+    return root
+
+
+@pytest.fixture
+def store(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "store"))
+
+
+def segment(number: int) -> str:
+    return layout.segment_path(number * SEGMENT_BYTES)
+
+
+def cut(name: str, length: int = 0) -> Spoil:
+    return lambda store: os.truncate(store / name, length)
+
+
+def content(store: Path) -> dict[str, bytes]:
+    """Every file but those that tell of starts, by path."""
+    skipped = ("lock", "boots")
+    return {
+        str(path): path.read_bytes()
+        for path in store.rglob("*")
+        if path.is_file() and path.name not in skipped
+    }
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(one) for one in arguments])
+    return int(ended.value.code or 0)
+
+
+UNUSABLE: dict[str, tuple[Spoil, str, str]] = {
+    "foreign file": (
+        lambda store: (store / "commitlog/notes.txt").touch(),
+        "commitlog/notes.txt",
+        "Move it out",
+    ),
+    "first segment short": (cut(segment(0), 4000), segment(0), "Restore it from a backup"),
+    "middle segment short": (cut(segment(1), 4000), segment(1), "Restore it from a backup"),
+    "first segment long": (cut(segment(0), 5000), segment(0), "Restore it from a backup"),
+    "last segment short": (cut(segment(2), 100), segment(2), "Restore it from a backup"),
+    "middle segment empty": (cut(segment(1)), segment(1), "Restore it from a backup"),
+    "middle segment missing": (lambda store: (store / segment(1)).unlink(), segment(1), "Restore it"),
+    "last segment missing": (lambda store: (store / segment(2)).unlink(), segment(2), "Restore it"),
+    "durable empty": (cut(layout.DURABLE), "durable", "Restore it from a backup"),
+    "format empty": (cut(layout.FORMAT), "format", "write 1 into that file"),
+    "newer format": (lambda store: (store / "format").write_text("9\n"), "format 9", "Upgrade tidewheel"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_an_unusable_store_is_refused_and_left_alone(
+    store: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, names, remedy = UNUSABLE[case]
+    spoil(store)
+    before = content(store)
+    for tool in (["info"], ["verify"], ["repair", "--yes"], ["snapshot", store.parent / "copy"]):
+        assert run("store", *tool, "--store", store) == 5
+        message = capsys.readouterr().err
+        assert message.startswith("TW-1")
+        assert names in message
+        assert remedy in message
+    assert content(store) == before
+    assert not (store.parent / "copy").exists()
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_broker_does_not_start_on_it_and_leaves_it_alone(store: Path, case: str) -> None:
+    spoil, names, remedy = UNUSABLE[case]
+    spoil(store)
+    before = content(store)
+    command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(store)]
+    addresses = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    ended = subprocess.run(command + addresses, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 5
+    assert names in ended.stderr
+    assert remedy in ended.stderr
+    assert content(store) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "length"), [("keyindex", 5000), ("keyindex", 0), ("snapshots", 0), ("consumequeue/orders/0", 0)]
+)
+def test_a_file_of_another_size_is_named_and_made_anew(
+    store: Path, name: str, length: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = max((store / name).iterdir())
+    os.truncate(path, length)
+    before = content(store)
+    assert run("store", "verify", "--store", store) == 5
+    told = capsys.readouterr()
+    assert f"DAMAGED  {name}" in told.out
+    assert "tidewheel store repair --dry-run" in told.err
+    assert run("store", "repair", "--dry-run", "--store", store) == 0
+    assert content(store) == before
+    assert run("store", "repair", "--yes", "--store", store) == 0
+    assert run("store", "verify", "--store", store) == 0
+
+
+def test_what_is_no_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "rocketmq" / "commitlog").mkdir(parents=True)
+    (tmp_path / "photos").mkdir()
+    cases = {
+        "file": "is a file",
+        "rocketmq": "store import",
+        "photos": "no commitlog",
+        "gone": "does not exist",
+    }
+    for name, reason in cases.items():
+        assert run("store", "info", "--store", tmp_path / name) == 5
+        message = capsys.readouterr().err
+        assert str(tmp_path / name) in message
+        assert reason in message
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_store_that_may_not_be_read_is_said(good: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        store = Path(shutil.copytree(good, Path(folder) / "store"))
+        (store / layout.segment_path(0)).chmod(0)
+        command = [sys.executable, "-c", AS_ANOTHER_USER, str(good), str(store)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 5
+    assert f"{store / layout.segment_path(0)} may not be read by this user" in ended.stderr
+
+
+def test_tools_print_what_a_program_can_read(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("store", "info", "--store", store, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["topics"][0]["message_count"] == 60
+    assert run("store", "verify", "--store", store, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["sound"] is True
+    assert run("store", "dump", "log", "--store", store, "--topic", "orders", "--limit", "5") == 0
+    told = capsys.readouterr()
+    bodies = [json.loads(line)["body"] for line in told.out.splitlines()]
+    assert bodies == [f"order {number}" for number in range(5)]
+    assert "--limit 0 prints all" in told.err
+    assert run("store", "dump", "queue", "orders", "1", "--store", store, "--from", "28", "--limit", "0") == 0
+    assert [json.loads(line)["queue_offset"] for line in capsys.readouterr().out.splitlines()] == [28, 29]
+    assert run("store", "dump", "queue", "orders", "7", "--store", store) == 4
+
+
+def test_repair_wants_to_be_told_whether_to_write(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("store", "repair", "--store", store) == 2
+    assert run("store", "repair", "--yes", "--dry-run", "--store", store) == 2

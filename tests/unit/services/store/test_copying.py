@@ -1,0 +1,56 @@
+"""`store snapshot`: the copy is whole, opens as a store, and nothing of the original changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commitlog.errors import StoreError
+from commitlog.real_disk import RealDisk
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.store.copying import copy_store
+from services.store.opening import open_store
+from services.store.state import fold
+from services.store.verify import verify
+
+NOW_MS = 1_763_700_900_000
+
+
+def test_the_copy_holds_what_the_store_held_at_its_durable_offset(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    target = root.parent / "copy"
+    copied = copy_store(root, target)
+    assert copied.durable_offset == open_store(root).durable_offset
+    assert verify(open_store(target), NOW_MS).is_sound
+    original, copy = (fold(open_store(one), NOW_MS) for one in (root, target))
+    assert (copy.topics, copy.timers, copy.groups) == (original.topics, original.timers, original.groups)
+    assert (copy.halves, copy.next_offsets) == (original.halves, original.next_offsets)
+
+
+def test_the_copy_opens_as_a_store(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    target = root.parent / "copy"
+    target.mkdir()
+    copy_store(root, target)
+    brokers = [Broker.open(RealDisk(one), BrokerSettings(), NOW_MS) for one in (root, target)]
+    read = [
+        [one.message for queue_id in range(2) for one in broker.read("orders", queue_id, 0, 500)]
+        for broker in brokers
+    ]
+    assert read[0] == read[1]
+    assert len(read[0]) > 100
+
+
+@pytest.mark.parametrize("name", ["store/inside", "full", "file"])
+def test_a_target_that_cannot_be_is_refused(store_at: Callable[[str], Path], name: str) -> None:
+    root = store_at("store")
+    (root.parent / "full").mkdir()
+    (root.parent / "full" / "mine").touch()
+    (root.parent / "file").touch()
+    with pytest.raises(StoreError, match=name):
+        copy_store(root, root.parent / name)
+    assert (root.parent / "full" / "mine").exists()
+    assert not list(root.parent.rglob("*.unfinished"))

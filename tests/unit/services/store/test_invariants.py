@@ -1,0 +1,74 @@
+"""The rules between records: each is broken by a log that is wrong in just that way."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import properties
+from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
+from commitlog.recovery import Damage, Found
+from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.store.invariants import breaches
+from txn.half import HALF_TOPIC
+
+
+def log(*records: Record) -> list[Found]:
+    """The records at 0, 100, 200 ..."""
+    for number, one in enumerate(records):
+        one.physical_offset = 100 * number
+    return [Found(one, 100) for one in records]
+
+
+def message(queue_offset: int = 0, **attributes: object) -> Record:
+    return Record(topic="t", body=b"x", queue_offset=queue_offset, **attributes)  # type: ignore[arg-type]
+
+
+def commit(half_offset: int, queue_offset: int = 0) -> Record:
+    return message(queue_offset, sys_flag=TYPE_COMMIT, half_offset=half_offset)
+
+
+def delivery(timer_offset: int, queue_offset: int = 0, **marks: str) -> Record:
+    stored = {properties.TIMER_OFFSET: str(timer_offset)} | marks
+    return message(queue_offset, properties=properties.encode(stored), store_ms=1_000)
+
+
+def cancel(timer_offset: int) -> Record:
+    stored = properties.encode({properties.TIMER_OFFSET: str(timer_offset)})
+    return Record(topic=VERB_TOPIC, body=b"", sys_flag=TYPE_SYSTEM, properties=stored)
+
+
+def half(queue_offset: int = 0) -> Record:
+    return Record(topic=HALF_TOPIC, body=b"x", queue_offset=queue_offset)
+
+
+def timer() -> Record:
+    return Record(topic=TIMER_TOPIC, body=b"x")
+
+
+@pytest.mark.parametrize(
+    ("records", "what"),
+    [
+        ([half(), commit(0), commit(0, 1)], "ends the half at 0 again; 100 ended it"),
+        ([message(), commit(0, 1)], "ends a half at 0, where there is none"),
+        ([timer(), delivery(0), cancel(0)], "ends the timer at 0 again; 100 ended it"),
+        ([message(), cancel(0)], "ends a timer at 0, where there is none"),
+        ([timer(), delivery(0, **{properties.DUE_MS: "1007"})], "was delivered 7 ms early"),
+        ([message(0), message(2)], "has queue offset 2 in t queue 0, where 1 comes next"),
+        ([message(0), message(1), message(1)], "has queue offset 1 in t queue 0 again"),
+    ],
+)
+def test_each_rule_is_told_when_it_is_broken(records: list[Record], what: str) -> None:
+    found = log(*records)
+    assert breaches(found, 0, []) == [(found[-1].record.physical_offset, what)]
+
+
+def test_a_log_that_keeps_them_has_no_breach() -> None:
+    records = log(half(), commit(0), timer(), delivery(200, 1, **{properties.DUE_MS: "1000"}), message(2))
+    assert breaches(records, 0, []) == []
+
+
+def test_what_damage_took_or_retention_deleted_is_held_against_nobody() -> None:
+    records = log(half(), message(0), commit(0, 2), delivery(50, 3))
+    assert breaches([records[1], records[2], records[3]], 0, [Damage(0, 100)])[0].what.startswith("has queue")
+    assert breaches(records[2:], 200, []) == []
+    assert breaches([records[1], records[3]], 100, [Damage(200, 300)]) == []

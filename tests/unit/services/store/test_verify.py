@@ -1,0 +1,110 @@
+"""`verify` and `repair`: what is damaged is named with what it was; what can be made again is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import layout
+from services.store import repair
+from services.store.dump import log_lines
+from services.store.opening import look_at, open_store
+from services.store.verify import Verdict, verify
+
+NOW_MS = 1_763_700_900_000
+
+
+def proven(root: Path) -> Verdict:
+    return verify(open_store(root), NOW_MS)
+
+
+def repaired(root: Path) -> repair.Plan:
+    with repair.locked(root) as store:
+        planned = repair.plan(store, NOW_MS)
+        repair.carry_out(planned, root, store, NOW_MS)
+    return planned
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "lock"
+    }
+
+
+def test_a_store_as_it_was_written_is_sound(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    before = files(root)
+    verdict = proven(root)
+    assert verdict.findings == []
+    assert (verdict.record_count > 200, verdict.entry_count > 150, verdict.snapshot_count) == (True, True, 2)
+    assert files(root) == before, "a proof writes nothing"
+
+
+def test_what_was_lost_is_named_set_aside_and_then_known(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    segment = root / layout.segment_path(0)
+    (lost,) = [one for one in messages(root) if one["queue_offset"] == 7 and one["queue_id"] == 1]
+    overwrite(segment, lost["physical_offset"] + 60, b"\xff\xff")
+    end = lost["physical_offset"] + lost["record_bytes"]
+    damage = f"log {lost['physical_offset']} to {end}"
+    (finding,) = [one for one in proven(root).findings if one.is_damage]
+    assert "it held orders queue 1 offset 7" in finding.what
+    assert finding.path == layout.segment_path(0)
+    before = files(root)
+    planned = repaired(root)
+    assert planned.lost[0].startswith(damage)
+    copy = root / "quarantine" / f"{lost['physical_offset']:020d}-{end:020d}"
+    assert copy.read_bytes() == segment.read_bytes()[lost["physical_offset"] : end]
+    assert before.items() <= files(root).items(), "the log stays as it is"
+    assert proven(root).is_sound
+    assert repaired(root).is_empty
+    overwrite(segment, lost["physical_offset"] + 60, b"\xfe")
+    assert not proven(root).is_sound, "damage that grew is told again"
+
+
+def messages(root: Path) -> list[dict[str, Any]]:
+    return [line for line in log_lines(open_store(root), 0, None) if line["topic"] == "orders"]
+
+
+@pytest.mark.parametrize(
+    ("path", "part"), [("consumequeue/orders/1", "queue"), ("keyindex", "index"), ("snapshots", "snapshot")]
+)
+def test_what_is_derived_is_made_anew(store_at: Callable[[str], Path], path: str, part: str) -> None:
+    root = store_at("store")
+    overwrite(max((root / path).iterdir()), 24, b"\xff\xff\xff")
+    assert part in {one.part for one in proven(root).findings if one.is_damage}
+    planned = repaired(root)
+    assert not planned.lost
+    assert not planned.hopeless
+    verdict = proven(root)
+    assert verdict.is_sound, verdict.findings
+    assert verdict.entry_count > 150
+
+
+def test_derived_files_that_are_gone_are_no_damage(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    for folder in (layout.CONSUMEQUEUE, layout.KEYINDEX):
+        os.rename(root / folder, root.parent / folder)
+    verdict = proven(root)
+    assert verdict.is_sound
+    assert [one.what for one in verdict.findings] == ["is not there; the next start makes it"] * 2
+
+
+def test_records_behind_the_published_end_and_a_torn_one_are_no_damage(shop: Any) -> None:
+    end = shop.broker.durable_offset
+    disk = shop.disk
+    tail = disk.list(layout.COMMITLOG)[-1]
+    disk.write(f"{layout.COMMITLOG}/{tail}", end - int(tail) + 10, b"torn")
+    verdict = verify(look_at(disk, "store"), NOW_MS)
+    assert verdict.is_sound
+    assert ["the next start cuts them" in one.what for one in verdict.findings] == [True]
