@@ -126,9 +126,13 @@ def opened(root: Path) -> Iterator[RealDisk]:
 
 
 def count_boot(root: Path) -> int:
-    """Count one more start of a store, in its file `boots`; returns 0 the first time."""
+    """Count one more start of a store, in its file `boots`; returns 0 the first time.
+
+    A power cut may leave that file empty; then counting begins again at 1.
+    """
     counter = root / "boots"
-    boot = int(counter.read_text()) + 1 if counter.exists() else 0
+    counted = counter.read_text(errors="replace").strip() if counter.exists() else "-1"
+    boot = int(counted) + 1 if counted.removeprefix("-").isdecimal() else 1
     write_whole(counter, f"{boot}\n")
     return boot
 
