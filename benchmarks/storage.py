@@ -22,7 +22,6 @@ import asyncio
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import statistics
@@ -231,12 +230,17 @@ def opened(where: str) -> dict[str, float]:
     core = open_core(where)
     seconds = time.perf_counter() - began
     assert not core.made_anew
-    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "seconds": round(seconds, 2),
-        "rss_mib": round(resident_pages * resource.getpagesize() / 2**20),
-        "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10),
+        "rss_mib": memory_mib("VmRSS"),
+        "peak_rss_mib": memory_mib("VmHWM"),
     }
+
+
+def memory_mib(name: str) -> int:
+    """A figure of this process, as Linux has it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) // 1024
 
 
 def read(where: str, how: str) -> float:

@@ -102,8 +102,9 @@ class RealDisk:
 
     def _forget(self, prefix: str) -> None:
         inside = f"{prefix}/" if prefix else ""
-        for path in [path for path in self._descriptors if path == prefix or path.startswith(inside)]:
-            os.close(self._descriptors.pop(path))
+        with self._opening:
+            for path in [path for path in self._descriptors if path == prefix or path.startswith(inside)]:
+                os.close(self._descriptors.pop(path))
 
     def _sync_folder(self, folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY)
