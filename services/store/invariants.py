@@ -53,6 +53,7 @@ class Invariants:
     ) -> None:
         self.halves = Pairs("half")
         self.timers = Pairs("timer")
+        self.first_offsets: dict[tuple[str, int], int] = {}
         self.next_offsets: dict[tuple[str, int], int] = {}
         self._last_places: dict[tuple[str, int], int] = {}
         self._known_from = max(first_offset, own_from)
@@ -100,6 +101,7 @@ class Invariants:
 
     def _place(self, record: Record) -> Iterator[Breach]:
         key = (record.topic, record.queue_id)
+        self.first_offsets.setdefault(key, record.queue_offset)
         expected = self.next_offsets.get(key)
         self.next_offsets[key] = record.queue_offset + message_count(record)
         last_place = self._last_places.get(key, -1)

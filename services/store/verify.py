@@ -80,7 +80,7 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     verdict.findings += queues.findings(scan.damaged, _adopted(store))
     verdict.findings += index.findings(scan.damaged)
     progress("snapshots against the log", 0, 0)
-    verdict.findings += check_snapshots(store, scan.damaged, now_ms)
+    verdict.findings += check_snapshots(store, scan.damaged, rules.first_offsets, now_ms)
     verdict.findings += _waiting(fold(store, now_ms), rules, kept)
     return verdict
 
@@ -133,7 +133,7 @@ def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
 
 def _adopted(store: OpenStore) -> dict[tuple[str, int], int]:
     """How many entries of each queue the next start takes over."""
-    newest = snapshot.newest(store.overlay())
+    newest = snapshot.newest(store.overlay()) if store.files.size(layout.QUEUES_WHOLE) >= 0 else None
     frozen = newest.parts["queues"] if newest else []
     return {(topic, queue_id): count for topic, queue_id, count, *_ in frozen}
 

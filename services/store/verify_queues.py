@@ -2,12 +2,14 @@
 
 Shown every record in log order, it compares each with its entry. What it was not shown a record for must
 be a gap, point below the log's start, into damage, or behind what is published (a live broker is ahead).
-A queue that ends too early is no damage as long as the next start would notice: it goes on from the newest
-snapshot, or makes all queues anew. Memory: the files are mapped, not read; two integers per queue and gap.
+Only entries that the newest snapshot counts on can be damaged: the next start writes all later ones again,
+and a power cut may have left them torn, or not there. Memory: the files are mapped, not read; two integers
+per queue and gap.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -122,21 +124,21 @@ class QueueCheck:
             )
             return
         for key, queue in self._all():
-            yield from _wrong(queue)
-            yield from self._strays(queue, damaged)
-            yield from _short(queue, adopted.get(key, 0))
+            adopted_count = adopted.get(key, 0)
+            yield from _told(queue, queue.wrong, adopted_count, "do not say where their records lie")
+            strays = self._strays(queue, damaged)
+            yield from _told(queue, strays, adopted_count, "point where the log has no record of this queue")
+            yield from _short(queue, adopted_count)
 
-    def _strays(self, queue: _Queue, damaged: list[Damage]) -> Iterator[Finding]:
+    def _strays(self, queue: _Queue, damaged: list[Damage]) -> list[int]:
         first_offset, durable_offset = self._store.first_offset, self._store.durable_offset
-        strays = [
+        return [
             queue_offset
             for queue_offset, stored in _unseen(queue)
             if stored.record_bytes
             and first_offset <= stored.physical_offset < durable_offset
             and not _is_in(damaged, stored.physical_offset)
         ]
-        for part in _runs(strays):
-            yield _finding(queue, part, "point where the log has no record of this queue")
 
     def _all(self) -> Iterable[tuple[tuple[str, int], _Queue]]:
         for key in self._present:
@@ -165,9 +167,13 @@ def _unseen(queue: _Queue) -> Iterator[tuple[int, Entry]]:
             yield queue_offset, stored
 
 
-def _wrong(queue: _Queue) -> Iterator[Finding]:
-    for part in _runs(queue.wrong):
-        yield _finding(queue, part, "do not say where their records lie")
+def _told(queue: _Queue, queue_offsets: list[int], adopted_count: int, what: str) -> Iterator[Finding]:
+    """Findings about these entries, those that the next start takes over apart from the others."""
+    split = bisect_left(queue_offsets, adopted_count)
+    for part in _runs(queue_offsets[:split]):
+        yield _finding(queue, part, what, True)
+    for part in _runs(queue_offsets[split:]):
+        yield _finding(queue, part, f"{what}; the next start writes them again", False)
 
 
 def _short(queue: _Queue, adopted_count: int) -> Iterator[Finding]:
@@ -182,9 +188,9 @@ def _short(queue: _Queue, adopted_count: int) -> Iterator[Finding]:
         )
 
 
-def _finding(queue: _Queue, part: range, what: str) -> Finding:
+def _finding(queue: _Queue, part: range, what: str, is_damage: bool) -> Finding:
     sentence = f"{len(part)} entries from {part.start} on {what}"
-    return Finding("queue", queue.files.path(part.start), part.start, part.stop, sentence)
+    return Finding("queue", queue.files.path(part.start), part.start, part.stop, sentence, is_damage)
 
 
 def _runs(queue_offsets: list[int]) -> Iterator[range]:

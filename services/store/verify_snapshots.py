@@ -1,13 +1,14 @@
 """Whether each snapshot says what the log says: folding the log up to it from an earlier one leads to it.
 
 What no record says may differ: ends that are forgotten with time, messages that a group's filter passed
-over, timers whose record was unreadable. Across damage, or where the log no longer reaches back, nothing
-can be compared; nor up to where an import copied the log, whose records do not say what its snapshot says.
+over, timers whose record was unreadable, messages that retention has deleted since. Across damage, or where
+the log no longer reaches back, nothing can be compared; nor up to where an import copied the log, whose
+records do not say what its snapshot says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 from commitlog import foreign, snapshot
@@ -16,9 +17,14 @@ from services.store.findings import Finding
 from services.store.opening import OpenStore
 from services.store.state import GroupState, State, fold
 
+FirstOffsets = Mapping[tuple[str, int], int]
+"""The lowest queue offset of each queue, by (topic, queue id)."""
 
-def check_snapshots(store: OpenStore, damaged: Collection[Damage], now_ms: int) -> Iterator[Finding]:
-    """What is wrong with the snapshots of a store."""
+
+def check_snapshots(
+    store: OpenStore, damaged: Collection[Damage], first_offsets: FirstOffsets, now_ms: int
+) -> Iterator[Finding]:
+    """What is wrong with the snapshots of a store; `first_offsets` are those that the log still holds."""
     imported_offset = foreign.read_imported(store.overlay())
     base = 0 if store.first_offset == 0 == imported_offset else None
     for offset in store.snapshot_offsets:
@@ -34,12 +40,12 @@ def check_snapshots(store: OpenStore, damaged: Collection[Damage], now_ms: int) 
                 yield Finding("snapshot", path, offset, offset, "has no whole log to be compared with", False)
         else:
             folded = fold(store, now_ms, offset, newest=base)
-            for what in differences(folded, State(offset, stored.parts)):
+            for what in differences(folded, State(offset, stored.parts), first_offsets):
                 yield Finding("snapshot", path, base, offset, what)
         base = offset
 
 
-def differences(folded: State, stored: State) -> Iterator[str]:
+def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> Iterator[str]:
     """How a stored state contradicts the one that the log leads to."""
     yield from _differing("topics", set(folded.topics), set(stored.topics))
     yield from _differing("next offsets", set(folded.next_offsets.items()), set(stored.next_offsets.items()))
@@ -53,20 +59,24 @@ def differences(folded: State, stored: State) -> Iterator[str]:
     yield from _beyond("timer ends", {(one.timer_offset, one.end) for one in folded.timers}, ends)
     halves = [{(one.half_offset, one.state) for one in of.halves} for of in (folded, stored)]
     yield from _beyond("half ends", *halves)
-    yield from _groups(folded.groups, stored.groups)
+    yield from _groups(folded.groups, stored.groups, first_offsets)
 
 
-def _groups(folded: Collection[GroupState], stored: Collection[GroupState]) -> Iterator[str]:
+def _groups(
+    folded: Collection[GroupState], stored: Collection[GroupState], first_offsets: FirstOffsets
+) -> Iterator[str]:
     done = {(one.group, one.topic, one.queue_id): one for one in stored}
     for one in folded:
         there = done.get((one.group, one.topic, one.queue_id))
-        if there is None or not _covers(there, one):
+        first_offset = first_offsets.get((one.topic, one.queue_id), one.next_offset)
+        if there is None or not _covers(there, one, first_offset):
             yield f"group {one.group} has done less on {one.topic} queue {one.queue_id} than the log says"
 
 
-def _covers(more: GroupState, less: GroupState) -> bool:
-    return less.low_offset <= more.low_offset and all(
-        offset < more.low_offset or offset in more.done_above for offset in less.done_above
+def _covers(more: GroupState, less: GroupState, first_offset: int) -> bool:
+    low_offset = max(more.low_offset, first_offset)
+    return less.low_offset <= low_offset and all(
+        offset < low_offset or offset in more.done_above for offset in less.done_above
     )
 
 

@@ -32,6 +32,8 @@ from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Delivery, Effect, Resolution, Retire, SendReceipt, Verdict
+from services.store.opening import look_at
+from services.store.verify import verify
 from txn.checkback import CheckBackPolicy
 
 START_MS = 1_763_700_000_000
@@ -243,6 +245,8 @@ class World:
             self._check_half(message_id, count_of.get(message_id, 0))
         assert self.broker.gauges().lag.get((TOPIC, GROUP), 0) == 0
         assert self.broker.gauges().pending_timers == 0
+        verdict = verify(look_at(self.disk, "the store"), self.now_ms)
+        assert verdict.is_sound, verdict.findings
 
     def _found(self, message_id: str) -> int:
         found = self.broker.find(TOPIC, message_id, 99)
