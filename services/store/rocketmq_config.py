@@ -34,16 +34,21 @@ TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
 _TIMER_CHECK: Final = struct.Struct(">7q")
 _MESSAGE_TYPE: Final = "message.type"
+_QUEUE_TYPE: Final = "queue.type"
 _READ_WRITE: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic as RocketMQ's configuration has it; no message type means that it takes all."""
+    """A topic as RocketMQ's configuration has it; one without a message type takes all.
+
+    `has_batches`: its records hold several messages each; told on export only.
+    """
 
     name: str
     queue_count: int
     message_type: MessageType
+    has_batches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,8 @@ def topics_json(topics: Mapping[str, TopicConfig], now_ms: int) -> str:
     """`config/topics.json` for these topics."""
     table = {
         topic.name: {
-            "attributes": {_MESSAGE_TYPE: topic.message_type.value},
+            "attributes": {_MESSAGE_TYPE: topic.message_type.value}
+            | ({_QUEUE_TYPE: "BatchCQ"} if topic.has_batches else {}),
             "order": False,
             "perm": _READ_WRITE,
             "readQueueNums": topic.queue_count,

@@ -15,8 +15,9 @@ waits is lost:
     acknowledged above a gap         cannot be said: those messages come again, and the summary names them
     topics, groups                   config/topics.json, config/subscriptionGroup.json
 
-Queues are written whole: from segments alone RocketMQ 5.4 makes them of the last ten only. `abort` is left in
-place, so that the broker also makes its key index. Its settings must name our segment size.
+Queues are written whole: from segments alone RocketMQ 5.4 makes them of the last ten only. Topics with inner
+batches get its queues for those. `abort` is left in place, so that the broker also makes its key index. Its
+settings must name our segment size.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from commitlog import inner_batch, layout, properties
-from commitlog.errors import NotAStore
+from commitlog.errors import NotAStore, StoreDamaged
 from commitlog.lock import StoreLock
 from commitlog.log import CommitLog
 from commitlog.message import MessageType
@@ -37,7 +38,7 @@ from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
 from services.broker.timers import TIMER_TOPIC
-from services.store import rocketmq_config
+from services.store import rocketmq_batches, rocketmq_config
 from services.store.opening import OpenStore, open_store
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_config import TRANSACTION_GROUP, TimerCheck, TopicConfig
@@ -122,6 +123,9 @@ class _Export:
         self._disk = disk
         self._say = say
         self._now_ms = now_ms
+        self._original = CommitLog(
+            store.overlay(), store.segment_bytes, store.first_offset, store.durable_offset
+        )
         self._queues = QueueFiles(disk.root)
         self._seen = _Seen()
         self._filler = Entry(0, 0x7FFFFFFF, 0)
@@ -136,6 +140,8 @@ class _Export:
             self._copy()
             handover = self._append(state)
             self._queues.finish()
+            for topic in self._seen.batch_topics:
+                rocketmq_batches.convert(self._disk.root, topic, self._read_original)
             self._write_config(state, handover)
             self._disk.delete(layout.DURABLE)
         except BaseException:
@@ -201,16 +207,11 @@ class _Export:
 
     def _append(self, state: State) -> Handover:
         self._say("writing what is still to happen")
-        segment_bytes, first, end = (
-            self._store.segment_bytes,
-            self._store.first_offset,
-            self._store.durable_offset,
-        )
-        log = CommitLog(self._disk, segment_bytes, first, end)
-        original = CommitLog(self._store.overlay(), segment_bytes, first, end)
+        store = self._store
+        log = CommitLog(self._disk, store.segment_bytes, store.first_offset, store.durable_offset)
         store_ms = max(self._last_store_ms, self._now_ms)
         appender = Appender(self._disk, log, dict(state.next_offsets), store_ms)
-        handover = Handover(original.read, first, appender, self._indexed)
+        handover = Handover(self._original.read, store.first_offset, appender, self._indexed)
         handover.timers(state.pending_timers())
         handover.halves(state.halves, self._seen.half_offsets)
         appender.flush()
@@ -221,10 +222,19 @@ class _Export:
         new = entry_of(record, record_bytes, queue_offset)
         self._queues.put(record.topic, record.queue_id, queue_offset, new, self._filler)
 
+    def _read_original(self, physical_offset: int) -> Record | None:
+        """A record of the copied log; None where a filler lies in the place of damage."""
+        try:
+            return self._original.read(physical_offset)
+        except StoreDamaged:
+            return None
+
     def _write_config(self, state: State, handover: Handover) -> None:
         now_ms = self._now_ms
         topics = {
-            one.name: TopicConfig(one.name, one.queue_count, MessageType(one.message_type))
+            one.name: TopicConfig(
+                one.name, one.queue_count, MessageType(one.message_type), one.name in self._seen.batch_topics
+            )
             for one in state.topics
         }
         offsets = _group_offsets(state.groups)
@@ -255,12 +265,6 @@ class _Export:
             notes.append(
                 f"{len(delayed)} open halves have a delivery time, which RocketMQ does not know: it delivers "
                 "them when they are committed."
-            )
-        if self._seen.batch_topics:
-            names = ", ".join(sorted(self._seen.batch_topics))
-            notes.append(
-                f"{names}: several messages in one record, each with its own queue entry here. A RocketMQ "
-                "client that asks for one gets its whole batch."
             )
         return ExportSummary(
             segment_bytes=self._store.segment_bytes,

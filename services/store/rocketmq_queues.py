@@ -17,7 +17,7 @@ from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES, Entry
 
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
-_BEFORE_FIRST: Final = entry.encode(Entry(0, 0x7FFFFFFF, 0))
+BEFORE_FIRST: Final = Entry(0, 0x7FFFFFFF, 0)
 _GATHERED_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -63,7 +63,7 @@ class QueueFiles:
         """The first file of a queue is filled from its own beginning."""
         first = queue_offset // QUEUE_FILE_ENTRIES * QUEUE_FILE_ENTRIES
         self._gathered_from[key] = first
-        self._gather(key, _BEFORE_FIRST * (queue_offset - first))
+        self._gather(key, entry.encode(BEFORE_FIRST) * (queue_offset - first))
 
     def _gather(self, key: tuple[str, int], entries: bytes) -> None:
         self._gathered[key] += entries

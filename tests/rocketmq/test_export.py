@@ -137,6 +137,10 @@ def test_what_was_imported_goes_back_byte_for_byte(
     before = {line["physicalOffset"]: line for line in genuine.read(written[0]) if "of" in line}
     after = {line["physicalOffset"]: line for line in genuine.read(tmp_path / "theirs") if "of" in line}
     assert len(before) > 140
+    for name in ("batchconsumequeue", "consumequeue/orders"):
+        for path in (written[0] / name).rglob("?" * 20):
+            ours = (tmp_path / "theirs" / path.relative_to(written[0])).read_bytes()
+            assert ours == path.read_bytes(), path
     for offset, line in before.items():
         assert after[offset]["bytes"] == line["bytes"]
         assert after[offset]["queueOffset"] == line["queueOffset"]

@@ -22,6 +22,7 @@ from consumequeue.entry import Entry, decode_all
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution
+from services.store import rocketmq_batches
 from services.store.reading import StoreFiles
 from services.store.rocketmq_config import TimerCheck, read_config
 from services.store.rocketmq_export import ExportSummary, export_store
@@ -66,6 +67,26 @@ def test_queue_offsets_over_two_files_and_begun_anew(tmp_path: Path) -> None:
     assert names == {f"{0:020d}", f"{FILE_BYTES:020d}"}
     [path] = (tmp_path / "consumequeue" / "again" / "1").iterdir()
     assert entries(path, 299_999, 1) == [Entry(9, 1, 0)]
+
+
+def test_batch_queues_are_those_that_rocketmq_itself_wrote(tmp_path: Path) -> None:
+    queues = QueueFiles(tmp_path)
+    for queue_offset in range(6):
+        physical_offset = 0x31669 if queue_offset < 3 else 0x317C1
+        queues.put("batches", 0, queue_offset, Entry(physical_offset, 0x158, 0), GAP)
+    queues.finish()
+    stored = {
+        0x31669: record.Record(topic="batches", body=b"", store_ms=0x1A1FDAEDCC2),
+        0x317C1: record.Record(topic="batches", body=b"", store_ms=0x1A1FDAEDCC3),
+    }
+    rocketmq_batches.convert(tmp_path, "batches", stored.__getitem__)
+    [path] = (tmp_path / "batchconsumequeue" / "batches" / "0").iterdir()
+    assert (path.name, path.stat().st_size) == (f"{0:020d}", 13_800_000)
+    assert path.read_bytes()[:100].hex() == (
+        "00000000000316690000015800000000000000000000""01a1fdaedcc200000000000000000003ffffffff00000000"
+        "00000000000317c10000015800000000000000000000""01a1fdaedcc300000000000000030003ffffffff00000000"
+    ) + "00" * 8  # fmt: skip
+    assert not (tmp_path / "consumequeue" / "batches").exists()
 
 
 @pytest.mark.parametrize("length", [92, 110, 150, 5000, 8192])
