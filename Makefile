@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run install test test-rocketmq check simulate bench protos lock clean
+.PHONY: run install test test-rocketmq check simulate endurance bench protos lock clean
 
 run: install          ## the whole path: from orders to their audit
 	$(BIN)/tidewheel demo $(ARGS)
@@ -33,8 +33,12 @@ check: install
 simulate: install     ## thousands of seeds of the core on a faulty disk
 	$(BIN)/python -m pytest tests/simulation --seeds 2000 -q
 
-bench: install        ## how late delayed messages are, as JSON
+endurance: install    ## kill -9 under load, fifty times
+	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
+
+bench: install        ## lateness, and the store beside a bare disk, as JSON
 	$(BIN)/python benchmarks/lateness.py
+	$(BIN)/python benchmarks/storage.py --records 10000000
 
 protos: install       ## generate the protobuf code from the .proto files
 	$(BIN)/python -m services.rpc.generate
