@@ -11,10 +11,11 @@ belongs to the slice in which it starts. Cost of planning: one listing, and eigh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from commitlog import layout
+from commitlog import foreign, layout
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
 from commitlog.recovery import Damage
 
@@ -40,7 +41,8 @@ class Slice:
     """The records of one segment that start at a position in [start, until).
 
     `end` is where readable bytes end. `has_tail`: sound records simply stop somewhere in this segment,
-    so bytes without any sound record behind them are its unwritten end, not damage.
+    so bytes without any sound record behind them are its unwritten end, not damage. `may_lack_crc`: its
+    records were imported (see `commitlog.foreign`).
     """
 
     segment: Segment
@@ -48,15 +50,20 @@ class Slice:
     until: int
     end: int
     has_tail: bool
+    may_lack_crc: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLog:
-    """The log of one store at one moment. `ours`: written by Tidewheel, so every record carries a CRC."""
+    """The log of one store at one moment.
+
+    `ours`: written by Tidewheel, so every record from `own_from` on carries a CRC; those before are imported.
+    """
 
     segments: tuple[Segment, ...]
     durable_offset: int | None
     ours: bool
+    own_from: int = 0
 
     @property
     def first_offset(self) -> int:
@@ -81,7 +88,7 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     if not folder.is_dir() and not ours:
         raise NotAStore(f"{store} has no folder '{layout.COMMITLOG}'. Give --store the folder of a broker.")
     published = read_durable(store) if durable_offset is None else durable_offset
-    log = StoreLog(_written_segments(folder), published, ours)
+    log = StoreLog(_written_segments(folder), published, ours, _read_imported(store))
     if not log.segments or log.end_offset <= log.first_offset:
         raise StoreError(f"{store} holds no records yet. Send messages to its broker first.")
     return log
@@ -99,8 +106,10 @@ def slices(log: StoreLog, slice_bytes: int = SLICE_BYTES_DEFAULT) -> list[Slice]
     for segment in log.segments:
         end = min(segment.segment_bytes, log.end_offset - segment.first_offset)
         has_tail = log.durable_offset is None and segment is log.segments[-1]
-        for start in range(0, end, slice_bytes):
-            parts.append(Slice(segment, start, min(start + slice_bytes, end), end, has_tail))
+        own_from = min(max(log.own_from - segment.first_offset, 0), end)
+        starts = sorted({*range(0, end, slice_bytes), *((own_from,) if own_from < end else ())})
+        for start, until in pairwise([*starts, end]):
+            parts.append(Slice(segment, start, until, end, has_tail, may_lack_crc=start < own_from))
     return parts
 
 
@@ -109,6 +118,11 @@ def holes(log: StoreLog) -> list[Damage]:
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]
     return [Damage(edge, start) for edge, start in zip(edges, starts, strict=True) if start > edge]
+
+
+def _read_imported(store: Path) -> int:
+    path = store / foreign.IMPORTED
+    return layout.parse_durable(path.read_bytes()) if path.exists() else 0
 
 
 def _check_format(store: Path) -> bool:

@@ -61,7 +61,8 @@ class _Walk:
     def __init__(self, view: memoryview, part: Slice, check: Check) -> None:
         self._view = view[: part.end]
         self._part = part
-        self._is_sound = _CHECKS[check]
+        imported = check is Check.RECORD and part.may_lack_crc
+        self._is_sound = _imported_holds if imported else _CHECKS[check]
         self._first_offset = part.segment.first_offset
 
     def chunks(self) -> Iterator[Chunk]:
@@ -143,6 +144,10 @@ def _body_holds(stored: memoryview) -> bool:
     start = _body_at(stored)
     end = start + int(_INT.unpack_from(stored, start - 4)[0])
     return (zlib.crc32(stored[start:end]) & record.CRC_MASK) == int.from_bytes(stored[8:12], "big")
+
+
+def _imported_holds(stored: memoryview) -> bool:
+    return record.is_sound(stored, may_lack_crc=True)
 
 
 def _body_at(stored: memoryview) -> int:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commitlog import layout
+from commitlog import foreign, layout
 from commitlog import record as codec
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
@@ -162,3 +162,22 @@ def test_without_verification_a_flipped_body_goes_unseen(write_log: WriteLog, re
     assert numbers(read_log(store, Wanted(check=Check.NONE))) == [0, 1, 2]
     assert numbers(read_log(store, Wanted(check=Check.BODY))) == [0, 2]
     assert numbers(read_log(store, Wanted(check=Check.RECORD))) == [0, 2]
+
+
+@pytest.mark.parametrize("slice_bytes", [100, 1 << 20])
+def test_imported_records_may_lack_a_crc_and_our_own_may_not(
+    tmp_path: Path, read_log: ReadLog, slice_bytes: int
+) -> None:
+    log, offsets = b"", []
+    for record in some_records(5):
+        record.physical_offset = len(log)
+        offsets.append(len(log))
+        log += codec.encode(record, with_crc=record.queue_offset == 3)
+    disk = RealDisk(tmp_path)
+    disk.write(layout.FORMAT, 0, b"1\n")
+    disk.write(layout.segment_path(0), 0, log.ljust(4096, b"\0"))
+    foreign.write_imported(disk, offsets[3])
+    layout.reset_durable(disk, len(log))
+    rows = read_log(tmp_path, slice_bytes=slice_bytes)
+    assert numbers(rows) == [0, 1, 2, 3]
+    assert damaged(rows) == [(offsets[4], len(log))]
