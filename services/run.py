@@ -92,10 +92,11 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
         http = await stack.enter_async_context(serving_http(http_socket, live, metrics))
+        told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot)
         stack.enter_context(ready_file(settings.ready_file, ready))
         announce(ready)
-        await until_told_to_stop(live)
+        await until(told, live)
 
 
 def listen_on(address: Address, flag: str) -> socket.socket:
@@ -265,16 +266,24 @@ def write_whole(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-async def until_told_to_stop(live: LiveBroker) -> None:
-    """Return at the first SIGTERM or Ctrl-C; raises what broke the core, if anything does."""
+@contextmanager
+def told_to_stop() -> Iterator[asyncio.Event]:
+    """Give what the first SIGTERM or Ctrl-C sets; in force before anybody is told that we serve."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+    try:
+        yield told
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def until(told: asyncio.Event, live: LiveBroker) -> None:
+    """Return when told to stop; raises what broke the core, if anything does."""
     stop = asyncio.ensure_future(told.wait())
     futures: set[asyncio.Future[Any]] = {stop, live.broken}
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
     if live.broken.done():
         live.broken.result()
