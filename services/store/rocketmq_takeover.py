@@ -4,7 +4,7 @@ A delayed message waits from its record in a timer topic (delay levels or the wh
 real topic with its message id follows: that is its delivery. RocketMQ's own cursors are not asked where the
 log itself can tell: a power cut can keep a cursor and lose the delivery it counted. They decide only for
 messages without an id. A record of the same timer topic for the same message is the same message moved on
-(RocketMQ rolls far timers), and a delete marker ends it.
+(RocketMQ rolls far timers), and a delete marker ends it, as does a recall of ours in a log that we exported.
 
 A half is open unless it lies below RocketMQ's half offset, an op record names its queue offset, a commit
 names its place, or a later copy took its place (RocketMQ writes a half again each time it asks about it). A
@@ -21,7 +21,7 @@ from commitlog import properties
 from commitlog.compression import check_library
 from commitlog.inner_batch import message_count
 from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
-from services.broker.timers import TIMER_TOPIC
+from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
 from services.store.rocketmq_config import RocketmqConfig, TimerCheck
 from services.store.rocketmq_names import (
     CHECK_TIMES,
@@ -92,6 +92,8 @@ class Takeover:
         check_library(record.sys_flag)
         self.record_count += 1
         self.last_store_ms = max(self.last_store_ms, record.store_ms)
+        if record.topic == VERB_TOPIC:
+            self._waiting.pop(_name(record), None)
         if record.type not in (TYPE_NORMAL, TYPE_COMMIT):
             return
         self.batch_count += bool(record.sys_flag & INNER_BATCH)

@@ -27,6 +27,7 @@ from services.store.reading import StoreFiles
 from services.store.rocketmq_config import TimerCheck, read_config
 from services.store.rocketmq_export import ExportSummary, export_store
 from services.store.rocketmq_filler import fillers
+from services.store.rocketmq_import import import_store
 from services.store.rocketmq_queues import QueueFiles
 from txn.checkback import CheckBackPolicy
 
@@ -165,6 +166,23 @@ def test_the_log_is_copied_and_goes_on_with_what_is_still_to_happen(tmp_path: Pa
     assert sorted(path.name for path in theirs.iterdir()) == [
         "abort", "commitlog", "config", "consumequeue", "lock",
     ]  # fmt: skip
+
+
+def test_what_was_recalled_before_an_export_stays_so_when_that_is_imported_again(tmp_path: Path) -> None:
+    ours, theirs, again = tmp_path / "ours", tmp_path / "theirs", tmp_path / "again"
+    shop = Shop(ours)
+    receipts = [shop.send(f"timer {number}", delivery_ms=NOW_MS + 500_000) for number in range(3)]
+    shop.flush()
+    shop.broker.recall("t", receipts[1].recall_handle, NOW_MS)
+    exported(shop, ours, theirs)
+    summary = import_store(theirs, again, lambda text: None, NOW_MS + 100_000)
+    assert summary.pending_timer_count == 2
+    shop = Shop(again)
+    shop.broker.tick(NOW_MS + 500_000)
+    shop.flush(NOW_MS + 500_000)
+    got = shop.broker.receive("g", "t", "*", 32, 20_000, "c", False, NOW_MS + 500_000)
+    assert sorted(one.message.body for one in got) == [b"timer 0", b"timer 2"]
+    shop.close()
 
 
 def test_ended_halves_get_ops_open_ones_stay_and_expired_ones_are_kept_as_rocketmq_keeps_them(
