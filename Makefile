@@ -10,13 +10,15 @@ run: install          ## the whole path: from orders to their audit
 
 install: $(STAMP)     ## make .venv and install everything, with the versions of requirements.lock
 
+# setuptools warns about any editable install; the warning is no news to whoever runs this.
 $(STAMP): pyproject.toml requirements.lock
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidewheel needs Python 3.11 or newer; set PYTHON=")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps -e .
-	touch $(STAMP)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidewheel needs Python 3.11 or newer: make PYTHON=python3.12")'
+	@echo "Installing into .venv (about 1 GB with Spark, a few minutes the first time) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet -r requirements.lock
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps -e .
+	@touch $(STAMP)
 
 test: check           ## style, types, import rules and all tests
 	$(BIN)/python -m pytest
