@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 
+from commitlog import layout
 from commitlog.errors import ResultUnknown, TransactionEnded
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
@@ -34,10 +35,10 @@ class HeldDisk(MemoryDisk):
         super().sync(path)
 
 
-def play(scenario: Scenario) -> None:
+def play(scenario: Scenario, *, sync_flush: bool = True) -> None:
     async def run() -> None:
         disk = HeldDisk()
-        settings = BrokerSettings(segment_bytes=1 << 16)
+        settings = BrokerSettings(segment_bytes=1 << 16, sync_flush=sync_flush)
         with ThreadPoolExecutor(1) as writer:
             call_later = asyncio.get_running_loop().call_later
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
@@ -124,3 +125,30 @@ def test_a_wait_that_finds_nothing_ends_and_a_closing_broker_sends_everybody_hom
         assert await waiting == []
 
     play(scenario)
+
+
+def test_asynchronous_flushes_answer_before_the_disk_and_tell_readers_after_it() -> None:
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        disk.free.clear()
+        receipt = await live.send(message("M1"))
+        assert [one.message.message_id for one in await received(live, 1)] == ["M1"]
+        assert live.core.trusted_offset < receipt.durable_at
+        assert layout.read_durable(disk) < receipt.durable_at
+        disk.free.set()
+        while layout.read_durable(disk) < receipt.durable_at:
+            await asyncio.sleep(0.01)
+        assert live.core.trusted_offset >= receipt.durable_at
+
+    play(scenario, sync_flush=False)
+
+
+def test_a_failed_sync_of_asynchronous_flushes_goes_back_to_what_is_on_disk() -> None:
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        disk.failing_syncs = 1
+        await live.send(message("lost with the disk"))
+        while disk.failing_syncs or live.core.gauges().durable_offset:
+            await asyncio.sleep(0.01)
+        await live.send(message("later"))
+        assert [one.message.message_id for one in await received(live, 1)] == ["later"]
+
+    play(scenario, sync_flush=False)
