@@ -380,6 +380,5 @@ class LiveBroker:
                 case CheckBack(transaction_id):
                     message = self.clock.outward_message(effect.message)
                     asked = self._asker(replace(effect, message=message))
-                    if asked:
-                        self._advancing.asked(transaction_id)
-                    self._broker.check_asked(transaction_id, asked, self._clock())
+                    from_ms = self._advancing.asked(transaction_id, asked)
+                    self._broker.check_asked(transaction_id, asked, from_ms)

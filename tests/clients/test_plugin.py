@@ -9,14 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 from rocketmq import (
     ClientConfiguration,
+    ConsumeResult,
     Credentials,
     FilterExpression,
+    MessageListener,
     Producer,
+    PushConsumer,
     SimpleConsumer,
     TransactionChecker,
     TransactionResolution,
@@ -49,6 +53,28 @@ def test_an_order_times_out(tidewheel, number):
 """
 
 
+LEFT_DEAD = """
+def test_that_leaves_it_dead(tidewheel):
+    tidewheel.crash()
+
+
+def test_that_comes_next(tidewheel):
+    assert tidewheel.pending() == []
+"""
+OPTIONS = """
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tidewheel_options():
+    return ("--broker-name", "chosen")
+
+
+def test_the_broker_has_the_name_that_was_chosen(tidewheel):
+    assert "chosen" in {one.labels.get("node_id") for one in tidewheel.metrics()}
+"""
+
+
 class Committing(TransactionChecker):  # type: ignore[misc]
     """Says that every transaction it is asked about was committed."""
 
@@ -64,6 +90,26 @@ def started(client: Any) -> Iterator[Any]:
         yield client
     finally:
         client.shutdown()
+
+
+class Slow(MessageListener):  # type: ignore[misc]
+    """Takes a message and works on it until it may end."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.may_end = Event()
+
+    def consume(self, message: Any) -> Any:
+        self.began += 1
+        assert self.may_end.wait(20)
+        return ConsumeResult.SUCCESS
+
+
+def acknowledged(tidewheel: Tidewheel) -> float:
+    """How many messages of this test's topic were acknowledged."""
+    topic = f"{tidewheel.namespace}%orders"
+    found = [one for one in tidewheel.metrics() if one.name == "mq_acknowledged_total"]
+    return sum(one.value for one in found if one.labels["topic"] == topic)
 
 
 def configuration(tidewheel: Tidewheel) -> ClientConfiguration:
@@ -134,6 +180,21 @@ def test_a_transaction_left_open_is_asked_about(
         assert paid.body == b"paid"
 
 
+def test_a_push_consumer_keeps_what_it_works_on_while_time_passes(
+    tidewheel: Tidewheel, new_message: Callable[..., Any], wait_until: Callable[..., None]
+) -> None:
+    listener = Slow()
+    wanted = {"orders": FilterExpression()}
+    with producer(tidewheel) as sender:
+        with started(PushConsumer(configuration(tidewheel), "shop", listener, wanted)):
+            sender.send(new_message("orders", "slow"))
+            wait_until(lambda: listener.began == 1, 20)
+            tidewheel.advance("30m")
+            listener.may_end.set()
+            wait_until(lambda: acknowledged(tidewheel) == 1, 20)
+        assert listener.began == 1
+
+
 def test_a_crash_loses_nothing_and_time_does_not_go_back(
     tidewheel: Tidewheel, order_timeout: Any, take: Callable[..., list[Any]]
 ) -> None:
@@ -162,13 +223,8 @@ def test_two_tests_do_not_see_each_other(
         assert stranger.receive(32, 15) == []
 
 
-def test_a_broker_left_dead_is_started_for_the_next_test(
-    tidewheel: Tidewheel, request: pytest.FixtureRequest
-) -> None:
-    tidewheel.crash()
-    plugin = request.config.pluginmanager.get_plugin("tidewheel") or sys.modules["services.testing.plugin"]
-    fixture = plugin.tidewheel.__wrapped__(request.getfixturevalue("tidewheel_process"))
-    assert fixture.pending() == []
+def test_a_broker_left_dead_is_started_for_the_next_test(run_tests: Callable[[str], str]) -> None:
+    assert "2 passed" in run_tests(LEFT_DEAD)
 
 
 def test_metrics_are_those_of_the_broker(tidewheel: Tidewheel, order_timeout: Any) -> None:
@@ -194,23 +250,29 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
         BrokerProcess(tmp_path, ["--queue-count", "0"]).start()
 
 
+def test_flags_of_the_broker_are_chosen_by_a_fixture(run_tests: Callable[[str], str]) -> None:
+    said = run_tests(OPTIONS)
+    assert "1 passed" in said, said
+
+
 def test_a_hundred_small_tests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+    run_tests: Callable[[str], str], record_property: Callable[[str, object], None]
 ) -> None:
-    (tmp_path / "test_tiny.py").write_text(TINY_TESTS)
-    monkeypatch.setenv("HOME", str(tmp_path))
     began = time.monotonic()
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--durations=3",
-        "test_tiny.py",
-    ]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = run_tests(TINY_TESTS)
     record_property("seconds", time.monotonic() - began)
-    print(ran.stdout)
-    assert "100 passed" in ran.stdout, ran.stdout
+    assert "100 passed" in said, said
+
+
+@pytest.fixture
+def run_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Run a file of tests as a user would; returns what pytest says."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=3"]
+
+    def run(tests: str) -> str:
+        (tmp_path / "test_it.py").write_text(tests)
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return ran.stdout
+
+    return run

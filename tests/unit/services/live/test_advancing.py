@@ -179,6 +179,24 @@ def test_a_producer_that_never_answers_holds_time_up_only_so_long(monkeypatch: p
     play(scenario)
 
 
+def test_a_half_with_nobody_to_ask_does_not_hold_time_up() -> None:
+    async def scenario(live: LiveBroker) -> None:
+        questions: list[CheckBack] = []
+
+        def ask(question: CheckBack) -> bool:
+            questions.append(question)
+            return False
+
+        live.ask_with(ask)
+        await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
+        await live.advance(60 * MINUTE_MS)
+        assert len(questions) == 1
+        await live.advance(limits.CHECK_NO_PRODUCER_RETRY_MS)
+        assert len(questions) == 2
+
+    play(scenario)
+
+
 def test_an_advance_that_begins_during_another_one_comes_after_it() -> None:
     async def scenario(live: LiveBroker) -> None:
         await delayed(live, "ID-1", MINUTE_MS)
