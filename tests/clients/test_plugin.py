@@ -6,8 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from http.client import HTTPException
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -30,6 +32,7 @@ from services.testing.kit import Tidewheel
 from services.testing.process import BrokerFailed, BrokerProcess
 
 TIMEOUT = timedelta(minutes=30)
+MANY = 400
 TINY_TESTS = """
 import time
 
@@ -209,6 +212,31 @@ def test_a_crash_loses_nothing_and_time_does_not_go_back(
     with consumer(tidewheel) as receiver:
         tidewheel.advance("10m")
         assert [one.body for one in take(receiver, 1)] == [b"order 123"]
+
+
+def test_a_crash_in_the_middle_of_an_advance_loses_and_repeats_nothing(
+    tidewheel: Tidewheel,
+    new_message: Callable[..., Any],
+    take: Callable[..., list[Any]],
+    wait_until: Callable[..., None],
+) -> None:
+    due_seconds = int(time.time()) + 60
+    with producer(tidewheel) as sender:
+        for number in range(MANY):
+            due = {"delivery_timestamp": due_seconds + number}
+            sender.send(new_message("orders", str(number), keys=f"order-{number}", **due))
+    with ThreadPoolExecutor(1) as other:
+        advanced = other.submit(tidewheel.advance, "1h")
+        wait_until(lambda: len(tidewheel.pending()) < MANY, 20)
+        tidewheel.crash()
+        assert isinstance(advanced.exception(), OSError | HTTPException)
+    tidewheel.restart()
+    left = len(tidewheel.pending())
+    assert 0 < left < MANY
+    tidewheel.advance("1h")
+    with consumer(tidewheel, 1) as receiver:
+        assert sorted(int(one.body) for one in take(receiver, MANY)) == list(range(MANY))
+        assert receiver.receive(32, 15) == []
 
 
 def test_two_tests_do_not_see_each_other(
