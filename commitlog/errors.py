@@ -7,14 +7,15 @@
     |   |-- BodyEmpty, BodyTooLarge, PropertiesTooLarge
     |   |-- MessageTypeConflict
     |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
+    |   |-- IllegalAdvance
     |-- NotFound                 it is not here
     |   |-- TopicNotFound, MessageNotFound
     |-- RefusedByState           it is here, and what has already happened forbids the request
-    |   |-- TransactionEnded, TimerEnded, TopicExists
+    |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull
     |-- StoreError               the files on disk are not what they should be
-    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore
+    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
         |-- LibraryMissing
@@ -149,6 +150,12 @@ class InvalidRecallHandle(ClientMistake):
     code, status = "TW-147", "BAD_REQUEST"
 
 
+class IllegalAdvance(ClientMistake):
+    """The clock cannot be advanced by that."""
+
+    code = "TW-148"
+
+
 class NotFound(TidewheelError):
     """It was not found."""
 
@@ -194,6 +201,12 @@ class TopicExists(RefusedByState):
     """The topic exists with other settings."""
 
     code = "TW-163"
+
+
+class ClockIsReal(RefusedByState):
+    """The broker runs on real time, which nobody can advance."""
+
+    code = "TW-164"
 
 
 class Busy(TidewheelError):
@@ -242,6 +255,12 @@ class NotAStore(StoreError):
     """The folder is not a Tidewheel store."""
 
     code = "TW-104"
+
+
+class WrongClock(StoreError):
+    """The store was kept by the other kind of clock."""
+
+    code = "TW-106"
 
 
 class ConfigurationError(TidewheelError):

@@ -9,12 +9,14 @@
     reserve                                    an empty segment for when the disk is full
     durable                                    the published durable offset, see below
     imported                                   only after an import: see `commitlog.foreign`
+    clock                                      only of a virtual clock: its offset, see below
     format                                     the version of this layout, "1"
     lock                                       see `commitlog.lock`
 
 A live reader stops at the published durable offset: it is never ahead of what is on disk. The file has two
 lines of 32 bytes, `<20 digits> <CRC-32 of them, 8 hex digits>`, written in turn; the larger sound one counts,
-so that a torn write of one leaves the other.
+so that a torn write of one leaves the other. The file `clock` has the same form; it holds by how many
+milliseconds the broker's time is ahead of real time, which only grows.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ SNAPSHOTS: Final = "snapshots"
 KEEP: Final = "keep"
 RESERVE: Final = "reserve"
 DURABLE: Final = "durable"
+CLOCK: Final = "clock"
 FORMAT: Final = "format"
 FORMAT_VERSION: Final = 1
 OFFSET_DIGITS: Final = 20
@@ -111,6 +114,41 @@ def durable_lines(offset: int) -> bytes:
     return 2 * _durable_line(b"%020d" % offset)
 
 
+def holds_records(disk: Disk) -> bool:
+    """Whether anything was ever stored in the log."""
+    offsets = segment_offsets(disk)
+    return any(disk.read(segment_path(offset), 0, 8).strip(b"\0") for offset in offsets)
+
+
+def read_clock(disk: Disk) -> int | None:
+    """The offset of the store's virtual clock in milliseconds; None if it never had one.
+
+    Raises `StoreDamaged` when neither line of its file is sound: time must not go back.
+    """
+    size = disk.size(CLOCK)
+    if size < 0:
+        return None
+    stored = disk.read(CLOCK, 0, size)
+    lines = (stored[:_LINE_BYTES], stored[_LINE_BYTES:])
+    if all(line != _durable_line(line) for line in lines):
+        raise StoreDamaged(f"The file {CLOCK} cannot be read; nothing was changed. Restore it from a backup.")
+    return parse_durable(stored)
+
+
+def begin_clock(disk: Disk) -> None:
+    """Makes a store one with a virtual clock, durably; it is still at real time."""
+    fresh = f"{CLOCK}.new"
+    disk.write(fresh, 0, durable_lines(0))
+    disk.sync(fresh)
+    disk.rename(fresh, CLOCK)
+
+
+def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
+    """Writes the offset of the virtual clock durably; `turn` alternates, see `publish_durable`."""
+    disk.write(CLOCK, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset_ms))
+    disk.sync(CLOCK)
+
+
 _LINE_BYTES: Final = 32
 _KNOWN_NAMES: Final = frozenset(
     {
@@ -122,6 +160,8 @@ _KNOWN_NAMES: Final = frozenset(
         KEEP,
         RESERVE,
         DURABLE,
+        CLOCK,
+        f"{CLOCK}.new",
         FORMAT,
         "lock",
         "boots",

@@ -60,6 +60,7 @@ class ServeSettings(Environment):
     http: AddressText = Address("127.0.0.1", 8088)
     advertise: AddressText | None = None
     ready_file: Path | None = None
+    clock: Literal["real", "virtual"] = "real"
     broker_name: str = Field("tidewheel", min_length=1, max_length=127)
     segment_bytes: int = Field(limits.SEGMENT_BYTES_DEFAULT, ge=limits.RECORD_BYTES_MAX)
     flush: Literal["sync", "async"] = "sync"

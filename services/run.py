@@ -33,6 +33,7 @@ from services import logs
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.config import Address, ServeSettings
+from services.live.clock import kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
@@ -143,7 +144,8 @@ async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroke
     """Open the core in this loop, with threads for the flushes in flight and for a snapshot."""
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
-        live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer)
+        kept = kept_offset(disk, settings.clock)
+        live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer, kept)
         tell_recovery(live.core)
         try:
             yield live
@@ -210,6 +212,7 @@ def all_rpcs(live: LiveBroker, sessions: Sessions, advertised: Advertised) -> di
     """Join the handlers of the gRPC service."""
     producers = Producers(sessions)
     live.ask_with(producers.ask)
+    live.renew_with(sessions.present)
     return table(
         Routing(live, sessions, advertised),
         Producing(live, sessions, producers),

@@ -40,6 +40,7 @@ from services.broker.values import (
     Delivery,
     Effect,
     EndReceipt,
+    PendingTimer,
     Resolution,
     Retire,
     SendReceipt,
@@ -149,6 +150,11 @@ class Broker:
         return self._log.durable_offset
 
     @property
+    def end_offset(self) -> int:
+        """Up to here records have been appended."""
+        return self._log.end_offset
+
+    @property
     def trusted_offset(self) -> int:
         """Up to here the log is surely on disk."""
         return self._log.synced_offset
@@ -236,6 +242,10 @@ class Broker:
         """Looks up to `count_max` messages up by key or message id, newest first, without leasing them."""
         return self._finding.find(topic, key, count_max)
 
+    def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
+        """Looks at delayed messages that wait for topics with that prefix, the first due first."""
+        return self._timers.pending(topic_prefix, count_max)
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(first, next) queue offset of a queue."""
         self._check_queue(topic, queue_id)
@@ -268,6 +278,10 @@ class Broker:
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
         return self._agenda.next_due_ms()
+
+    def postpone_housekeeping(self, until_ms: int) -> None:
+        """Looks at the room on disk next at `until_ms`: a clock that leaps need not stop for it."""
+        self._agenda.place(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from heapq import nsmallest
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from services.broker.recall import Recall
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.values import TimerVerdict, Verdict
+from services.broker.values import PendingTimer, TimerVerdict, Verdict
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 VERB_TOPIC: Final = "TW_SYS_VERB"
@@ -71,6 +72,18 @@ class Timers:
     def pending_offsets(self) -> Iterator[int]:
         """Where the timer records of all waiting messages lie."""
         return (offset for offset in self._names if offset not in self._ended)
+
+    def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
+        """Up to `count_max` waiting messages for topics with a prefix, the first due first.
+
+        Cost: a look at every timer in memory, and one record read for each that is returned.
+        """
+        waiting = (
+            (self._agenda.due_ms(Purpose.TIMER, offset), offset)
+            for offset in self.pending_offsets()
+            if self._names[offset][0].startswith(topic_prefix)
+        )
+        return [self._pending(offset, due_ms) for due_ms, offset in nsmallest(count_max, waiting)]
 
     def armed(self, record: Record) -> None:
         """A timer record is durable: its message will be delivered when due."""
@@ -145,6 +158,14 @@ class Timers:
         for timer_offset, topic, message_id, end, ended_ms, ended_offset in frozen["ended"]:
             self._name(timer_offset, topic, message_id)
             self._ended[timer_offset] = TimerEnd(End(end), ended_ms, ended_offset, 0)
+
+    def _pending(self, timer_offset: int, due_ms: int) -> PendingTimer:
+        topic, message_id = self._names[timer_offset]
+        try:
+            stored = properties.value_of(self._store.log.read(timer_offset).properties, properties.KEYS)
+        except StoreDamaged:
+            stored = ""
+        return PendingTimer(message_id, topic, tuple(stored.split()), due_ms)
 
     def _verdict(self, wanted: Recall, now_ms: int) -> TimerVerdict:
         timer_offset = self._offsets.get((wanted.topic, wanted.message_id))

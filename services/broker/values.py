@@ -56,6 +56,16 @@ class TimerVerdict:
     durable_at: int
 
 
+@dataclass(slots=True, frozen=True)
+class PendingTimer:
+    """A delayed message that waits until `due_ms`; no keys when its record cannot be read."""
+
+    message_id: str
+    topic: str
+    keys: tuple[str, ...]
+    due_ms: int
+
+
 class Resolution(Enum):
     """How a producer ends its transaction."""
 

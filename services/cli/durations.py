@@ -1,17 +1,14 @@
-"""Spans of time as people write them: 500ms, 30s, 1h30m, 2d."""
+"""Spans of time on the command line."""
 
 from __future__ import annotations
 
-import re
-
 from commitlog.errors import ConfigurationError
-
-UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-PART = re.compile(r"(\d+)(ms|s|m|h|d)")
+from services.durations import span_ms
 
 
 def parse_ms(text: str, flag: str) -> int:
     """Return a span in milliseconds; raises `ConfigurationError` naming the flag."""
-    if not text or PART.sub("", text):
-        raise ConfigurationError(f"{flag} is {text!r}: write it as 500ms, 30s, 1h30m or 2d.")
-    return sum(int(count) * UNITS_MS[unit] for count, unit in PART.findall(text))
+    try:
+        return span_ms(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{flag} is {text!r}: {error}.") from error

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 HTTP_PORT_USUAL = 8088
+VIRTUAL_CLOCK = "VIRTUAL, for tests: POST /api/clock/advance lets time pass"
 
 
 def where(help_text: str) -> Any:
@@ -58,6 +59,9 @@ def serve(
     check_immunity_ms: Annotated[int | None, tuned("How long a half message is left alone.")] = None,
     check_interval_ms: Annotated[int | None, tuned("Pause after a check-back; it doubles.")] = None,
     check_count_max: Annotated[int | None, tuned("Check-backs before a half message expires.")] = None,
+    clock: Annotated[
+        str | None, tuned("real, or virtual for tests: time can be advanced, on a store of its own.")
+    ] = None,
     invisible_ms_min: Annotated[int | None, tuned("Shortest lease a consumer may ask for.")] = None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
@@ -80,11 +84,12 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
     there = "" if ready.http.port == HTTP_PORT_USUAL else f" --http {ready.http}"
     opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
     made = "made when first used" if settings.auto_create else "made by: tidewheel topic create NAME"
+    clock = f"  clock   {VIRTUAL_CLOCK}\n" if settings.clock == "virtual" else ""
     output.say(
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext\n"
         f"  HTTP    http://{ready.http}   /metrics /livez /readyz /api/topics\n"
-        f"  topics  {made}\n"
+        f"  topics  {made}\n{clock}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"
     )

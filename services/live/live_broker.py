@@ -9,6 +9,7 @@ Rules:
 - The callers of one turn of the loop share one flush, however many they are (`services.live.flushing`).
 - A tick that has more to do than its slice is due again at once; the loop serves callers in between.
 - A flush that fails refuses every waiting caller (`ResultUnknown`) and rebuilds the core from the disk.
+- Callers speak of real time, the core of the broker's time: this is the border (`services.live.clock`).
 - A bug in the core is not survived: `broken` gets the exception, and the process is expected to end.
 """
 
@@ -17,6 +18,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import structlog
@@ -33,6 +36,7 @@ from services.broker.values import (
     Delivery,
     Effect,
     EndReceipt,
+    PendingTimer,
     Resolution,
     Retire,
     SendReceipt,
@@ -40,8 +44,10 @@ from services.broker.values import (
     Topic,
     Wake,
 )
+from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.arrivals import Arrivals
+from services.live.clock import Clock, KeptOffset
 from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
 
@@ -59,6 +65,8 @@ class RestsOnRecord(Protocol):
 Resting = TypeVar("Resting", bound=RestsOnRecord)
 Asker = Callable[[CheckBack], bool]
 """Asks a producer how its transaction ended; False when there is nobody to ask."""
+Present = Callable[[], Iterable[str]]
+"""The ids of the clients that are heard from."""
 
 
 log = structlog.get_logger()
@@ -72,6 +80,8 @@ def nobody(question: CheckBack) -> bool:
 class LiveBroker:
     """A broker that answers coroutines. Make it and use it in one running loop.
 
+    `clock` is real time in milliseconds; with a `kept` offset the broker's clock is virtual.
+
     Errors of every verb are the core's `TidewheelError`s; a verb that stores also raises `ResultUnknown`
     when the disk failed before the record was known to be durable.
     """
@@ -83,16 +93,21 @@ class LiveBroker:
         clock: Callable[[], int],
         call_later: CallLater,
         executor: Executor,
+        kept: KeptOffset | None = None,
     ) -> None:
-        self._disk, self.settings, self._clock, self._executor = disk, settings, clock, executor
+        self._disk, self.settings, self._executor = disk, settings, executor
+        self.clock = Clock(clock, kept)
+        self._clock = self.clock.now_ms
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._broker = self._open()
         self._durable = DurableOffset(self._broker.durable_offset)
         self._arrivals = Arrivals()
-        self._alarm = Alarm(self._tick, clock, call_later)
+        self._alarm = Alarm(self._ring, self._clock, call_later)
         self._is_alarm_stale = False
         self._flushing = Flushing(self, disk, executor)
         self._asker: Asker = nobody
+        self._present: Present = tuple
+        self._advancing = Advancing(self, self.clock)
         self._retiring: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
         self._stir()
@@ -101,11 +116,11 @@ class LiveBroker:
 
     async def send(self, message: Message) -> SendReceipt:
         """Store a message (normal, FIFO, delayed or half)."""
-        return await self._told(self._broker.send, message)
+        return await self._told(self._broker.send, self.clock.inward(message))
 
     async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
         """Cancel a delayed message; the verdict is the truth, whatever it is."""
-        return await self._told(self._broker.recall, topic, recall_handle)
+        return self.clock.outward(await self._told(self._broker.recall, topic, recall_handle))
 
     async def end_transaction(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
@@ -150,7 +165,7 @@ class LiveBroker:
         deliveries = self._call(self._broker.receive, *wish)
         while not deliveries and await self._arrivals.wait(topic, ends - self._loop.time()):
             deliveries = self._call(self._broker.receive, *wish)
-        return deliveries
+        return [self.clock.outward(delivery) for delivery in deliveries]
 
     def change_invisible(self, group: str, topic: str, receipt_handle: str, invisible_ms: int) -> str:
         """Lease a delivery anew for `invisible_ms` from now; the old handle is void."""
@@ -172,8 +187,25 @@ class LiveBroker:
         return self._broker
 
     def now_ms(self) -> int:
-        """Return the broker's time."""
-        return self._clock()
+        """Return real time, the time of callers."""
+        return self.clock.real_ms()
+
+    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
+        """Look at messages without leasing them."""
+        found = self._broker.read(topic, queue_id, queue_offset, count)
+        return [self.clock.outward(delivery) for delivery in found]
+
+    def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
+        """Look messages up by key or message id, newest first."""
+        return [self.clock.outward(delivery) for delivery in self._broker.find(topic, key, count_max)]
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """Return the first queue offset stored at or after a time."""
+        return self._broker.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
+
+    def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
+        """Look at delayed messages that wait for topics with that prefix, the first due first."""
+        return [self.clock.outward(one) for one in self._broker.pending_timers(topic_prefix, count_max)]
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call back after so many seconds."""
@@ -182,6 +214,47 @@ class LiveBroker:
     async def arrival(self, topic: str, seconds: float) -> bool:
         """Sleep until something arrives in `topic`; False when the time is up."""
         return await self._arrivals.wait(topic, seconds)
+
+    # Time.
+
+    async def advance(self, by_ms: int) -> None:
+        """Let `by_ms` pass on a virtual clock; raises `ClockIsReal` or `IllegalAdvance`."""
+        await self._advancing.advance(by_ms)
+
+    def renew_with(self, present: Present) -> None:
+        """Learn from `present` whose leases are renewed while the clock is advanced."""
+        self._present = present
+
+    def renew_present(self) -> None:
+        """Renew the leases of clients that are heard from."""
+        for client_id in self._present():
+            self._broker.client_alive(client_id, self._clock())
+
+    def answered(self, transaction_id: str) -> None:
+        """A producer has answered a check-back, if only that it does not know."""
+        self._advancing.answered(transaction_id)
+
+    def tick(self) -> bool:
+        """Let the core do what is due now; False if nothing came of it."""
+        try:
+            effects = self._broker.tick(self._clock())
+            self._carry_out(effects)
+        except Exception as bug:
+            self.break_down(bug)
+            raise
+        self._stir()
+        return bool(effects)
+
+    async def durable(self, offset: int) -> None:
+        """Return when the log is durable so far; raises `ResultUnknown`, or what broke the core."""
+        await self._durable.reach(offset)
+        if self.broken.done():
+            self.broken.result()
+
+    def time_has_moved(self) -> None:
+        """Plan the next tick anew."""
+        self._alarm.stop()
+        self._see_to_alarm()
 
     # Life.
 
@@ -293,13 +366,9 @@ class LiveBroker:
         except OSError as error:
             raise StoreError(f"Its disk failed ({error}). Start the broker again once it works.") from error
 
-    def _tick(self) -> None:
-        try:
-            self._carry_out(self._broker.tick(self._clock()))
-        except Exception as bug:
-            self.break_down(bug)
-        else:
-            self._stir()
+    def _ring(self) -> None:
+        with suppress(Exception):  # what it raises has broken us down already
+            self.tick()
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -309,5 +378,7 @@ class LiveBroker:
                 case Retire(retirement):
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case CheckBack(transaction_id):
-                    asked = self._asker(effect)
-                    self._broker.check_asked(transaction_id, asked, self._clock())
+                    message = self.clock.outward_message(effect.message)
+                    asked = self._asker(replace(effect, message=message))
+                    from_ms = self._advancing.asked(transaction_id, asked)
+                    self._broker.check_asked(transaction_id, asked, from_ms)

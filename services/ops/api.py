@@ -11,6 +11,11 @@ that is not named starts at its end), waiting for it if need be; and the positio
 | GET /api/messages?topic=&key=&limit= | messages with that key or message id, newest first; `stored_topic`
 says where: a waiting timer or an open half lies in the broker's own topics |
 | POST /api/messages | sends one message; the answer comes when it is on disk |
+| GET /api/timers?topic-prefix=&limit= | delayed messages that wait, the first due first |
+| GET /api/clock | the broker's clock, and how far it is ahead of real time |
+| POST /api/clock/advance | lets time pass on a virtual clock: by, such as "30m"; answers on arrival |
+
+Times are real time; the broker's own differs on a virtual clock (`services.live.clock`).
 
 Messages are read until there are `limit` of them or their bodies are large; then ask again from there.
 An error is {"code": "TW-nnn", "detail": ..., "message": ...} with the HTTP status that fits.
@@ -29,11 +34,14 @@ from services.live.live_broker import LiveBroker
 from services.ops.shapes import (
     NewMessage,
     NewTopic,
+    TimeToPass,
+    clock_shape,
     found_shape,
     message_shape,
     parse,
     queue_shape,
     receipt_shape,
+    timer_shape,
     topic_shape,
 )
 
@@ -75,7 +83,7 @@ class Api:
         if "since_ms" in request.query_params:
             since_ms = number(request, "since_ms", 0)
             for queue_id, shape in enumerate(queues):
-                shape["since_offset"] = str(self._live.core.offset_at(topic.name, queue_id, since_ms))
+                shape["since_offset"] = str(self._live.offset_at(topic.name, queue_id, since_ms))
         return JSONResponse({**topic_shape(topic), "queues": queues})
 
     async def messages(self, request: Request) -> JSONResponse:
@@ -102,7 +110,7 @@ class Api:
     async def find(self, request: Request) -> JSONResponse:
         """Show the messages that have a key or message id."""
         topic = self._live.core.topic(text(request, "topic"))
-        found = self._live.core.find(topic.name, text(request, "key"), limit_of(request))
+        found = self._live.find(topic.name, text(request, "key"), limit_of(request))
         return JSONResponse({"messages": [found_shape(delivery) for delivery in found]})
 
     async def send(self, request: Request) -> JSONResponse:
@@ -110,6 +118,21 @@ class Api:
         wanted = parse(NewMessage, await request.body())
         receipt = await self._live.send(wanted.to_message(uuid4().hex.upper(), self._live.now_ms()))
         return JSONResponse(receipt_shape(receipt), status_code=201)
+
+    async def timers(self, request: Request) -> JSONResponse:
+        """Show delayed messages that wait."""
+        prefix = request.query_params.get("topic-prefix", "")
+        found = self._live.pending_timers(prefix, limit_of(request))
+        return JSONResponse({"timers": [timer_shape(timer) for timer in found]})
+
+    async def clock(self, request: Request) -> JSONResponse:
+        """Show the clock."""
+        return JSONResponse(clock_shape(self._live.clock))
+
+    async def advance(self, request: Request) -> JSONResponse:
+        """Let time pass."""
+        await self._live.advance(parse(TimeToPass, await request.body()).by_ms())
+        return JSONResponse(clock_shape(self._live.clock))
 
     def _topic(self, request: Request) -> Topic:
         return self._live.core.topic(request.path_params["topic"])
@@ -123,7 +146,7 @@ class Api:
         body_bytes = 0
         while len(found) < limit and body_bytes < BODIES_BYTES_MAX:
             count = min(READ_AT_ONCE, limit - len(found))
-            more = self._live.core.read(topic.name, queue_id, offset, count)
+            more = self._live.read(topic.name, queue_id, offset, count)
             if not more:
                 break
             found += more

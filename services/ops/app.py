@@ -37,6 +37,9 @@ def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
         Route("/api/topics/{topic}", api.topic),
         Route("/api/topics/{topic}/messages", api.messages),
         Route("/api/topics/{topic}/arrivals", api.arrivals),
+        Route("/api/timers", api.timers),
+        Route("/api/clock", api.clock),
+        Route("/api/clock/advance", api.advance, methods=["POST"]),
         Route("/api/messages", api.find),
         Route("/api/messages", api.send, methods=["POST"]),
     ]

@@ -142,7 +142,7 @@ class Metrics(Collector):
             yield self._counters(name, help_text, ("topic",), counted.items())
         yield self._gauge("rocketmq_half_messages", "Half messages that are open.", gauges.open_halves)
         stored_ms = gauges.oldest_half_ms
-        age_ms = 0 if stored_ms is None else max(0, self._live.now_ms() - stored_ms)
+        age_ms = 0 if stored_ms is None else max(0, self._live.clock.now_ms() - stored_ms)
         yield self._gauge("mq_half_age_seconds", "Age of the oldest open half message.", age_ms / 1000)
 
     def _timers(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:

@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from commitlog.errors import ClientMistake
+from commitlog.errors import ClientMistake, IllegalAdvance
 from commitlog.message import Message, MessageType
-from services.broker.values import Delivery, SendReceipt, Topic
+from services import durations
+from services.broker.values import Delivery, PendingTimer, SendReceipt, Topic
+from services.live.clock import Clock
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
@@ -57,6 +59,21 @@ class NewMessage(BaseModel):
         )
 
 
+class TimeToPass(BaseModel):
+    """How far to advance a virtual clock: "500ms", "30s", "1h30m", "2d"."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: str
+
+    def by_ms(self) -> int:
+        """Return the span in milliseconds; raises `IllegalAdvance` when it is none."""
+        try:
+            return durations.span_ms(self.by)
+        except ValueError as error:
+            raise IllegalAdvance(f"by is {self.by!r}: {error}.") from error
+
+
 def parse(kind: type[Shape], body: bytes) -> Shape:
     """Read a request's body; raises `ClientMistake` naming the first field that is wrong."""
     try:
@@ -88,6 +105,25 @@ def receipt_shape(receipt: SendReceipt) -> dict[str, Any]:
         "queue_offset": str(receipt.queue_offset),
         "physical_offset": str(receipt.physical_offset),
         "recall_handle": receipt.recall_handle,
+    }
+
+
+def timer_shape(timer: PendingTimer) -> dict[str, Any]:
+    """Return a delayed message that waits as JSON has it."""
+    return {
+        "message_id": timer.message_id,
+        "topic": timer.topic,
+        "keys": list(timer.keys),
+        "due_ms": str(timer.due_ms),
+    }
+
+
+def clock_shape(clock: Clock) -> dict[str, Any]:
+    """Return a clock as JSON has it: the broker's time, and how far that is ahead of real time."""
+    return {
+        "kind": "virtual" if clock.is_virtual else "real",
+        "now_ms": str(clock.now_ms()),
+        "offset_ms": str(clock.offset_ms),
     }
 
 

@@ -48,6 +48,7 @@ class Producing:
         resolution = RESOLUTIONS.get(request.resolution)
         if resolution is not None:
             await self._live.end_transaction(topic, request.transaction_id, request.message_id, resolution)
+        self._live.answered(request.transaction_id)
         self._producers.add(topic, caller.client_id, request.topic.resource_namespace)
         return EndTransactionResponse(status=OK)
 

@@ -22,6 +22,7 @@ from services.rpc.handover import Lent
 from services.rpc.names import stored_name
 
 COMMANDS_WAITING_MAX = 1_000
+PRESENT_MS = 30_000
 TURN_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
 
@@ -93,6 +94,11 @@ class Sessions:
     def find(self, client_id: str) -> Session | None:
         """Return a client that is there."""
         return self._sessions.get(client_id)
+
+    def present(self) -> list[str]:
+        """Return the ids of the clients that are there: connected, or heard from just now."""
+        since_ms = self._clock() - PRESENT_MS
+        return [one.client_id for one in self if not one.absent_since(since_ms)]
 
     def seen(self, caller: Caller) -> Session:
         """Return the session of somebody who calls, made if need be."""

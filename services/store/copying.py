@@ -140,8 +140,9 @@ def _write_segments(taken: _Taken, disk: RealDisk, progress: Progress) -> int:
 
 def _small_files(taken: _Taken) -> Iterator[str]:
     yield layout.FORMAT
-    if taken.store.files.size(foreign.IMPORTED) >= 0:
-        yield foreign.IMPORTED
+    for path in (foreign.IMPORTED, layout.CLOCK):
+        if taken.store.files.size(path) >= 0:
+            yield path
 
 
 def _write_file(disk: RealDisk, path: str, chunks: Iterator[tuple[int, bytes]]) -> int:

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+SAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def ready(path: Path, broker: subprocess.Popen[bytes]) -> str:
@@ -28,7 +29,7 @@ def ready(path: Path, broker: subprocess.Popen[bytes]) -> str:
 
 
 def test_the_sample_prints_a_message_that_came_when_it_was_due(tmp_path: Path) -> None:
-    (sample,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    sample, _ = SAMPLES
     tidewheel = Path(sys.executable).with_name("tidewheel")
     arguments = ["serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     ready_file = tmp_path / "ready.json"
@@ -51,6 +52,21 @@ def test_the_sample_prints_a_message_that_came_when_it_was_due(tmp_path: Path) -
     assert sent.startswith("sent 01")
     late_ms = re.fullmatch(r"received order 123 timed out (\d+) ms after it was due", received)
     assert late_ms is not None, f"early, or something else: {received}"
+
+
+def test_the_sample_test_passes(tmp_path: Path) -> None:
+    _, sample = SAMPLES
+    (tmp_path / "test_orders.py").write_text(sample)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env=os.environ | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "1 passed" in run.stdout, run.stdout
 
 
 @pytest.mark.parametrize("path", re.findall(r"`((?:services|txn|spark_jobs|docs)/[\w./]*)`", README))

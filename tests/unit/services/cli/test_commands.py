@@ -28,11 +28,12 @@ class Serving:
     http: str
 
 
-def start(folder: Path) -> Serving:
+def start(folder: Path, *options: str) -> Serving:
     store, ready = folder / "store", folder / "ready"
     where = ["--store", str(store), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     small = ["--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
-    process = subprocess.Popen([*TIDEWHEEL, "serve", *where, *small], stderr=subprocess.PIPE, text=True)
+    command = [*TIDEWHEEL, "serve", *where, *small, *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not ready.exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
@@ -66,6 +67,15 @@ def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.
     for told in (broker.listen, f"http://{broker.http}", "next:  tidewheel send"):
         assert told in said
     assert not broker.ready.exists()
+
+
+def test_a_virtual_clock_is_announced_and_stays_with_its_store(tmp_path: Path) -> None:
+    broker = start(tmp_path, "--clock", "virtual")
+    broker.process.terminate()
+    assert "clock   VIRTUAL" in broker.process.communicate()[1]
+    refused = run("serve", "--store", str(broker.store), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    assert (refused.returncode, refused.stderr[:7]) == (5, "TW-106 ")
+    assert "serve it with --clock virtual" in refused.stderr
 
 
 def test_a_message_is_found_by_its_key(serving: Serving) -> None:

@@ -15,6 +15,7 @@ import pytest
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
+from services.live.clock import ClockKind, kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
@@ -41,13 +42,13 @@ class Stage:
     http: httpx.AsyncClient
 
 
-def play(scenario: Callable[[Stage], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Stage], Awaitable[None]], clock: ClockKind = "real") -> None:
     async def run() -> None:
         with ThreadPoolExecutor(1) as writer:
             call_later = asyncio.get_running_loop().call_later
-            live = LiveBroker(
-                MemoryDisk(), BrokerSettings(segment_bytes=1 << 23), lambda: NOW_MS, call_later, writer
-            )
+            disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
+            kept = kept_offset(disk, clock)
+            live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer, kept)
             metrics = Metrics(live, [Connected(True), Connected(False, "g"), Connected(False, "g")])
             transport = httpx.ASGITransport(make_app(live, metrics))
             async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
@@ -220,3 +221,43 @@ def value_of(lines: list[str], name: str) -> float:
     """Return the value of a metric that has one series."""
     [line] = [line for line in lines if line.startswith(f"{name}{{")]
     return float(line.rpartition(" ")[2])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"by": "30m"}, 409, "TW-164"),
+        ({"by": "soon"}, 400, "TW-148"),
+        ({"by": "-30m"}, 400, "TW-148"),
+        ({"by": 30}, 400, "TW-130"),
+        ({}, 400, "TW-130"),
+    ],
+)
+def test_real_time_is_shown_and_not_advanced(body: dict[str, Any], status: int, code: str) -> None:
+    async def scenario(stage: Stage) -> None:
+        refused = await stage.http.post("/api/clock/advance", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (status, code)
+        shown = (await stage.http.get("/api/clock")).json()
+        assert shown == {"kind": "real", "now_ms": str(NOW_MS), "offset_ms": "0"}
+
+    play(scenario)
+
+
+def test_a_virtual_clock_is_advanced_and_times_are_shown_in_real_time() -> None:
+    async def scenario(stage: Stage) -> None:
+        for topic, span_ms in (("a-late", 120_000), ("a-soon", 60_000), ("b", 1)):
+            sent = {"topic": topic, "body": "x", "keys": ["k"], "at_ms": NOW_MS + span_ms}
+            assert (await stage.http.post("/api/messages", json=sent)).status_code == 201
+        moved = (await stage.http.post("/api/clock/advance", json={"by": "30s"})).json()
+        assert moved == {"kind": "virtual", "now_ms": str(NOW_MS + 30_000), "offset_ms": "30000"}
+        waiting = (await stage.http.get("/api/timers", params={"topic-prefix": "a-"})).json()["timers"]
+        assert [(one["topic"], one["keys"], one["due_ms"]) for one in waiting] == [
+            ("a-soon", ["k"], str(NOW_MS + 30_000)),
+            ("a-late", ["k"], str(NOW_MS + 90_000)),
+        ]
+        found = (await stage.http.get("/api/messages", params={"topic": "b", "key": "k"})).json()["messages"]
+        assert {one["store_ms"] for one in found} == {str(NOW_MS - 30_000), str(NOW_MS - 29_999)}
+        topic = (await stage.http.get("/api/topics/b", params={"since_ms": NOW_MS - 29_999})).json()
+        assert sum(int(queue["next_offset"]) - int(queue["since_offset"]) for queue in topic["queues"]) == 1
+
+    play(scenario, "virtual")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.rpc.caller import Caller
-from services.rpc.sessions import FORGET_AFTER_MS, TURN_AFTER_MS, Sessions
+from services.rpc.sessions import FORGET_AFTER_MS, PRESENT_MS, TURN_AFTER_MS, Sessions
 
 PYTHON = Caller("python-client")
 
@@ -54,3 +54,13 @@ def test_a_client_that_is_silent_is_forgotten_but_not_one_with_a_stream() -> Non
     clock.now_ms += FORGET_AFTER_MS
     sessions.seen(Caller("new"))
     assert {session.client_id for session in sessions} == {"listening", "new"}
+
+
+def test_a_client_is_present_while_it_listens_or_was_heard_from_just_now() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    sessions.seen(Caller("silent"))
+    sessions.open_stream(Caller("listening"))
+    clock.now_ms += PRESENT_MS
+    sessions.seen(Caller("new"))
+    assert set(sessions.present()) == {"listening", "new"}

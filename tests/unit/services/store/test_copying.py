@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from commitlog import layout
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
@@ -54,3 +55,11 @@ def test_a_target_that_cannot_be_is_refused(store_at: Callable[[str], Path], nam
         copy_store(root, root.parent / name)
     assert (root.parent / "full" / "mine").exists()
     assert not list(root.parent.rglob("*.unfinished"))
+
+
+def test_the_copy_of_a_virtual_store_keeps_its_clock(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    layout.begin_clock(RealDisk(root))
+    layout.keep_clock(RealDisk(root), 1_800_000, turn=0)
+    copy_store(root, root.parent / "copy")
+    assert layout.read_clock(RealDisk(root.parent / "copy")) == 1_800_000

@@ -1,0 +1,133 @@
+"""Advancing a virtual clock, event by event: as if the time had passed, only sooner.
+
+    move to the next due time -> renew the leases of clients that are there -> tick -> settle -> again
+
+Rules:
+- Everything due on the way happens in due order, each at its own time: when something was appended, time
+  stands until it is durable, since it may set what is due next.
+- The offset is on disk before what was appended under it (`services.live.clock`).
+- A producer that is asked on the way how its transaction ended gets `ANSWER_SECONDS` of real time to say
+  so; else ten checks would go by before its answer to the first.
+- A half with no producer to ask is looked at again on arrival, not every second of the way.
+- Leases of clients that the broker hears from are renewed on the way, all others run out when they would.
+- Housekeeping is no event: it is postponed to the arrival.
+- One advance at a time; the next one waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from commitlog import limits
+from commitlog.errors import ClockIsReal, IllegalAdvance, ResultUnknown
+from services.broker.broker import Broker
+from services.live.clock import Clock
+
+ANSWER_SECONDS = 2.0
+SILENT_STEPS_MAX = 100
+
+
+class Owner(Protocol):
+    """Who owns the core, and moves it."""
+
+    @property
+    def core(self) -> Broker:
+        """The core of this moment."""
+
+    def renew_present(self) -> None:
+        """Renew the leases of clients that are heard from."""
+
+    def tick(self) -> bool:
+        """Let the core do what is due now; False if nothing came of it."""
+
+    async def durable(self, offset: int) -> None:
+        """Return when the log is durable so far; raises `ResultUnknown`."""
+
+    def time_has_moved(self) -> None:
+        """Plan anew what was planned by the time before."""
+
+
+class Advancing:
+    """Moves `clock`, and `owner`'s core with it."""
+
+    def __init__(self, owner: Owner, clock: Clock) -> None:
+        self._owner, self._clock = owner, clock
+        self._turn = asyncio.Lock()
+        self._arrival_ms = 0
+        self._questions: dict[str, asyncio.Future[None]] = {}
+
+    async def advance(self, by_ms: int) -> None:
+        """Let `by_ms` pass; raises `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
+        check_advance(by_ms, self._clock)
+        async with self._turn:
+            target_ms = min(self._clock.offset_ms + by_ms, limits.CLOCK_OFFSET_MS_MAX)
+            self._arrival_ms = self._clock.real_ms() + target_ms
+            self._owner.core.postpone_housekeeping(self._arrival_ms)
+            try:
+                await self._travel(target_ms)
+            finally:
+                self._arrival_ms = 0
+                self._questions.clear()
+                self._owner.core.postpone_housekeeping(self._clock.now_ms())
+                self._owner.time_has_moved()
+
+    def asked(self, transaction_id: str, asked: bool) -> int:
+        """A producer was asked how a transaction ended, or nobody was there: the time from which it waits."""
+        now_ms = self._clock.now_ms()
+        if not asked:
+            return max(now_ms, self._arrival_ms)
+        if self._turn.locked():
+            self._questions[transaction_id] = asyncio.get_running_loop().create_future()
+        return now_ms
+
+    def answered(self, transaction_id: str) -> None:
+        """A producer has answered, whatever it said."""
+        question = self._questions.pop(transaction_id, None)
+        if question is not None and not question.done():
+            question.set_result(None)
+
+    async def _travel(self, target_ms: int) -> None:
+        silent_steps = 0
+        while (offset_ms := self._next_stop(target_ms)) is not None:
+            before = self._owner.core.end_offset
+            self._clock.move(offset_ms)
+            self._owner.renew_present()
+            is_silent = not self._owner.tick() and self._owner.core.end_offset == before
+            silent_steps = silent_steps + 1 if is_silent else 0
+            if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
+                await self._settle()
+        await self._settle()
+
+    def _next_stop(self, target_ms: int) -> int | None:
+        """The offset of the next event, or of the arrival; None once it has arrived and nothing is due."""
+        offset_ms, real_ms = self._clock.offset_ms, self._clock.real_ms()
+        due_ms = self._owner.core.next_due_ms()
+        if due_ms is not None and due_ms <= real_ms + target_ms:
+            return min(max(offset_ms, due_ms - real_ms), target_ms)
+        return None if offset_ms == target_ms else target_ms
+
+    async def _settle(self) -> None:
+        """Let what has just happened become durable, and be heard."""
+        try:
+            self._clock.keep()
+        except OSError as error:
+            raise ResultUnknown(
+                f"Writing the clock failed ({error}). Advance again once it works."
+            ) from error
+        await self._owner.durable(self._owner.core.end_offset)
+        await asyncio.sleep(0)
+        if self._questions:
+            await asyncio.wait(list(self._questions.values()), timeout=ANSWER_SECONDS)
+            self._questions.clear()
+
+
+def check_advance(by_ms: int, clock: Clock) -> None:
+    """Raise the refusal that fits an advance, if it is refused."""
+    if not clock.is_virtual:
+        raise ClockIsReal("Start one on an empty store with --clock virtual.")
+    if by_ms < 0:
+        raise IllegalAdvance("Time does not go back.")
+    if clock.offset_ms + by_ms > limits.CLOCK_OFFSET_MS_MAX:
+        years = limits.CLOCK_OFFSET_MS_MAX // (366 * 86_400_000)
+        raise IllegalAdvance(f"That is more than {years} years ahead of real time, all advances together.")

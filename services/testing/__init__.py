@@ -1,0 +1,1 @@
+"""For tests of applications: a real broker with a virtual clock, as a pytest fixture."""
