@@ -70,6 +70,7 @@ def test_a_client_that_hangs_up_in_the_middle_loses_no_message(play: Any) -> Non
         server, channel = await served(front)
         for number in range(32):
             await front.send("t", bytes(60_000), message_id=str(number))
+        front.pass_time(1)  # the look at the disk is over, so that next to come are the leases
         hasty = call(channel, "ReceiveMessage", "unary_stream")(RECEIVE, metadata=SOMEBODY)
         await hasty.read()
         assert front.live.core.gauges().in_flight == {("t", "g"): 32}
