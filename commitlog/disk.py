@@ -41,7 +41,7 @@ class Disk(Protocol):
         """Makes the names of files created in a folder durable."""
 
     def usage(self) -> tuple[int, int]:
-        """(free, total) bytes of the file system."""
+        """(free, total) bytes of the file system, as far as this user may fill it."""
 
     def rename(self, path: str, new_path: str) -> None:
         """Gives a synced file its name, durably and at once; a file that had the name is gone."""

@@ -66,7 +66,8 @@ class RealDisk:
 
     def usage(self) -> tuple[int, int]:
         system = os.statvfs(self.root)
-        return system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
+        used_blocks = system.f_blocks - system.f_bfree
+        return system.f_bavail * system.f_frsize, (used_blocks + system.f_bavail) * system.f_frsize
 
     def rename(self, path: str, new_path: str) -> None:
         self._forget(path)

@@ -6,6 +6,7 @@
     disk used >= 75 %           the oldest covered one, whatever its age    yes, up to group_pin_ms
     disk used >= 85 %           the oldest covered one, whatever its age    no
 
+Without an age or a size nothing is ever deleted, however full the disk: who asked for no deletion gets none.
 At 90 % new messages are refused as well (`services.broker.space`). What is still needed from a deleted
 segment is copied to a keep file first (`commitlog.keep`).
 """
@@ -33,6 +34,11 @@ class RetentionPolicy:
     log_bytes_max: int | None = None
     group_pin_ms: int = 3 * 86_400_000
 
+    @property
+    def deletes(self) -> bool:
+        """Whether anything is to be deleted at all."""
+        return self.age_ms is not None or self.log_bytes_max is not None
+
 
 class SegmentAge(NamedTuple):
     """A segment, and when its newest record was stored."""
@@ -53,9 +59,9 @@ def cut_offset(
 
     `pinned_offset` is the lowest one that a group still waits for and that is young enough to hold the log.
     """
-    if not segments:
-        return 0
-    cut = segments[0].first_offset
+    cut = segments[0].first_offset if segments else 0
+    if not policy.deletes:
+        return cut
     for one in segments[:-1]:
         if not (
             _is_old(one, policy, now_ms)

@@ -5,8 +5,8 @@ the two kept snapshots covers its end, so that either of them can start the brok
 deletion is a record of the log, which is also what lets the second snapshot lie behind the first.
 
     disk used   effect
-    >= 75 %     the oldest covered segments go, whatever their age
-    >= 85 %     lagging groups no longer hold segments
+    >= 75 %     with --retain-hours or --retain-bytes: the oldest covered segments go, whatever their age
+    >= 85 %     likewise, and lagging groups no longer hold them
     >= 90 %     new messages, halves and timers are refused (`DiskFull`); receives, acknowledgements, ends of
                 transactions, recalls and deliveries go on
     full        the same, on the reserve: an empty segment that takes the place of one that has no room

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,13 @@ def test_a_path_that_is_a_file_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file cannot be opened"):
         StoreLock(tmp_path / "file").acquire()
+
+
+def test_blocks_that_are_reserved_for_root_count_neither_as_used_nor_as_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `df` reckons: the used share is used / (used + available)."""
+    system = types.SimpleNamespace(f_frsize=10, f_blocks=1_000, f_bfree=800, f_bavail=200)
+    monkeypatch.setattr(os, "statvfs", lambda path: system)
+    free_bytes, total_bytes = RealDisk(tmp_path).usage()
+    assert (free_bytes, total_bytes) == (2_000, 4_000)

@@ -189,6 +189,17 @@ def test_a_nearly_full_disk_refuses_messages_but_not_their_ends() -> None:
     assert bench.send().message_id
 
 
+def test_without_a_retention_nothing_is_deleted_however_full_the_disk_is() -> None:
+    bench = Bench()
+    for _ in range(40):
+        bench.send()
+    before = bench.segments()
+    bench.disk.total_bytes = sum(bench.disk.size(f"commitlog/{name}") for name in before) + SEGMENT_BYTES
+    bench.advance(60_000)
+    assert bench.broker.gauges().disk_used > retention.DISK_USED_FORCED
+    assert bench.segments() == before
+
+
 def test_the_reserve_takes_the_place_of_a_segment_that_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     assert bench.disk.size(layout.RESERVE) == SEGMENT_BYTES
@@ -222,9 +233,11 @@ AGES = [SegmentAge(number * 100, 1_000 * number) for number in range(5)]
         (RetentionPolicy(age_ms=0), 0.1, None, 400),
         (RetentionPolicy(age_ms=0), 0.1, 150, 100),
         (RetentionPolicy(log_bytes_max=200), 0.1, None, 300),
-        (RetentionPolicy(), 0.8, None, 100),
-        (RetentionPolicy(), 0.8, 50, 0),
-        (RetentionPolicy(), 0.86, 50, 100),
+        (RetentionPolicy(), 0.99, None, 0),
+        (RetentionPolicy(age_ms=1_000_000), 0.7, None, 0),
+        (RetentionPolicy(age_ms=1_000_000), 0.8, None, 100),
+        (RetentionPolicy(age_ms=1_000_000), 0.8, 50, 0),
+        (RetentionPolicy(age_ms=1_000_000), 0.86, 50, 100),
     ],
 )
 def test_which_segments_may_go(
