@@ -181,12 +181,27 @@ def _judge(spark: SparkSession, books: Books, records: DataFrame, out: Path) -> 
     if differences.head() is not None:
         attributed = reconcile.attributed(differences, orders, exported("order_lines"), events).persist()
     surpluses = reconcile.surpluses(attributed)
-    joined = reconcile.books(orders, facts.order_facts(events), ledger, surpluses, books.books_offset)
+    joined = reconcile.books(
+        orders,
+        facts.order_facts(events),
+        ledger,
+        surpluses,
+        books.books_offset,
+        _covered_from_ms(books.log, records),
+    )
     verdicts = reconcile.verdicts(joined).select("order_id", "case", "why", *EVIDENCE)
     verdicts.write.mode("overwrite").parquet(str(out / "orders.parquet"))
     return [
         row.asDict() for row in attributed.filter(F.col("order_id").isNull()).limit(FINDINGS_MAX).collect()
     ]
+
+
+def _covered_from_ms(log: StoreLog, records: DataFrame) -> int:
+    """When the first record was stored of a log whose beginning was deleted; 0 if it has its beginning."""
+    if log.first_offset == 0:
+        return 0
+    first = records.agg(F.min("store_ms")).first()
+    return int(first[0] or 0) if first else 0
 
 
 def _count_cases(spark: SparkSession, out: Path) -> dict[tuple[str, str | None], int]:
@@ -210,7 +225,13 @@ def _summary(
     cases = in_case_order(_sums(counted, lambda case, _: case))
     findings_count = sum(cases[case] for case in reconcile.FINDINGS)
     return AuditSummary(
-        balanced=not (findings_count or differences or statistics.damaged_bytes or books.unreadable_carts),
+        balanced=not (
+            findings_count
+            or reconcile.NOT_COVERED in cases
+            or differences
+            or statistics.damaged_bytes
+            or books.unreadable_carts
+        ),
         totals={
             "orders": sum(cases.values()),
             **dict(sorted(_sums(counted, lambda _, status: _status_name(status)).items())),

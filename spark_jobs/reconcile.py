@@ -8,7 +8,8 @@ tried in this order; the first that holds is the order's case, and the others th
 3. paid-but-timed-out      both a payment and a timeout are in the row
 4. cart-not-cleared        the message was consumed and the ordered lines are still in the cart
 5. in-flight               something that is still to come decides it
-6. balanced                nothing of the above
+6. not-covered             the part of the log that would tell was deleted; nobody can judge the order
+7. balanced                nothing of the above
 
 The stores are not read at one instant while a shop runs. They are read in the order databases, log, carts;
 `books_offset` is where the log ended just before. So a message newer than that may be too new for the
@@ -39,10 +40,14 @@ MESSAGE_WITHOUT_ORDER: Final = "message-without-order"
 PAID_BUT_TIMED_OUT: Final = "paid-but-timed-out"
 CART_NOT_CLEARED: Final = "cart-not-cleared"
 IN_FLIGHT: Final = "in-flight"
+NOT_COVERED: Final = "not-covered"
 BALANCED: Final = "balanced"
 
 FINDINGS: Final = (ORDER_WITHOUT_MESSAGE, MESSAGE_WITHOUT_ORDER, PAID_BUT_TIMED_OUT, CART_NOT_CLEARED)
-CASES: Final = (*FINDINGS, IN_FLIGHT, BALANCED)
+CASES: Final = (*FINDINGS, IN_FLIGHT, NOT_COVERED, BALANCED)
+
+GRACE_MS: Final = 60_000
+"""How far the clocks of a shop and its broker may be apart."""
 
 Case = Callable[[DataFrame], DataFrame]
 
@@ -56,9 +61,8 @@ def order_without_message(books: DataFrame) -> DataFrame:
         ).otherwise(""),
         F.lit("."),
     )
-    return books.withColumn(
-        ORDER_WITHOUT_MESSAGE, F.when(_has_row() & ~_is_committed() & ~_has_open_half(), why)
-    )
+    has_none = _has_row() & ~_is_committed() & ~_has_open_half()
+    return books.withColumn(ORDER_WITHOUT_MESSAGE, F.when(has_none & ~_is_older_than_the_log(), why))
 
 
 def message_without_order(books: DataFrame) -> DataFrame:
@@ -121,12 +125,21 @@ def in_flight(books: DataFrame) -> DataFrame:
     return books.withColumn(IN_FLIGHT, why)
 
 
+def not_covered(books: DataFrame) -> DataFrame:
+    """The order is older than what is left of the log, so whether its message was there cannot be said."""
+    why = F.lit("It was placed before what is left of the log; whether its message was there cannot be said.")
+    return books.withColumn(
+        NOT_COVERED, F.when(_has_row() & ~_is_committed() & _is_older_than_the_log(), why)
+    )
+
+
 ALL_CASES: Final[tuple[Case, ...]] = (
     order_without_message,
     message_without_order,
     paid_but_timed_out,
     cart_not_cleared,
     in_flight,
+    not_covered,
 )
 
 
@@ -145,9 +158,17 @@ def verdicts(books: DataFrame) -> DataFrame:
 
 
 def books(
-    orders: DataFrame, facts: DataFrame, ledger: DataFrame, surpluses: DataFrame, books_offset: int
+    orders: DataFrame,
+    facts: DataFrame,
+    ledger: DataFrame,
+    surpluses: DataFrame,
+    books_offset: int,
+    covered_from_ms: int,
 ) -> DataFrame:
-    """One row per order with all that the three sides say of it."""
+    """One row per order with all that the three sides say of it.
+
+    `covered_from_ms`: when the first record that is left of the log was stored; 0 if nothing was deleted.
+    """
     cleared = ledger.filter(F.col("entry") == ORDER).groupBy(F.col("entry_id").alias("order_id"))
     return (
         orders.withColumn("has_row", F.lit(True))
@@ -159,6 +180,7 @@ def books(
         .withColumn("customer_id", F.coalesce("customer_id", F.col("message.customer_id")))
         .withColumn("has_open_half", F.coalesce("has_open_half", F.lit(False)))
         .withColumn("books_offset", F.lit(books_offset))
+        .withColumn("covered_from_ms", F.lit(covered_from_ms))
     )
 
 
@@ -208,6 +230,11 @@ def _consumed_offset() -> Column:
 
 def _is_too_new() -> Column:
     return F.col("committed_offset") >= F.col("books_offset")
+
+
+def _is_older_than_the_log() -> Column:
+    covered_from_ms = F.col("covered_from_ms")
+    return (covered_from_ms > 0) & (F.col("placed_ms") < covered_from_ms + GRACE_MS)
 
 
 def _has_open_half() -> Column:

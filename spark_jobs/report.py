@@ -22,6 +22,7 @@ MEANINGS: Final = {
     "paid-but-timed-out": "The order is both paid and timed out.",
     "cart-not-cleared": "The message was consumed, and what was ordered is still in the cart.",
     "in-flight": "Something that is still to come decides it.",
+    "not-covered": "It is older than what is left of the log; nobody can judge it.",
     "balanced": "Database, messages and cart agree.",
 }
 
@@ -55,7 +56,7 @@ def write(summary: AuditSummary, statistics: LogStatistics, log: StoreLog, store
             log=log,
             store=store,
             written_ms=datetime.now(UTC).timestamp() * 1000,
-            cases=[(case, summary.cases[case], MEANINGS[case]) for case in CASES],
+            cases=[(case, summary.cases[case], MEANINGS[case]) for case in CASES if case in summary.cases],
             findings_count=sum(summary.cases[case] for case in FINDINGS),
             shown=_shown(summary, out),
             finding_cases=FINDINGS,
@@ -72,7 +73,7 @@ def _shown(summary: AuditSummary, out: Path) -> dict[str, list[Finding]]:
     shown = {}
     for case in CASES:
         count_max = EXAMPLES_MAX.get(case, SHOWN_PER_CASE_MAX)
-        shown[case] = read_case(out / "orders.parquet", case, count_max) if summary.cases[case] else []
+        shown[case] = read_case(out / "orders.parquet", case, count_max) if summary.cases.get(case) else []
     return shown
 
 

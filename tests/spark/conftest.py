@@ -70,7 +70,7 @@ class Shop:
 
     def __post_init__(self) -> None:
         self.disk = RealDisk(self.store)
-        settings = BrokerSettings(segment_bytes=64 * 1024, auto_create_topics=False)
+        settings = BrokerSettings(segment_bytes=8 * 1024, auto_create_topics=False)
         self.broker = Broker.open(self.disk, settings, self.now_ms)
         for topic, kind in TOPIC_TYPES.items():
             self.broker.create_topic(topic, MessageType(kind), 2, self.now_ms)

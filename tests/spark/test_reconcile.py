@@ -199,3 +199,15 @@ def test_damage_in_the_log_is_reported(traded: Shop, audit: Audit) -> None:
     assert summary.totals["damaged bytes"] > 0
     assert not summary.balanced
     assert "Damage at log offset 0" in summary.report_path.read_text()
+
+
+def test_what_was_deleted_from_the_log_is_not_covered_and_no_finding(traded: Shop, audit: Audit) -> None:
+    """The first segment goes, as retention lets it go; its orders are as right as before."""
+    segments = sorted((traded.store / "commitlog").iterdir())
+    assert len(segments) > 1
+    segments[0].unlink()
+    summary = audit(traded)
+    assert found(summary) == {}
+    assert summary.cases["not-covered"] > 0
+    assert not summary.balanced
+    assert "older than what is left of the log" in summary.report_path.read_text()
