@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
 from commitlog.record import Record
 from services.broker.agenda import Agenda, Purpose
@@ -17,7 +17,6 @@ from txn import half, states
 from txn.outcomes import Outcomes
 from txn.states import Event, State
 
-NO_PRODUCER_RETRY_MS: Final = 1_000
 _EVENTS: Final = {Resolution.COMMIT: Event.COMMIT, Resolution.ROLLBACK: Event.ROLLBACK}
 
 
@@ -78,7 +77,7 @@ class Transactions:
         waiting = self.outcomes.open.get(offset)
         if waiting is None:
             return
-        waiting.next_check_ms = now_ms + NO_PRODUCER_RETRY_MS
+        waiting.next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
         if asked:
             waiting.check_count += 1
             waiting.next_check_ms = self._policy.next_check_ms(now_ms, waiting.check_count)
