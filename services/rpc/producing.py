@@ -90,5 +90,7 @@ def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
             )
         case Verdict.NEVER_SET:
             raise MessageNotFound("NEVER_SET: no delayed message of this topic has that recall handle.")
+        case Verdict.FORGOTTEN:
+            raise MessageNotFound("FORGOTTEN: it was due before the kept history; nobody knows how it ended.")
         case Verdict.CANCELLED | Verdict.ALREADY:
             return

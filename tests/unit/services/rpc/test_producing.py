@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from commitlog.errors import TidewheelError
 from commitlog.message import MessageType
+from services.broker.values import TimerVerdict, Verdict
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.producing import refuse_if_not_cancelled
 
 TOPIC = wire.Resource(name="t")
 
@@ -91,3 +95,11 @@ def test_a_recall_handle_of_nobody_is_refused(play: Any) -> None:
         assert (await front.call("RecallMessage", request)).status.code == Code.BAD_REQUEST
 
     play(scenario)
+
+
+@pytest.mark.parametrize(
+    "verdict", [one for one in Verdict if one not in (Verdict.CANCELLED, Verdict.ALREADY)]
+)
+def test_only_a_message_that_will_not_arrive_is_recalled_with_ok(verdict: Verdict) -> None:
+    with pytest.raises(TidewheelError, match=verdict.value):
+        refuse_if_not_cancelled(TimerVerdict(verdict, "M1", 0, -1, 0))
