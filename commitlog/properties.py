@@ -42,6 +42,7 @@ RESERVED: Final = frozenset({
     "TTL", "1ST_POP_TIME", "POP_CK", "POP_CK_OFFSET", "INNER_NUM", "INNER_BASE", "DUP_INFO", "__CRC32#",
     "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "TIMER_DELAY_LEVEL", "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
+    "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
 })  # fmt: skip
 """Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from commitlog.errors import ClientMistake, IllegalAdvance
 from commitlog.message import Message, MessageType
 from services import durations
+from services.broker.delays import dated
 from services.broker.values import Delivery, PendingTimer, SendReceipt, Topic
 from services.live.clock import Clock
 
@@ -31,7 +32,11 @@ class NewTopic(BaseModel):
 
 
 class NewMessage(BaseModel):
-    """A message to send: `in_ms` from now, `at_ms` in wall time, or at once."""
+    """A message to send: `in_ms` from now, `at_ms` in wall time, or at once.
+
+    `timer_key` names the timer that it is until then; a pending one with that key is replaced, or with
+    `unique` the message is refused.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,10 +48,12 @@ class NewMessage(BaseModel):
     properties: dict[str, str] = {}
     in_ms: int | None = Field(None, ge=0)
     at_ms: int | None = Field(None, ge=0)
+    timer_key: str = ""
+    unique: bool = False
 
     def to_message(self, message_id: str, now_ms: int) -> Message:
-        """Return the message as the core takes it."""
-        return Message(
+        """Return the message as the core takes it; raises `IllegalDeliveryTime`."""
+        message = Message(
             topic=self.topic,
             body=self.body.encode(),
             message_id=message_id,
@@ -54,9 +61,14 @@ class NewMessage(BaseModel):
             keys=tuple(self.keys),
             message_group=self.message_group,
             delivery_ms=self.at_ms if self.in_ms is None else now_ms + self.in_ms,
-            properties=self.properties,
+            properties=self.properties | self._timer_properties(),
             born_ms=now_ms,
         )
+        return dated(message, now_ms)
+
+    def _timer_properties(self) -> dict[str, str]:
+        key = {"TW_TIMER_KEY": self.timer_key} if self.timer_key else {}
+        return key | ({"TW_TIMER_UNIQUE": "true"} if self.unique else {})
 
 
 class TimeToPass(BaseModel):

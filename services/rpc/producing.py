@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commitlog.errors import MessageNotFound, TidewheelError, TimerEnded
+from services.broker.delays import dated
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
@@ -62,7 +63,7 @@ class Producing:
     async def _send(self, sent: wire.Message, caller: Caller) -> SendResultEntry:
         message = from_wire(sent, caller)
         try:
-            receipt = await self._live.send(message)
+            receipt = await self._live.send(dated(message, self._live.now_ms()))
         except TidewheelError as error:
             return SendResultEntry(status=refusal(error), message_id=message.message_id)
         self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
@@ -94,3 +95,5 @@ def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
             raise MessageNotFound("FORGOTTEN: it was due before the kept history; nobody knows how it ended.")
         case Verdict.CANCELLED | Verdict.ALREADY:
             return
+        case Verdict.MOVED | Verdict.FIRED:
+            raise AssertionError(f"a recall is never answered {verdict.verdict.value}")

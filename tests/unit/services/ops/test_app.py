@@ -19,6 +19,7 @@ from services.live.clock import ClockKind, kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
+from services.ops.shapes import NewMessage
 
 NOW_MS = 1_763_700_000_000
 
@@ -86,6 +87,25 @@ def test_a_message_sent_is_shown_with_its_64_bit_numbers_as_strings() -> None:
         assert (found["store_ms"], found["queue_offset"]) == (str(NOW_MS), "0")
 
     play(scenario)
+
+
+def test_a_message_may_say_by_a_property_when_it_is_due() -> None:
+    async def scenario(stage: Stage) -> None:
+        sent = {"topic": "t", "body": "x", "properties": {"TIMER_DELAY_SEC": "90"}}
+        assert (await stage.http.post("/api/messages", json=sent)).status_code == 201
+        refused = await stage.http.post("/api/messages", json=sent | {"in_ms": 1_000})
+        assert (refused.status_code, refused.json()["code"]) == (400, "TW-138")
+        [timer] = (await stage.http.get("/api/timers")).json()["timers"]
+        assert timer["due_ms"] == str(NOW_MS + 90_000)
+
+    play(scenario)
+
+
+def test_the_key_of_a_timer_becomes_its_property() -> None:
+    wanted = NewMessage(topic="t", body="x", in_ms=1, timer_key="order-1", unique=True)
+    properties = wanted.to_message("1", NOW_MS).properties
+    assert properties == {"TW_TIMER_KEY": "order-1", "TW_TIMER_UNIQUE": "true"}
+    assert NewMessage(topic="t", body="x", in_ms=1).to_message("1", NOW_MS).properties == {}
 
 
 def test_a_body_that_is_no_text_is_shown_in_base64() -> None:
