@@ -7,9 +7,9 @@
     |   |-- BodyEmpty, BodyTooLarge, PropertiesTooLarge
     |   |-- MessageTypeConflict
     |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
-    |   |-- IllegalAdvance
+    |   |-- IllegalAdvance, IllegalSchedule
     |-- NotFound                 it is not here
-    |   |-- TopicNotFound, MessageNotFound
+    |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound
     |-- RefusedByState           it is here, and what has already happened forbids the request
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal
     |-- Busy                     try again later
@@ -156,6 +156,12 @@ class IllegalAdvance(ClientMistake):
     code = "TW-148"
 
 
+class IllegalSchedule(ClientMistake):
+    """The schedule cannot be kept."""
+
+    code = "TW-149"
+
+
 class NotFound(TidewheelError):
     """It was not found."""
 
@@ -172,6 +178,12 @@ class MessageNotFound(NotFound):
     """The message was not found."""
 
     code, status = "TW-152", "MESSAGE_NOT_FOUND"
+
+
+class ScheduleNotFound(NotFound):
+    """The schedule does not exist."""
+
+    code = "TW-153"
 
 
 class RefusedByState(TidewheelError):

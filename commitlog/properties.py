@@ -30,6 +30,8 @@ DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_OFFSET: Final = "TW_TIMER_OFFSET"
 OUTCOME: Final = "TW_OUTCOME"
 VERB: Final = "TW_VERB"
+SCHEDULE: Final = "TW_SCHEDULE"
+OCCURRENCE_MS: Final = "TW_OCCURRENCE_MS"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -42,9 +44,13 @@ RESERVED: Final = frozenset({
     "TTL", "1ST_POP_TIME", "POP_CK", "POP_CK_OFFSET", "INNER_NUM", "INNER_BASE", "DUP_INFO", "__CRC32#",
     "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "TIMER_DELAY_LEVEL", "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
+    SCHEDULE, OCCURRENCE_MS,
     "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
 })  # fmt: skip
 """Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
+
+SHOWN: Final = frozenset({SCHEDULE, OCCURRENCE_MS})
+"""Reserved names that consumers see: of which schedule a message is, and which of its occurrences."""
 
 
 def encode(properties: dict[str, str]) -> bytes:
@@ -89,7 +95,7 @@ def to_message(record: Record) -> Message:
         message_group=stored.get(MESSAGE_GROUP, ""),
         delivery_ms=int(due_ms) if due_ms.isdigit() else None,
         transactional=stored.get(TRANSACTIONAL) == "true",
-        properties={name: value for name, value in stored.items() if name not in RESERVED},
+        properties={name: value for name, value in stored.items() if name not in RESERVED or name in SHOWN},
         born_ms=record.born_ms,
         born_host=record.born_host,
         gzip=gzip,

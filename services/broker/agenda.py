@@ -1,12 +1,13 @@
 """The one wheel and what its timers are for.
 
-A timer of the wheel is an integer: the subject shifted left by two bits, plus the purpose.
+A timer of the wheel is an integer: the subject shifted left by three bits, plus the purpose.
 
     purpose  subject
     TIMER    physical offset of a timer record: a delayed message is due
     CHECK    physical offset of a half: ask its producer
     LEASE    generation of a lease: it ends
     HOUSE    0: look at the room on disk
+    SCHEDULE number of a schedule: its next occurrence is due, or is to be computed
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 
 from timingwheel.wheel import Wheel
 
-_PURPOSE_BITS: Final = 2
+_PURPOSE_BITS: Final = 3
 _PURPOSE_MASK: Final = (1 << _PURPOSE_BITS) - 1
 
 
@@ -27,6 +28,7 @@ class Purpose(IntEnum):
     CHECK = 1
     LEASE = 2
     HOUSE = 3
+    SCHEDULE = 4
 
 
 class Agenda:

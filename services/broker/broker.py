@@ -29,6 +29,8 @@ from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, Groups
 from services.broker.housekeeping import Housekeeping
 from services.broker.leases import Leases
 from services.broker.receiving import Receiving
+from services.broker.schedule import Occurrence, Schedule, ScheduleView
+from services.broker.schedules import SCHEDULE_TOPIC, Schedules, preview
 from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Gauges, Statistics
@@ -88,6 +90,14 @@ class Broker:
             self.statistics,
         )
         self._housekeeping_ms = settings.housekeeping_ms
+        self._schedules = Schedules(
+            self._store,
+            self._agenda,
+            self._topics,
+            self._sending,
+            settings,
+            lambda: self._housekeeping.is_full,
+        )
         leases = Leases(self._agenda, now_ms)
         self._receiving = Receiving(
             self._store, self._topics, self._groups, leases, settings, self.statistics
@@ -100,6 +110,7 @@ class Broker:
             "transactions": self._transactions,
             "sending": self._sending,
             "groups": self._groups,
+            "schedules": self._schedules,
         }
         self._recoverers: dict[str, Callable[[Record], None]] = {
             TOPIC_TOPIC: self._topics.recovered,
@@ -107,6 +118,7 @@ class Broker:
             CHECK_TOPIC: self._transactions.recovered_check,
             VERB_TOPIC: self._timers.recovered_verb,
             GROUP_TOPIC: self._groups.recovered_group,
+            SCHEDULE_TOPIC: self._schedules.recovered_schedule,
             ACK_TOPIC: self._groups.recovered_acks,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
@@ -246,6 +258,35 @@ class Broker:
         """Looks at delayed messages that wait for topics with that prefix, the first due first."""
         return self._timers.pending(topic_prefix, count_max)
 
+    def set_schedule(self, schedule: Schedule, now_ms: int) -> ScheduleView:
+        """Keeps a recurring message; raises `IllegalSchedule`, or what its message would be refused with."""
+        self._housekeeping.refuse_if_full()
+        return self._schedules.set(schedule, now_ms)
+
+    def delete_schedule(self, name: str, now_ms: int) -> ScheduleView:
+        """Ends a schedule; raises `ScheduleNotFound`."""
+        return self._schedules.delete(name, now_ms)
+
+    def pause_schedule(self, name: str, now_ms: int) -> ScheduleView:
+        """Lets a schedule rest; raises `ScheduleNotFound`."""
+        return self._schedules.pause(name, now_ms)
+
+    def resume_schedule(self, name: str, now_ms: int) -> ScheduleView:
+        """Lets a schedule go on, from now on; raises `ScheduleNotFound`."""
+        return self._schedules.resume(name, now_ms)
+
+    def schedule(self, name: str, count: int) -> ScheduleView:
+        """One schedule with its next `count` occurrences; raises `ScheduleNotFound`."""
+        return self._schedules.get(name, count)
+
+    def schedules(self) -> list[ScheduleView]:
+        """All schedules with their next occurrence, by name."""
+        return self._schedules.all()
+
+    def preview_schedule(self, schedule: Schedule, count: int, now_ms: int) -> tuple[Occurrence, ...]:
+        """When a schedule would occur from now on; raises `IllegalSchedule` for what cannot be read."""
+        return preview(schedule, now_ms, count)
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(first, next) queue offset of a queue."""
         self._check_queue(topic, queue_id)
@@ -266,6 +307,8 @@ class Broker:
                 self._timers.deliver(subject, now_ms)
             elif purpose is Purpose.LEASE:
                 woken[self._receiving.expire(subject)] = None
+            elif purpose is Purpose.SCHEDULE:
+                self._schedules.occur(subject, now_ms)
             elif purpose is Purpose.HOUSE:
                 others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
@@ -273,6 +316,7 @@ class Broker:
         self._timers.forget(now_ms)
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
+        self._schedules.forget(now_ms)
         return [*map(Wake, woken), *others]
 
     def next_due_ms(self) -> int | None:
@@ -376,7 +420,8 @@ class Broker:
             return
         self._checkpoint_offset = start.offset
         for name, part in self._parts.items():
-            part.thaw(start.parts[name])
+            if name in start.parts or name != "schedules":  # there were none before schedules were written
+                part.thaw(start.parts[name])
         self.made_anew = derived.adopt(self._store, self._disk, start)
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
@@ -405,6 +450,8 @@ class Broker:
             recover(record)
         elif properties.value_of(record.properties, properties.TIMER_OFFSET):
             self._timers.recovered_delivery(record)
+        elif properties.value_of(record.properties, properties.SCHEDULE):
+            self._schedules.recovered_occurrence(record)
         self._publish(found)
         if record.topic in self._publishers and record.type != TYPE_COMMIT:
             self._sending.recovered(record)

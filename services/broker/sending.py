@@ -53,6 +53,17 @@ class Sending:
         self._statistics.bytes_in[message.topic] += len(message.body)
         return self._remember(record, message.message_id, durable_at)
 
+    def send_own(self, message: Message, now_ms: int) -> SendReceipt:
+        """Stores a message of a schedule, whose template was checked when the schedule was set."""
+        topic = self._topics.route(message.topic, now_ms)
+        record = _RECORDS[message.message_type](message, self._queue_for(message, topic))
+        durable_at = self._store.append(record, now_ms)
+        self._statistics.messages_in[message.topic] += 1
+        self._statistics.bytes_in[message.topic] += len(message.body)
+        return SendReceipt(
+            message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
+        )
+
     def recovered(self, record: Record) -> None:
         """Takes over a half or timer that was sent before a restart."""
         self._remember(record, properties.value_of(record.properties, properties.MESSAGE_ID), 0)

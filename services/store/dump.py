@@ -17,6 +17,7 @@ from commitlog.errors import TopicNotFound
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
 from services.broker.groups import ACK_TOPIC
+from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import DEAD_LETTER_PREFIX, TOPIC_TOPIC, is_system
 from services.store.opening import OpenStore
@@ -30,6 +31,7 @@ _KINDS: Final = {
     HALF_TOPIC: "half",
     TIMER_TOPIC: "timer",
     VERB_TOPIC: "verb",
+    SCHEDULE_TOPIC: "schedule",
     OUTCOME_TOPIC: "outcome",
     CHECK_TOPIC: "check",
     ACK_TOPIC: "ack",

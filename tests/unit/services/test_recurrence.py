@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.errors import ClientMistake
-from services.shop.recurrence import WEEKDAYS, Recurrence, named_weekdays
+from commitlog.errors import IllegalSchedule
+from services.broker.recurrence import WEEKDAYS, Recurrence, named_weekdays
 
 LONDON = "Europe/London"
 
@@ -112,5 +112,5 @@ def test_any_list_of_weekdays_is_kept(days: set[int]) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(cron: str, zone: str) -> None:
-    with pytest.raises(ClientMistake, match="cannot be read"):
+    with pytest.raises(IllegalSchedule, match="cannot be read"):
         Recurrence(cron, zone)
