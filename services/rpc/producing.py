@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog.errors import MessageNotFound, TidewheelError, TimerEnded
+from commitlog.errors import NotFound, TidewheelError, TimerEnded
 from services.broker.delays import dated
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
@@ -82,7 +82,10 @@ def result(receipt: SendReceipt) -> SendResultEntry:
 
 
 def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
-    """Raise what a verdict other than cancelled means to the one who asked."""
+    """Raise what a verdict other than cancelled means to the one who asked.
+
+    Not `MessageNotFound`: the official clients take its status for an empty receive, that is for success.
+    """
     match verdict.verdict:
         case Verdict.TOO_LATE:
             raise TimerEnded(
@@ -90,9 +93,9 @@ def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
                 f" (log offset {verdict.ended_offset})."
             )
         case Verdict.NEVER_SET:
-            raise MessageNotFound("NEVER_SET: no delayed message of this topic has that recall handle.")
+            raise NotFound("NEVER_SET: no delayed message of this topic has that recall handle.")
         case Verdict.FORGOTTEN:
-            raise MessageNotFound("FORGOTTEN: it was due before the kept history; nobody knows how it ended.")
+            raise NotFound("FORGOTTEN: it was due before the kept history; nobody knows how it ended.")
         case Verdict.CANCELLED | Verdict.ALREADY:
             return
         case Verdict.MOVED | Verdict.FIRED:
