@@ -1,15 +1,21 @@
-"""When a schedule occurs: a cron expression in a time zone, computed by APScheduler's CronTrigger.
+"""When a schedule occurs: a cron expression in a time zone.
 
-Five fields (minute hour day month weekday) or six with the seconds first. Three customs of cron are kept
-where CronTrigger differs:
+Five fields (minute hour day month weekday) or six with the seconds first. APScheduler's CronTrigger computes
+which times of the wall clock fit. Two customs of cron are kept where it differs:
 1. weekdays are numbered from Sunday = 0 (7 is Sunday too);
-2. when both day and weekday are restricted, a day that fits either one counts;
-3. a time of a fixed hour that the clocks repeat in autumn occurs once (under hour `*` it is another hour).
-A time that the clocks skip in spring occurs that day, as much later as they jump.
+2. when both day and weekday are restricted, a day that fits either one counts.
+
+It is given a wall clock that nobody ever changes (UTC), because at a change of a zone's clocks it goes wrong:
+in 3.11 it skips midnight after a day of 23 hours. The way from the wall to the moment is ours:
+
+    the hour is       the clocks skip a time        the clocks repeat a time
+    a fixed one       as much later as they jump    the first time only
+    any (`*`, `*/n`)  it does not occur             both times
 
 This is arithmetic on a calendar: no clock is read. The longest that a line can keep silent is eight years
 (29 February around the year 2100), so a search ends after `limits.SCHEDULE_SEARCH_MS`, and a line that finds
-nothing never occurs. Cost: 10 to 100 us for one occurrence, 2 ms for the search that finds nothing.
+nothing never occurs. Cost: 20 to 100 us for one occurrence, 1 ms for one that is years away. Two changes
+of a zone's clocks within a week that undo each other would not be seen; there are none.
 """
 
 from __future__ import annotations
@@ -29,10 +35,14 @@ FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 WEEKDAY_ITEM = re.compile(r"(?P<first>\*|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>[1-9][0-9]*))?")
 SEARCH = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
+DAY_S = 86_400
+STRIDE_S = 7 * DAY_S
 
 
 class Recurrence:
     """One cron expression in one time zone.
+
+    Inside, a moment is in seconds since 1970; a wall is what the clocks of the zone say then, as seconds too.
 
     Raises:
         IllegalSchedule: when either cannot be read.
@@ -42,7 +52,7 @@ class Recurrence:
         try:
             values = values_of(cron.split())
             self._zone = ZoneInfo(time_zone)
-            self._triggers = triggers_for(values, self._zone)
+            self._triggers = triggers_for(values)
         except (ValueError, ZoneInfoNotFoundError, OSError) as error:
             raise IllegalSchedule(
                 f"Schedule {cron!r} in time zone {time_zone!r} cannot be read: {error}. "
@@ -52,10 +62,20 @@ class Recurrence:
 
     def next_after(self, now_ms: int) -> int | None:
         """The first occurrence after a time (milliseconds since 1970); None when there is none any more."""
-        moment = self._fires_after(_moment(now_ms))
-        while moment is not None and moment.fold and not self._any_hour:
-            moment = self._fires_after(moment)
-        return None if moment is None else round(moment.timestamp() * 1000)
+        from_s = now_ms // 1000 + 1
+        skipped_s = None
+        change_s = None if self._any_hour else self._change(from_s - DAY_S - 1, from_s)
+        while True:
+            if change_s is not None:
+                from_s, skipped_s = self._cross(change_s, max(from_s, change_s))
+            offset_s = self._offset(from_s)
+            wall_s = self._wall_from(from_s + offset_s)
+            if wall_s is None:
+                return None if skipped_s is None else skipped_s * 1000
+            change_s = self._change(from_s, wall_s - offset_s)
+            if change_s is None or skipped_s is not None:
+                found_s = wall_s - offset_s
+                return 1000 * (found_s if skipped_s is None else min(found_s, skipped_s))
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
         """The occurrences after one time, up to and with another."""
@@ -80,13 +100,45 @@ class Recurrence:
         return low_ms
 
     def local(self, at_ms: int) -> str:
-        """A time on the clocks of the zone, in ISO 8601."""
-        return _moment(at_ms).astimezone(self._zone).isoformat(timespec="seconds")
+        """What the clocks of the zone say at a time, in ISO 8601."""
+        return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
-    def _fires_after(self, moment: datetime) -> datetime | None:
-        later = moment.astimezone(UTC) + timedelta(microseconds=1)
-        fires = [found for trigger in self._triggers if (found := _fire(trigger, later)) is not None]
-        return min(fires).astimezone(self._zone) if fires else None
+    def _cross(self, change_s: int, from_s: int) -> tuple[int, int | None]:
+        """Where to go on after a change of the clocks, and the first skipped time that still occurs."""
+        if self._any_hour:
+            return from_s, None
+        old_s, new_s = self._offset(change_s - 1), self._offset(change_s)
+        if new_s < old_s:
+            return max(from_s, change_s + old_s - new_s), None
+        wall_s = self._wall_from(from_s + old_s)
+        is_skipped = wall_s is not None and wall_s < change_s + new_s
+        return from_s, wall_s - old_s if is_skipped and wall_s is not None else None
+
+    def _wall_from(self, wall_s: int) -> int | None:
+        """The first wall that fits, from one on."""
+        from_wall = datetime.fromtimestamp(wall_s, UTC)
+        found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
+        return round(min(found).timestamp()) if found else None
+
+    def _change(self, after_s: int, until_s: int) -> int | None:
+        """The first moment after one, up to and with another, from which the offset is another one."""
+        offset_s = self._offset(after_s)
+        for low_s in range(after_s, until_s, STRIDE_S):
+            high_s = min(low_s + STRIDE_S, until_s)
+            if self._offset(high_s) != offset_s:
+                return self._halved(offset_s, low_s, high_s)
+        return None
+
+    def _halved(self, offset_s: int, low_s: int, high_s: int) -> int:
+        while high_s - low_s > 1:
+            middle_s = (low_s + high_s) // 2
+            low_s, high_s = (middle_s, high_s) if self._offset(middle_s) == offset_s else (low_s, middle_s)
+        return high_s
+
+    def _offset(self, at_s: int) -> int:
+        offset = datetime.fromtimestamp(at_s, self._zone).utcoffset()
+        assert offset is not None, "a zone has an offset"
+        return round(offset.total_seconds())
 
 
 @lru_cache(maxsize=limits.RECURRENCES_KEPT_MAX)
@@ -95,14 +147,10 @@ def recurrence(cron: str, time_zone: str) -> Recurrence:
     return Recurrence(cron, time_zone)
 
 
-def _moment(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
-def _fire(trigger: CronTrigger, later: datetime) -> datetime | None:
-    trigger.end_date = later + SEARCH
-    fires: datetime | None = trigger.get_next_fire_time(None, later)
-    return None if fires is None else fires.astimezone(UTC)
+def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
+    trigger.end_date = from_wall + SEARCH
+    fires: datetime | None = trigger.get_next_fire_time(None, from_wall)
+    return fires
 
 
 def values_of(fields: list[str]) -> dict[str, str]:
@@ -113,12 +161,12 @@ def values_of(fields: list[str]) -> dict[str, str]:
     return values | {"day_of_week": named_weekdays(values["day_of_week"])}
 
 
-def triggers_for(values: dict[str, str], zone: ZoneInfo) -> list[CronTrigger]:
+def triggers_for(values: dict[str, str]) -> list[CronTrigger]:
     """APScheduler's triggers for cron fields: what any of them gives is an occurrence."""
     if "*" in (values["day"], values["day_of_week"]):
-        return [CronTrigger(**values, timezone=zone)]
+        return [CronTrigger(**values, timezone=UTC)]
     either = [values | {"day": "*"}, values | {"day_of_week": "*"}]
-    return [CronTrigger(**fields_of_one, timezone=zone) for fields_of_one in either]
+    return [CronTrigger(**fields_of_one, timezone=UTC) for fields_of_one in either]
 
 
 def named_weekdays(field: str) -> str:

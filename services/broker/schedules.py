@@ -29,16 +29,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import ClientMistake, IllegalSchedule, ScheduleNotFound, TidewheelError
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
+from services.broker import missed
 from services.broker.agenda import Agenda, Purpose
 from services.broker.schedule import (
-    Missed,
     Occurrence,
     Schedule,
     ScheduleState,
@@ -153,9 +152,7 @@ class Schedules:
                 return
             if self._is_wanted(one, due_ms, now_ms):
                 self._send(one, due_ms, now_ms)
-            due_ms = self._next_ms(one)
-        if due_ms is not None:
-            self._agenda.place(Purpose.SCHEDULE, number, due_ms)
+        self._plan(one)
 
     def forget(self, now_ms: int) -> None:
         """Drops the cursors of deleted schedules that are long past."""
@@ -229,7 +226,7 @@ class Schedules:
         if due_ms <= one.cleared_ms or now_ms - due_ms <= limits.SCHEDULE_LATE_MS_MAX:
             return True
         one.cleared_ms = now_ms
-        until_ms = _GIVEN_UP[one.schedule.missed](one.schedule, one.cursor_ms, now_ms)
+        until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
             return True
         self._append({"verb": "pass", "name": one.schedule.name, "until_ms": until_ms}, now_ms)
@@ -250,6 +247,12 @@ class Schedules:
         durable_at = self._store.append(record, now_ms)
         self._fold(body)
         return durable_at
+
+    def _plan(self, one: _Running) -> None:
+        """Puts what is pending into the wheel."""
+        due_ms = None if one.is_paused else self._next_ms(one)
+        if due_ms is not None:
+            self._agenda.place(Purpose.SCHEDULE, one.number, due_ms)
 
     # The fold.
 
@@ -321,6 +324,7 @@ class Schedules:
     def _changed(self, name: str, durable_at: int) -> ScheduleView:
         one = self._by_name[name]
         one.durable_at = durable_at
+        self._plan(one)
         return self._view(one, 1)
 
     def _next_ms(self, one: _Running) -> int | None:
@@ -363,56 +367,6 @@ def preview(schedule: Schedule, after_ms: int, count: int) -> tuple[Occurrence, 
         at_ms = schedule.next_after(at_ms)
     return tuple(found)
 
-
-def _all_but_late(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """Skip: everything that is too late."""
-    return now_ms - limits.SCHEDULE_LATE_MS_MAX - 1
-
-
-def _all_but_last(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """Once: everything before the last one."""
-    return schedule.recurrence.last_until(*_due_window(schedule, cursor_ms, now_ms)) - 1
-
-
-def _all_but_newest(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """All: everything before the newest `missed_max`.
-
-    The window that ends now is doubled until it holds more than that, then halved until it holds as many.
-    """
-    after_ms, until_ms = _due_window(schedule, cursor_ms, now_ms)
-    low_ms, high_ms, width_ms = until_ms, until_ms, 1_000
-    while low_ms > after_ms and _count(schedule, low_ms, until_ms) <= schedule.missed_max:
-        low_ms, width_ms = max(after_ms, until_ms - width_ms), width_ms * 2
-    if _count(schedule, low_ms, until_ms) <= schedule.missed_max:
-        return low_ms
-    while high_ms - low_ms > 1:
-        middle_ms = (low_ms + high_ms) // 2
-        count = _count(schedule, middle_ms, until_ms)
-        if count > schedule.missed_max:
-            low_ms = middle_ms
-            continue
-        high_ms = middle_ms
-        if count == schedule.missed_max:
-            break
-    return high_ms
-
-
-def _count(schedule: Schedule, after_ms: int, until_ms: int) -> int:
-    """How many occurrences lie in a window; counted to one more than are ever made up."""
-    return sum(1 for _ in islice(schedule.recurrence.between(after_ms, until_ms), schedule.missed_max + 1))
-
-
-def _due_window(schedule: Schedule, cursor_ms: int, now_ms: int) -> tuple[int, int]:
-    after_ms = cursor_ms if schedule.start_ms is None else max(cursor_ms, schedule.start_ms - 1)
-    return after_ms, now_ms if schedule.end_ms is None else min(now_ms, schedule.end_ms)
-
-
-_GIVEN_UP: Final[dict[Missed, Callable[[Schedule, int, int], int]]] = {
-    Missed.SKIP: _all_but_late,
-    Missed.ONCE: _all_but_last,
-    Missed.ALL: _all_but_newest,
-}
-"""Up to when runs are given up, the cursor and the time being these."""
 
 _VERBS: Final[dict[str, Callable[[Schedules, _Running, dict[str, Any]], None]]] = {
     "delete": Schedules._deleted,

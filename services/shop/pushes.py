@@ -24,10 +24,10 @@ from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from commitlog.errors import ClientMistake, NotFound, RefusedByState
+from services.broker.recurrence import Recurrence
 from services.shop.clock import Clock, next_full_second_ms
 from services.shop.messaging import json_message
 from services.shop.new_order import is_message_key
-from services.shop.recurrence import Recurrence
 from services.shop.tables import PushStatus, push_schedules, pushes
 from services.shop.topics import PUSHES
 
