@@ -1,8 +1,8 @@
 """One file of the key index: entries in ascending order of hash, then of physical offset; never changed.
 
 `keyindex/<20 digits first_offset>-<20 digits end_offset>` covers the records from the first offset up to the
-end: a head, "TWKEYS01", and blocks, as `consumequeue.sorted_run` says. An entry is hash (8), physical_offset
-(8); a block holds up to 255, all but in the last.
+end: a head, "TWKEYS01", first_offset, end_offset, entry_count, and blocks, as `consumequeue.sorted_run` says.
+An entry is hash (8), physical_offset (8); a block holds 255, the last one what is left.
 
 The head is checked when the store is opened, each block when it is read. Hashes are spread evenly, so that a
 search guesses where its hash must lie: two or three blocks for 10 million entries. Where they are not,

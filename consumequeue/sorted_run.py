@@ -2,13 +2,12 @@
 
     head    width  field                        block     width    field
     0       8      what the file is             0         4080     whole entries, zeros after the last
-    8       8      first_offset                 4080      4        CRC-32 of bytes 0 to 4079, which starts
-    16      8      end_offset                                      from the block's number, from 0
-    24      8      entry_count
-    32      4      CRC-32 of bytes 0 to 31      integers are little-endian, zeros fill what is left
+    8       8 each what says which it is        4080      4        CRC-32 of bytes 0 to 4079, which starts
+    then    4      CRC-32 of what is before                        from the block's number, from 0
 
-Each is 4,096 bytes. A file is written beside and renamed, head last, so it is whole or not there. The number
-in a block's CRC says that the block is where it belongs. Memory: what one call reads or writes.
+Each is 4,096 bytes; integers are little-endian, zeros fill what is left. A file is written beside and
+renamed, head last, so it is whole or not there. The number in a block's CRC says that the block is where it
+belongs. Memory: what one call reads or writes.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ Sorted = np.ndarray[Any, np.dtype[np.void]]
 BLOCK_BYTES: Final = 4096
 CONTENT_BYTES: Final = 4080
 
-_HEAD: Final = struct.Struct("<8sQQQ")
 _CRC: Final = struct.Struct("<I")
 
 
-def head(magic: bytes, first_offset: int, end_offset: int, entry_count: int) -> bytes:
+def head(magic: bytes, *which: int) -> bytes:
     """The first block of a file."""
-    fields = _HEAD.pack(magic, first_offset, end_offset, entry_count)
+    fields = struct.pack(f"<8s{len(which)}Q", magic, *which)
     return (fields + _CRC.pack(zlib.crc32(fields))).ljust(BLOCK_BYTES, b"\0")
 
 

@@ -1,6 +1,7 @@
 """One file of facts in order, one for each (key, check), with what makes looking fast; never changed.
 
-`<folder>/<20 digits number>` is a head, "TWFACTS1", and blocks of up to 102 facts, as `sorted_run` says; then
+`<folder>/<20 digits number>` is a head, "TWFACTS1", number, first_offset, end_offset, entry_count, and blocks
+of 102 facts, the last one with what is left, as `sorted_run` says; then
 
     width               field
     8 a block           fences: the key of each block's first fact
@@ -9,7 +10,7 @@
 
 Fences and filter are held in memory: a key that is not held costs no read, one that is costs a block. When
 one of them is damaged the answers are the same, found by halving or by looking. Nothing is answered from a
-damaged block. Numbers are given once, so a file is never another one's under the same name.
+damaged block, nor from a file that has another head than the snapshot names.
 Memory: 13 to 25 bits a fact.
 """
 
@@ -179,4 +180,4 @@ def _tail(fences: bytes, filtered: bytes) -> bytes:
 
 
 def _head(run: FactRun) -> bytes:
-    return sorted_run.head(_MAGIC, run.first_offset, run.end_offset, run.entry_count)
+    return sorted_run.head(_MAGIC, *run.freeze())
