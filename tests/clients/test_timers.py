@@ -601,9 +601,20 @@ def test_a_repeated_send_with_a_key_makes_one_timer(
     assert verdict(shop, "paid", TW_TIMER_CANCEL="order-1") == "CANCELLED"
 
 
-def test_a_key_too_long_is_refused_and_nothing_is_stored(shop: Shop) -> None:
-    with pytest.raises(BadRequestException, match=r"TW-13[45]"):
-        shop.send("x", HALF_AN_HOUR, TW_TIMER_KEY="k" * 10_000)
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"TW_TIMER_KEY": "k" * 1_000}, "TW-134"),
+        ({"TW_TIMER_KEY": "k", "TW_TIMER_UNIQUE": "yes"}, "TW-135"),
+        ({"TW_TIMER_UNIQUE": "true"}, "TW-135"),
+    ],
+    ids=["long", "yes", "keyless"],
+)
+def test_a_key_that_cannot_be_is_refused_and_nothing_is_stored(
+    shop: Shop, given: dict[str, str], code: str
+) -> None:
+    with pytest.raises(BadRequestException, match=code):
+        shop.send("x", HALF_AN_HOUR, **given)
     assert shop.due_in() == []
 
 
