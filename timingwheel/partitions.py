@@ -1,0 +1,412 @@
+"""The far levels of the wheel: timers by time in files, so that memory does not grow with what is pending.
+
+    put, gone --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`timingwheel.partition`)
+                                                                       | split into the level below, half a
+                                                                       v slot before their time (`cascade`)
+    near: the caller's own wheel <-- fresh ones   <--look-- slots of level 0, 8 s before their time
+          rows in due order      <-- read ahead   <--/      (`due_run`)
+
+Rules:
+
+* `near_until_ms` is the boundary B0 (`boundaries`). A timer put before it is the caller's at once. When
+  `look` moves it over a slot, it hands over the slot's timers that are in memory, and queues its file to be
+  read ahead, up to the length that it has then. So each timer is given to the caller once, either way.
+* Near timers are remembered too, for a restart may need them; they are dropped once they are behind the
+  `frontier`, the last timer delivered: all at or before it are done, and nothing may be put there.
+* Until a queued file has been read, `head_due_ms` is a time before which it has nothing; whoever delivers in
+  due order delivers nothing of his own beyond it.
+* Files change only in a checkpoint: `to_write` takes `fresh` away as `writing`, which counts in all that is
+  asked meanwhile, until `written` or `failed`.
+* An upper slot that lies wholly in the past is not split: it is read as it is, in due order (`passing`).
+
+Cost: per timer, 16 bytes until the next checkpoint and none after; at most `TIMER_ROWS_READ_AHEAD_MAX` rows
+read ahead, and as many being read. Where nothing lies, boundaries jump, so idle years are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.layout import TIMERS
+from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX, TIMERS_UNWRITTEN_MAX
+from timingwheel.boundaries import LEVEL_COUNT, TOP, Boundaries, Numbers, Slot, slot_named
+from timingwheel.cascade import File, PartitionsToWrite
+from timingwheel.due_run import NO_ROWS, Place, ReadAhead, Reading, behind
+from timingwheel.listing import Listing
+from timingwheel.partition import PAIR, Rows
+from timingwheel.unwritten import Fresh, gone_in, timers_in
+
+_RETRY_MS: Final = 1_000
+
+
+class Look(NamedTuple):
+    """What `look` found: a file to read ahead, and timers that the caller must place in its wheel now."""
+
+    job: ReadAhead | None
+    near: list[tuple[int, int]]
+
+
+class Partitions:
+    """The far timers of a store; empty until files are adopted or timers are put."""
+
+    def __init__(self, disk: Disk, now_ms: int, rows_max: int = TIMER_ROWS_READ_AHEAD_MAX) -> None:
+        self._disk, self._now_ms, self._rows_max = disk, now_ms, rows_max
+        self._clear()
+
+    def _clear(self) -> None:
+        self._boundaries = Boundaries.at(self._now_ms)
+        self._files: dict[Slot, File] = {}
+        self._fresh = Fresh()
+        self._writing: PartitionsToWrite | None = None
+        self._queue: list[Reading] = []
+        self._job: ReadAhead | None = None
+        self._retry_ms = 0
+        self._damaged: frozenset[str] = frozenset()
+        self._next_ms: int | None = None
+        self._is_next_known = False
+        self._must_look, self._must_split = False, False
+        self.frontier: Place = (0, 0)
+        """The last timer delivered, set by the caller; all at or before it are done."""
+        self.damage: list[str] = []
+        """What of the files could not be read, in words, each once."""
+
+    @property
+    def near_until_ms(self) -> int:
+        """Timers due before this are the caller's."""
+        return self._boundaries.starts_ms[0]
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a slot is to be split by now, or so much is in memory that it should be written."""
+        return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that is due already waits for the disk."""
+        head = self._queue[0] if self._queue else None
+        is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
+        return is_cold or self.near_until_ms <= self._now_ms
+
+    @property
+    def unwritten_count(self) -> int:
+        """How many timers and gone ones are in memory only."""
+        return self._fresh.count + (self._writing.writing.count if self._writing else 0)
+
+    @property
+    def disk_bytes(self) -> int:
+        """How many bytes the files have."""
+        return sum(file.length for file in self._files.values())
+
+    def put(self, due_ms: int, timer_offset: int) -> bool:
+        """Remembers a timer, due behind the frontier; True if it is near, and the caller's to place too."""
+        slot = self._boundaries.slot_of(due_ms)
+        if slot not in self._fresh.slots:
+            self._is_next_known = False
+        self._fresh.at(slot).timers.append(due_ms, timer_offset)
+        self._fresh.count += 1
+        return due_ms < self.near_until_ms
+
+    def put_many(self, due_ms: Numbers, timer_offset: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Remembers many timers, in the order of their offsets; a mask of the near ones."""
+        pairs = np.empty(len(due_ms), PAIR)
+        pairs["due_ms"], pairs["timer_offset"] = due_ms, timer_offset
+        self._fresh.place(pairs, self._boundaries)
+        self._is_next_known = False
+        return due_ms < np.uint64(self.near_until_ms)
+
+    def gone(self, due_ms: int, timer_offset: int) -> None:
+        """Forgets a pending timer; if it is near, the caller takes it out of its wheel itself."""
+        slot = self._boundaries.slot_of(due_ms)
+        self._fresh.at(slot).gone.append(due_ms, timer_offset)
+        self._fresh.count += 1
+        for reading in self._queue:
+            if reading.slot == slot:
+                reading.forget(timer_offset)
+
+    def look(self, now_ms: int) -> Look:
+        """Moves the boundaries as far as they go; gives what is to be read ahead, and what is near now."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self._must_look = False
+        near = self._move(self._now_ms)
+        return Look(self._next_job(), near)
+
+    def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
+        """Takes over what a job has read; none are left to be placed, for `look` gave them already."""
+        self._job = None
+        self._tell(job.damage)
+        for reading in self._queue:
+            if reading.slot == job.slot:
+                reading.install(job)
+        self._drop_done()
+        return []
+
+    def read_ahead_failed(self, job: ReadAhead) -> None:
+        """A job could not read; it comes again in a second."""
+        if self._job is job:
+            self._job = None
+            self._retry_ms = self._now_ms + _RETRY_MS
+
+    def head_due_ms(self) -> int | None:
+        """When the first row is due, or if it is still to be read a time before which none is; else None."""
+        return self._queue[0].head_due_ms if self._queue else None
+
+    def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
+        """The next rows in due order, due by now and by `limit_ms`, all of one file, and that file.
+
+        None come while the next ones are still being read.
+        """
+        limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
+        while self._queue:
+            head = self._queue[0]
+            rows = head.take(limit_ms, count_max)
+            if not head.is_done or len(rows):
+                self._drop_done()
+                return rows, head.slot.path
+            self._drop_done()
+        return NO_ROWS, ""
+
+    def next_look_ms(self, now_ms: int) -> int | None:
+        """When `look` or `take_due` has something to do next; None if never as things are."""
+        if self._must_look:
+            return now_ms
+        times = [self._head_ms(), self._job_ms(now_ms), self._next_move_ms()]
+        return min((time for time in times if time is not None), default=None)
+
+    def scan(
+        self, from_ms: int, until_ms: int, after: Place | None = None
+    ) -> Iterator[tuple[Rows, str | None]]:
+        """All live timers due in the window and behind `after`, in due order, and the file they are in.
+
+        A row's `record_at` is `IN_LOG` where its record is not in the file. Nothing may change meanwhile.
+        """
+        return self._listing().scan(from_ms, until_ms, after)
+
+    def count(self, from_ms: int, until_ms: int) -> int:
+        """How many live timers are due in the window."""
+        return self._listing().count(from_ms, until_ms)
+
+    def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
+        """The file and the row (an array of one) of a timer; None if no file has it."""
+        slot = self._boundaries.slot_of(due_ms)
+        row = self._listing().find(slot, timer_offset)
+        return None if row is None else (slot.path, row)
+
+    def to_write(self, now_ms: int) -> PartitionsToWrite:
+        """Everything a checkpoint needs, which another thread may write; tell by `written` or `failed`."""
+        assert self._writing is None, "one checkpoint at a time"
+        self._forget_passed()
+        split = self._to_split(now_ms)
+        boundaries = self._boundaries.copy()
+        for slot in split:
+            boundaries.starts_ms[slot.level] = slot.end_ms
+        self._writing = PartitionsToWrite(
+            boundaries, split, self._fresh, dict(self._files), self.frontier, self._damaged
+        )
+        self._fresh, self._must_split = Fresh(), False
+        return self._writing
+
+    def written(self, done: PartitionsToWrite) -> None:
+        """A checkpoint is durable: its files count now."""
+        assert done is self._writing, "another checkpoint was written"
+        assert done.new_files is not None, "nothing was written"
+        self._files, self._writing = done.new_files, None
+        self._damaged = done.damaged
+        self._tell(done.damage)
+        for slot in done.split:
+            self._boundaries.starts_ms[slot.level] = slot.end_ms
+            self._fresh.spread(slot, self._boundaries)
+        self._must_look, self._is_next_known = True, False
+
+    def failed(self, done: PartitionsToWrite) -> None:
+        """A checkpoint came to nothing: what it took is there again."""
+        assert done is self._writing
+        later, self._fresh, self._writing = self._fresh, done.writing, None
+        for slot, unwritten in later.slots.items():
+            self._fresh.at(slot).timers.extend(unwritten.timers.rows())
+            self._fresh.at(slot).gone.extend(unwritten.gone.rows())
+        self._fresh.count += later.count
+        self._must_look, self._is_next_known = True, False
+
+    def adopt(self, frozen: Any, now_ms: int) -> None:
+        """Takes over what a snapshot names (None: nothing), and deletes all other files.
+
+        Raises `StoreDamaged`, with nothing changed, if a file is missing or too short.
+        """
+        files = {} if frozen is None else _checked(self._disk, frozen["files"])
+        self._now_ms = now_ms
+        self._clear()
+        if frozen is None:
+            self._disk.delete(TIMERS)
+            return
+        self._boundaries = Boundaries(list(frozen["boundaries"]))
+        self.frontier = (frozen["frontier"][0], frozen["frontier"][1])
+        self._files, self._damaged = files, frozenset(frozen["damaged"])
+        for name in self._disk.list(TIMERS):
+            if name not in self._damaged and name not in frozen["files"]:
+                self._disk.delete(f"{TIMERS}/{name}")
+        for slot in sorted(files, key=lambda slot: slot.start_ms):
+            if slot.start_ms < self._boundaries.starts_ms[slot.level]:
+                self._take_up(slot)
+        self._must_look = True
+
+    def drop(self, disk: Disk) -> None:
+        """Forgets all timers and deletes their files."""
+        self._clear()
+        disk.delete(TIMERS)
+
+    def _layers(self) -> tuple[Fresh, ...]:
+        return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
+
+    def _listing(self) -> Listing:
+        return Listing(self._disk, self._files, self._layers(), self.frontier, self.damage, self._rows_max)
+
+    def _tell(self, damage: list[str]) -> None:
+        self.damage += [text for text in damage if text not in self.damage]
+
+    def _is_on_disk(self, slot: Slot) -> bool:
+        """Whether a slot has a file, or will have one when the checkpoint under way is done."""
+        return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
+
+    def _first(self, level: int) -> Slot | None:
+        """The first slot of a level, at or behind its boundary, in which anything lies."""
+        start_ms = self._boundaries.starts_ms[level]
+        known = chain(self._files, *(layer.slots for layer in self._layers()))
+        return min(
+            (slot for slot in known if slot.level == level and slot.start_ms >= start_ms), default=None
+        )
+
+    def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
+        """The slots at which a boundary waits, to be split now; not those that will pass."""
+        starts_ms = self._boundaries.starts_ms
+        at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
+        return tuple(
+            slot for slot in at_boundary if slot in self._files and slot.taken_up_ms <= now_ms < slot.end_ms
+        )
+
+    def _move(self, now_ms: int) -> list[tuple[int, int]]:
+        near: list[tuple[int, int]] = []
+        if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
+            self._forget_passed()
+            self._move_upper(now_ms)
+            while (slot := self._pass_over(now_ms)) is not None:
+                near += self._take_up(slot)
+                self._move_upper(now_ms)
+            near += self._move_lowest(now_ms)
+            self._must_split = bool(self._to_split(now_ms))
+            self._is_next_known = False
+        return near
+
+    def _move_upper(self, now_ms: int) -> None:
+        """Moves the upper boundaries, from the top, each as far as it goes without the disk."""
+        for level in range(TOP, 0, -1):
+            limit_ms = self._boundaries.limit_ms(level, now_ms)
+            while self._boundaries.starts_ms[level] < limit_ms:
+                slot = self._first(level)
+                if slot is None or slot.start_ms >= limit_ms:
+                    self._boundaries.starts_ms[level] = limit_ms
+                    break
+                self._boundaries.starts_ms[level] = slot.start_ms
+                if slot.end_ms <= now_ms or self._is_on_disk(slot):
+                    break
+                self._boundaries.starts_ms[level] = slot.end_ms
+                self._fresh.spread(slot, self._boundaries)
+
+    def _pass_over(self, now_ms: int) -> Slot | None:
+        """Lets the first upper slot pass that lies wholly in the past and has nothing before it."""
+        starts_ms = self._boundaries.starts_ms
+        for level in range(1, LEVEL_COUNT):
+            slot = self._first(level)
+            if slot is None or slot.start_ms != starts_ms[level] or slot.end_ms > now_ms:
+                continue
+            if self._writing is not None and slot in self._writing.split:
+                return None
+            if all(start_ms == slot.start_ms for start_ms in starts_ms[1:level]):
+                starts_ms[1 : level + 1] = [slot.end_ms] * level
+                self._boundaries.passing.append(slot)
+                return slot
+            return None
+        return None
+
+    def _move_lowest(self, now_ms: int) -> list[tuple[int, int]]:
+        """Moves B0, and takes up the slots that it passes."""
+        near: list[tuple[int, int]] = []
+        limit_ms = self._boundaries.limit_ms(0, now_ms)
+        while (slot := self._first(0)) is not None and slot.start_ms < limit_ms:
+            near += self._take_up(slot)
+            self._boundaries.starts_ms[0] = slot.end_ms
+        self._boundaries.starts_ms[0] = max(self.near_until_ms, limit_ms)
+        return near
+
+    def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
+        """Queues a slot's file to be read; gives its timers that are in memory."""
+        file = self._files.get(slot)
+        if slot.level and slot not in self._boundaries.passing:
+            self._boundaries.passing.append(slot)
+        if file is not None and file.length:
+            gone = gone_in(iter(self._layers()), slot)
+            self._queue.append(Reading(slot, file.length, file.gone_count > 0, gone))
+            self._queue.sort(key=lambda reading: reading.slot.start_ms)
+        pairs = behind(timers_in(iter(self._layers()), slot), self.frontier)
+        return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
+
+    def _next_job(self) -> ReadAhead | None:
+        if self._job is not None or self._retry_ms > self._now_ms:
+            return None
+        reading = self._to_read()
+        if reading is not None:
+            self._job = reading.job(self.frontier, self._rows_max)
+            return self._job
+        return None
+
+    def _to_read(self) -> Reading | None:
+        """The first file with anything left to read, unless enough has been read ahead."""
+        if sum(reading.loaded_count for reading in self._queue) >= self._rows_max:
+            return None
+        return next((reading for reading in self._queue if not reading.is_read), None)
+
+    def _drop_done(self) -> None:
+        while self._queue and self._queue[0].is_done:
+            del self._queue[0]
+
+    def _forget_passed(self) -> None:
+        """Drops what came for slots that lie wholly before the frontier."""
+        until_ms = self.frontier[0]
+        for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
+            self._fresh.pop(slot)
+        self._queue = [reading for reading in self._queue if reading.slot.end_ms > until_ms]
+        passing = self._boundaries.passing
+        passing[:] = [slot for slot in passing if slot.end_ms > until_ms or self._is_on_disk(slot)]
+
+    def _head_ms(self) -> int | None:
+        head = self._queue[0] if self._queue else None
+        return head.head_due_ms if head is not None and head.is_ready else None
+
+    def _job_ms(self, now_ms: int) -> int | None:
+        is_possible = self._job is None and self._to_read() is not None
+        return max(now_ms, self._retry_ms) if is_possible else None
+
+    def _next_move_ms(self) -> int | None:
+        """When a boundary next comes to a slot in which anything lies, or such a slot is wholly past."""
+        now_ms = self._now_ms
+        if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
+            firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
+            times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
+            self._next_ms, self._is_next_known = min(times, default=None), True
+        return self._next_ms
+
+
+def _checked(disk: Disk, named: dict[str, list[int]]) -> dict[Slot, File]:
+    files = {slot_named(name): File(*fields) for name, fields in named.items()}
+    for slot, file in files.items():
+        if disk.size(slot.path) < file.length:
+            raise StoreDamaged(
+                f"{slot.path} is {max(0, disk.size(slot.path))} bytes long, and the snapshot names "
+                f"{file.length}; timers are missing. Restore {TIMERS}/ from a backup; nothing was changed."
+            )
+    return files
