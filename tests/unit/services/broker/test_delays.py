@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings, strategies
 
 from commitlog import limits, properties
-from commitlog.errors import IllegalDeliveryTime, IllegalProperty
+from commitlog.errors import ClientMistake, IllegalDeliveryTime, IllegalProperty
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from services.broker import recall
 from services.broker.broker import Broker
 from services.broker.delays import LEVELS_MS, dated, without_delay
 from services.broker.settings import BrokerSettings
+from services.broker.verb_properties import carried_verb
 
 NOW_MS = 1_763_700_000_000
 LATER_MS = NOW_MS + 90_000
@@ -97,6 +99,42 @@ def test_times_that_contradict_each_other_are_refused(delivery_ms: int | None, g
 def test_the_protocols_time_may_be_said_again() -> None:
     assert dated(message(LATER_MS, TIMER_DELAY_SEC="90"), NOW_MS) == message(LATER_MS)
     assert dated(message(LATER_MS, DELAY="0"), NOW_MS) == message(LATER_MS)
+
+
+NAMES = ["__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"]
+VERBS = [
+    "TW_TIMER_CANCEL",
+    "TW_TIMER_MOVE",
+    "TW_TIMER_FIRE",
+    "TW_TIMER_TO",
+    "TW_TIMER_TOPIC",
+    "TW_TIMER_VERDICT",
+]
+VALUES = strategies.one_of(
+    strategies.integers(-10, 10**20).map(str),
+    strategies.builds(
+        "{}{}".format, strategies.integers(0, 10**5), strategies.sampled_from(["ms", "m", "d", ""])
+    ),
+    strategies.text("07 -mk٣²", max_size=5),
+)
+
+
+@settings(deadline=None)
+@given(
+    strategies.dictionaries(strategies.sampled_from([*NAMES, *VERBS, "colour"]), VALUES, max_size=4),
+    strategies.none() | strategies.integers(-(1 << 63), 1 << 63),
+)
+def test_whatever_is_given_is_read_or_refused(given: dict[str, str], delivery_ms: int | None) -> None:
+    try:
+        read = dated(message(delivery_ms, **given), NOW_MS)
+        verb = carried_verb(read, NOW_MS)
+    except ClientMistake:
+        return
+    assert not read.properties.keys() & set(NAMES)
+    assert read.delivery_ms == delivery_ms or (read.delivery_ms or -1) >= limits.WALL_MS_MIN
+    assert (verb is not None) == bool(read.properties.keys() & set(VERBS))
+    if verb is not None and verb.to_ms:
+        assert limits.WALL_MS_MIN <= verb.to_ms <= NOW_MS + limits.DELAY_MS_MAX
 
 
 @pytest.fixture
