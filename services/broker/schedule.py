@@ -123,7 +123,7 @@ def check_schedule(schedule: Schedule, now_ms: int) -> None:
     """Raises `IllegalSchedule` or `BodyTooLarge` for what no schedule may be."""
     check_schedule_name(schedule.name)
     check_cron(schedule.cron)
-    _check_window(schedule, now_ms)
+    check_window(schedule, now_ms)
     if not 1 <= schedule.missed_max <= limits.SCHEDULE_MISSED_COUNT_MAX:
         raise IllegalSchedule(
             f"It would make up {schedule.missed_max} missed runs; "
@@ -163,7 +163,8 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
         )
 
 
-def _check_window(schedule: Schedule, now_ms: int) -> None:
+def check_window(schedule: Schedule, now_ms: int) -> None:
+    """Raises `IllegalSchedule` for a start or an end that cannot be."""
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
     if start_ms is not None and not 0 <= start_ms <= start_max_ms:

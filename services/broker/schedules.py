@@ -44,6 +44,7 @@ from services.broker.schedule import (
     ScheduleView,
     check_cron,
     check_schedule,
+    check_window,
     freeze_schedule,
     thaw_schedule,
 )
@@ -350,15 +351,20 @@ class Schedules:
 
     def _coming(self, one: _Running, count: int) -> tuple[tuple[Occurrence, ...], ScheduleState]:
         try:
-            coming = preview(one.schedule, one.cursor_ms, count)
+            coming = _coming(one.schedule, one.cursor_ms, count)
         except ClientMistake:
             return (), ScheduleState.FAULTY
         return coming, ScheduleState.ACTIVE if coming else ScheduleState.ENDED
 
 
-def preview(schedule: Schedule, after_ms: int, count: int) -> tuple[Occurrence, ...]:
-    """The next occurrences after a time, at most `count`; raises `IllegalSchedule` if it cannot be read."""
+def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
+    """The next occurrences of what is not kept yet; raises `IllegalSchedule` for what cannot be read."""
     check_cron(schedule.cron)
+    check_window(schedule, now_ms)
+    return _coming(schedule, now_ms, count)
+
+
+def _coming(schedule: Schedule, after_ms: int, count: int) -> tuple[Occurrence, ...]:
     count = min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX)
     found: list[Occurrence] = []
     at_ms = schedule.next_after(after_ms)

@@ -40,6 +40,14 @@ class Api:
         """Hand something in."""
         return self._call(Request(self._url(path), data=json.dumps(body).encode(), method="POST"))
 
+    def delete(self, *path: str) -> Any:
+        """End something."""
+        return self._call(Request(self._url(path), method="DELETE"))
+
+    def put(self, *path: str, body: object) -> Any:
+        """Put something in its place."""
+        return self._call(Request(self._url(path), data=json.dumps(body).encode(), method="PUT"))
+
     def _url(self, path: tuple[str, ...]) -> str:
         return f"http://{self._address}/api/" + "/".join(quote(part, safe="") for part in path)
 

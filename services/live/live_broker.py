@@ -50,6 +50,7 @@ from services.live.arrivals import Arrivals
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
+from services.live.schedules import LiveSchedules
 
 Answer = TypeVar("Answer")
 
@@ -108,6 +109,7 @@ class LiveBroker:
         self._asker: Asker = nobody
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
+        self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
         self._retiring: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
         self._stir()

@@ -12,11 +12,13 @@ from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
 from services.ops.api import Api, refuse
 from services.ops.metrics import Metrics
+from services.ops.schedules import SchedulesApi
 
 
 def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
     """Return the application that serves a broker's HTTP interface."""
     api = Api(live)
+    schedules = SchedulesApi(live)
 
     async def alive(request: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -38,6 +40,13 @@ def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
         Route("/api/topics/{topic}/messages", api.messages),
         Route("/api/topics/{topic}/arrivals", api.arrivals),
         Route("/api/timers", api.timers),
+        Route("/api/schedules", schedules.all),
+        Route("/api/schedules/preview", schedules.preview, methods=["POST"]),
+        Route("/api/schedules/{name}", schedules.get),
+        Route("/api/schedules/{name}", schedules.set, methods=["PUT"]),
+        Route("/api/schedules/{name}", schedules.delete, methods=["DELETE"]),
+        Route("/api/schedules/{name}/pause", schedules.pause, methods=["POST"]),
+        Route("/api/schedules/{name}/resume", schedules.resume, methods=["POST"]),
         Route("/api/clock", api.clock),
         Route("/api/clock/advance", api.advance, methods=["POST"]),
         Route("/api/messages", api.find),
