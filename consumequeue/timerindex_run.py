@@ -38,6 +38,7 @@ READ_BLOCKS: Final = 128
 
 _MAGIC: Final = b"TWFACTS1"
 _CRCS: Final = struct.Struct("<II")
+_PIECE_WORDS: Final = 1 << 17
 _ADVICE: Final = (
     "What it says of timers is nowhere else: restore the file from a backup while the broker is stopped. "
     "Timers that it does not concern go on."
@@ -87,15 +88,16 @@ class FactRun:
         if disk.size(self.path) < self.tail_at or disk.read(self.path, 0, BLOCK_BYTES) != _head(self):
             self.lost = f"{self.path} is missing or damaged. {_ADVICE}"
             return
-        tail = disk.read(self.path, self.tail_at, disk.size(self.path) - self.tail_at)
-        fences_end, filter_end = 8 * self.block_count, len(tail) - _CRCS.size
-        if filter_end < fences_end or (filter_end - fences_end) % 8:
+        fences_bytes = 8 * self.block_count
+        filter_bytes = disk.size(self.path) - self.tail_at - fences_bytes - _CRCS.size
+        if filter_bytes <= 0 or filter_bytes % 8:
             return
-        fences, filtered = tail[:fences_end], tail[fences_end:filter_end]
-        fences_crc, filter_crc = _CRCS.unpack_from(tail, filter_end)
-        if zlib.crc32(fences) == fences_crc:
+        fences = disk.read(self.path, self.tail_at, fences_bytes)
+        filtered = disk.read(self.path, self.tail_at + fences_bytes, filter_bytes)
+        crcs = disk.read(self.path, self.tail_at + fences_bytes + filter_bytes, _CRCS.size)
+        if zlib.crc32(fences) == _CRCS.unpack(crcs)[0]:
             self.fences = np.frombuffer(fences, np.uint64)
-        if filtered and zlib.crc32(filtered) == filter_crc:
+        if zlib.crc32(filtered) == _CRCS.unpack(crcs)[1]:
             self.filter = Filter(np.frombuffer(filtered, np.uint64))
 
     def find(self, disk: Disk, key: int, check: int, probe: Probe) -> Said | None:
@@ -146,7 +148,9 @@ def write(disk: Disk, folder: str, number: int, chunks: Iterable[Facts], count_m
     if run.entry_count == 0:
         return None
     run.fences, run.filter = np.concatenate(fences), kept.folded(run.entry_count)
-    disk.write(unfinished, run.tail_at, _tail(run.fences.tobytes(), run.filter.words.tobytes()))
+    fences_crc, filter_at = _write_words(disk, unfinished, run.tail_at, run.fences)
+    filter_crc, end = _write_words(disk, unfinished, filter_at, run.filter.words)
+    disk.write(unfinished, end, _CRCS.pack(fences_crc, filter_crc))
     sorted_run.finish(disk, unfinished, run.path, _head(run))
     return run
 
@@ -175,8 +179,14 @@ def _find(facts: Facts, key: int, check: int) -> Said | None:
     return None
 
 
-def _tail(fences: bytes, filtered: bytes) -> bytes:
-    return fences + filtered + _CRCS.pack(zlib.crc32(fences), zlib.crc32(filtered))
+def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
+    """Writes words piece by piece; returns their CRC-32, and where they end."""
+    crc = 0
+    for at in range(0, len(words), _PIECE_WORDS):
+        piece = words[at : at + _PIECE_WORDS].tobytes()
+        disk.write(path, position + 8 * at, piece)
+        crc = zlib.crc32(piece, crc)
+    return crc, position + words.nbytes
 
 
 def _head(run: FactRun) -> bytes:

@@ -184,6 +184,29 @@ def test_facts_may_come_in_any_order() -> None:
     assert index.all_newest(np.array([1], np.uint64), np.array([2], np.uint64))[1]["offset"] == [90]
 
 
+def test_while_a_checkpoint_is_written_the_newest_counts_nevertheless() -> None:
+    index = FactIndex(MemoryDisk(), FOLDER, never)
+    index.put_many(facts_of([(1, 0, 10, 1, 1), (2, 0, 20, 2, 2), (3, 0, 30, 3, 3)]))
+    index.to_write(0)
+    index.put_many(facts_of([(1, 0, 11, 4, 4), (2, 0, 19, 5, 5), (4, 0, 40, 6, 6)]))
+    expected = [(1, 0, 11, 4, 4), (2, 0, 20, 2, 2), (3, 0, 30, 3, 3), (4, 0, 40, 6, 6), (0, 0, 0, 0, 0)]
+    is_found, facts = index.all_newest(np.arange(1, 6, dtype=np.uint64), np.zeros(5, np.uint64))
+    assert is_found.tolist() == [True] * 4 + [False]
+    assert facts.tolist() == expected
+    assert [index.newest(fact[0], 0) for fact in expected[:4]] == [fact[2:] for fact in expected[:4]]
+
+
+def test_a_start_deletes_what_no_snapshot_names() -> None:
+    disk = MemoryDisk()
+    index, frozen = filled(disk, rounds=2)
+    index.put(1, 1, 1, 1, 1)
+    index.to_write(0).write(disk)
+    disk.write(f"{FOLDER}/unfinished", 0, b"part of a run")
+    names = disk.list(FOLDER)
+    assert FactIndex(disk, FOLDER, never).adopt(frozen) == ""
+    assert disk.list(FOLDER) == names[:2]
+
+
 def test_an_expired_fact_goes_unless_it_hides_an_older_one() -> None:
     disk = MemoryDisk()
     index = FactIndex(disk, FOLDER, is_expired)
