@@ -493,6 +493,50 @@ def test_a_verb_inside_a_transaction_waits_for_the_commit(shop: Shop, order: str
 
 
 @pytest.mark.parametrize(
+    ("verb", "stored"),
+    [
+        ({"TW_TIMER_CANCEL": "order-1"}, {"carrier"}),
+        ({"TW_TIMER_MOVE": "order-1", "TW_TIMER_TO": "2h"}, {"carrier", "order"}),
+        ({"TW_TIMER_FIRE": "order-1"}, {"carrier", "order"}),
+    ],
+    ids=["cancel", "move", "fire"],
+)
+@pytest.mark.parametrize("delayed", [False, True], ids=["at once", "delayed"])
+def test_what_a_property_did_is_done_once_and_holds_after_a_crash(
+    shop: Shop, verb: dict[str, str], stored: set[str], delayed: bool
+) -> None:
+    """The message that carries the verb may be a timer itself, and be moved in its turn."""
+    shop.send("order", HALF_AN_HOUR, TW_TIMER_KEY="order-1")
+    shop.send("carrier", timedelta(hours=1) if delayed else None, **verb, TW_TIMER_KEY="carrier")
+    if delayed:
+        shop.send("another", timedelta(hours=4), TW_TIMER_KEY="order-1")
+        assert verdict(shop, "mover", TW_TIMER_MOVE="carrier", TW_TIMER_TO="90m") == "MOVED"
+        stored = stored | {"mover"}
+    if delayed and "TW_TIMER_MOVE" in verb:
+        stored = stored - {"order"}  # another has taken its place
+    shop.restart(crash=True)
+    shop.tidewheel.advance("3h")
+    assert sorted(shop.stored()) == sorted(stored)
+    assert len(shop.due_in()) == delayed
+
+
+def test_a_delayed_message_in_a_transaction_carries_a_verb(shop: Shop, order: str) -> None:
+    transaction = shop.producer.begin_transaction()
+    half = shop.message("reminder", TIMER_DELAY_SEC="3600", TW_TIMER_CANCEL=order, TW_TIMER_KEY="reminder-1")
+    shop.producer.send(half, transaction)
+    assert len(shop.due_in()) == 1
+    transaction.commit()
+    [due_in] = shop.due_in()
+    assert timedelta(hours=1) - SLACK < due_in <= timedelta(hours=1)
+    shop.restart(crash=True)
+    assert verdict(shop, "sooner", TW_TIMER_MOVE="reminder-1", TW_TIMER_TO="1m") == "MOVED"
+    shop.tidewheel.advance("2m")
+    assert sorted(shop.stored()) == ["reminder", "sooner"]
+    reminder, _ = shop.taken(2)
+    assert reminder.properties["TW_TIMER_VERDICT"].startswith("CANCELLED")
+
+
+@pytest.mark.parametrize(
     ("given", "code"),
     [
         ({"TW_TIMER_CANCEL": "a", "TW_TIMER_FIRE": "b"}, "TW-135"),
