@@ -34,7 +34,7 @@ from consumequeue.timerindex_fact import FACT, Facts, Said
 from consumequeue.timerindex_filter import Filter, Mask, Probe, Words
 
 BLOCK_FACTS: Final = sorted_run.CONTENT_BYTES // FACT.itemsize
-READ_BLOCKS: Final = 128
+READ_BLOCKS: Final = 64
 
 _MAGIC: Final = b"TWFACTS1"
 _CRCS: Final = struct.Struct("<II")

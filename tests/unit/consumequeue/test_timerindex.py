@@ -310,6 +310,7 @@ def test_a_damaged_run_is_left_out_of_merges_and_the_others_are_merged() -> None
             index.put(number * 1000, number, turn * 1000 + number, turn, 6)
         frozen = checkpoint(index, disk)
     assert frozen[0][0] == 0  # type: ignore[index]
+    assert index.damage == f"{path} does not match its CRC."
     assert len(disk.list(FOLDER)) <= 4
     assert [look(index, number) for number in (5, 150, 299, 310)] == [
         (5, 5, 6),
