@@ -238,13 +238,15 @@ async def serving_grpc(
 @asynccontextmanager
 async def serving_http(bound: socket.socket, live: LiveBroker, metrics: Metrics) -> AsyncIterator[Address]:
     """Serve the HTTP interface on a socket that listens already."""
-    server = HttpServer(make_app(live, metrics))
+    app = make_app(live, metrics)
+    server = HttpServer(app)
     serving = asyncio.create_task(server.serve([bound]))
     try:
         yield Address(*bound.getsockname()[:2])
     finally:
         server.should_exit = True
         await serving
+        await app.state.timer_tasks.close()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The broker's HTTP interface, as the commands call it.
 
-What a broker refuses comes back as the error of the tree it was there, with its code and exit code.
+What a broker refuses comes back as the error of the tree it was there, with its code and exit code. A verdict
+on a timer is an answer, not an error.
 """
 
 from __future__ import annotations
@@ -56,16 +57,20 @@ class Api:
             with urlopen(request, timeout=ANSWER_SECONDS) as answer:
                 return json.load(answer)
         except HTTPError as refusal:
-            raise self._refused(refusal) from None
+            return self._verdict(refusal)
         except (OSError, HTTPException, ValueError) as error:
             raise self._unreachable() from error
 
-    def _refused(self, refusal: HTTPError) -> TidewheelError:
+    def _verdict(self, refusal: HTTPError) -> Any:
+        """Return the verdict on a timer, whatever its status; raises any other refusal."""
         try:
             said = json.load(refusal)
-            return error_class(said["code"])(said["detail"])
-        except (ValueError, KeyError, TypeError):
-            return self._unreachable()
+            refused = None if "verdict" in said else error_class(said["code"])(said["detail"])
+        except (OSError, ValueError, KeyError, TypeError):
+            refused = self._unreachable()
+        if refused is not None:
+            raise refused from None
+        return said
 
     def _unreachable(self) -> BrokerUnreachable:
         return BrokerUnreachable(

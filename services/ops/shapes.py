@@ -7,16 +7,27 @@ that is UTF-8 text goes out as `body`, any other as `body_base64`.
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from commitlog.errors import ClientMistake, IllegalAdvance
+from commitlog.errors import IllegalAdvance
 from commitlog.message import Message, MessageType
 from services import durations
 from services.broker.delays import dated
-from services.broker.values import Delivery, PendingTimer, SendReceipt, Topic
+from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.clock import Clock
+from services.ops.answers import (
+    BodyAnswer,
+    ClockAnswer,
+    ContentAnswer,
+    FoundAnswer,
+    MessageAnswer,
+    QueueAnswer,
+    ReceiptAnswer,
+    TopicAnswer,
+)
+from services.ops.queries import Number, mistake
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
@@ -46,8 +57,8 @@ class NewMessage(BaseModel):
     tag: str = ""
     message_group: str = ""
     properties: dict[str, str] = {}
-    in_ms: int | None = Field(None, ge=0)
-    at_ms: int | None = Field(None, ge=0)
+    in_ms: Number | None = None
+    at_ms: Number | None = None
     timer_key: str = ""
     unique: bool = False
 
@@ -91,12 +102,10 @@ def parse(kind: type[Shape], body: bytes) -> Shape:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise ClientMistake(f"{where}: {first['msg']}.") from error
+        raise mistake(error, "the body") from error
 
 
-def topic_shape(topic: Topic) -> dict[str, Any]:
+def topic_shape(topic: Topic) -> TopicAnswer:
     """Return a topic as JSON has it."""
     return {
         "name": topic.name,
@@ -105,12 +114,12 @@ def topic_shape(topic: Topic) -> dict[str, Any]:
     }
 
 
-def queue_shape(queue_id: int, offsets: tuple[int, int]) -> dict[str, Any]:
+def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
     """Return a queue's first and next offset as JSON has them."""
     return {"queue_id": queue_id, "min_offset": str(offsets[0]), "next_offset": str(offsets[1])}
 
 
-def receipt_shape(receipt: SendReceipt) -> dict[str, Any]:
+def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
     """Return a stored message's place as JSON has it."""
     return {
         "message_id": receipt.message_id,
@@ -120,17 +129,7 @@ def receipt_shape(receipt: SendReceipt) -> dict[str, Any]:
     }
 
 
-def timer_shape(timer: PendingTimer) -> dict[str, Any]:
-    """Return a delayed message that waits as JSON has it."""
-    return {
-        "message_id": timer.message_id,
-        "topic": timer.topic,
-        "keys": list(timer.keys),
-        "due_ms": str(timer.due_ms),
-    }
-
-
-def clock_shape(clock: Clock) -> dict[str, Any]:
+def clock_shape(clock: Clock) -> ClockAnswer:
     """Return a clock as JSON has it: the broker's time, and how far that is ahead of real time."""
     return {
         "kind": "virtual" if clock.is_virtual else "real",
@@ -139,32 +138,38 @@ def clock_shape(clock: Clock) -> dict[str, Any]:
     }
 
 
-def message_shape(delivery: Delivery) -> dict[str, Any]:
-    """Return a stored message as JSON has it."""
-    message = delivery.message
+def content_shape(message: Message) -> ContentAnswer:
+    """Return what a message says as JSON has it."""
     return {
         "message_id": message.message_id,
         "topic": message.topic,
-        "queue_id": delivery.queue_id,
-        "queue_offset": str(delivery.queue_offset),
-        "physical_offset": str(delivery.physical_offset),
         "tag": message.tag,
         "keys": list(message.keys),
         "message_group": message.message_group,
         "properties": message.properties,
         "born_ms": str(message.born_ms),
-        "store_ms": str(delivery.store_ms),
         "delivery_ms": None if message.delivery_ms is None else str(message.delivery_ms),
         **body_shape(message.body),
     }
 
 
-def found_shape(delivery: Delivery) -> dict[str, Any]:
+def message_shape(delivery: Delivery) -> MessageAnswer:
+    """Return a stored message as JSON has it."""
+    return {
+        **content_shape(delivery.message),
+        "queue_id": delivery.queue_id,
+        "queue_offset": str(delivery.queue_offset),
+        "physical_offset": str(delivery.physical_offset),
+        "store_ms": str(delivery.store_ms),
+    }
+
+
+def found_shape(delivery: Delivery) -> FoundAnswer:
     """Return a message that was looked up as JSON has it."""
-    return message_shape(delivery) | {"stored_topic": delivery.stored_topic}
+    return {**message_shape(delivery), "stored_topic": delivery.stored_topic}
 
 
-def body_shape(body: bytes) -> dict[str, str]:
+def body_shape(body: bytes) -> BodyAnswer:
     """Return a body as text if it is text, else in base64."""
     try:
         return {"body": body.decode()}

@@ -50,7 +50,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert flush is not None
         flush.write(disk)
         broker.flushed(flush, NOW_MS)
-    broker.checkpoint().write(disk)
+    broker.checkpoint(NOW_MS).write(disk)
     disk.close()
     return root
 

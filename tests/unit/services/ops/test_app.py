@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from commitlog.memory_disk import MemoryDisk
@@ -210,8 +211,7 @@ def test_a_scrape_has_rocketmq_names_and_ours() -> None:
 
 def test_lateness_is_a_histogram_in_seconds() -> None:
     async def scenario(stage: Stage) -> None:
-        stage.live.core.statistics.late("t", 7)
-        stage.live.core.statistics.late("t", 3_000)
+        stage.live.core.statistics.late_many("t", np.array([7, 3_000]))
         lines = (await stage.http.get("/metrics")).text.splitlines()
         buckets = {
             line.partition('le="')[2].partition('"')[0]: float(line.rpartition(" ")[2])
