@@ -11,9 +11,9 @@
     |-- NotFound                 it is not here
     |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound
     |-- RefusedByState           it is here, and what has already happened forbids the request
-    |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal
+    |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending
     |-- Busy                     try again later
-    |   |-- ResultUnknown, DiskFull
+    |   |-- ResultUnknown, DiskFull, TooManyTimers
     |-- StoreError               the files on disk are not what they should be
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
     |-- ConfigurationError       a setting or an address cannot be used
@@ -221,6 +221,12 @@ class ClockIsReal(RefusedByState):
     code = "TW-164"
 
 
+class KeyPending(RefusedByState):
+    """A timer with this key waits already."""
+
+    code = "TW-165"
+
+
 class Busy(TidewheelError):
     """The broker is busy."""
 
@@ -231,6 +237,12 @@ class DiskFull(Busy):
     """The disk is nearly full, so new messages are refused."""
 
     code = "TW-172"
+
+
+class TooManyTimers(Busy):
+    """Too many delayed messages wait for this topic."""
+
+    code = "TW-173"
 
 
 class ResultUnknown(Busy):

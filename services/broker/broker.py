@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from commitlog import foreign, layout, limits, properties, snapshot
 from commitlog.disk import Disk
-from commitlog.errors import TopicNotFound
+from commitlog.errors import TidewheelError, TopicNotFound
 from commitlog.flush import Flush, Sync
 from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
@@ -23,7 +23,9 @@ from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
 from services.broker import derived
 from services.broker.agenda import Agenda, Purpose
+from services.broker.carrying import Carrying
 from services.broker.checkpoint import Checkpoint
+from services.broker.copies import Appended
 from services.broker.finding import Finding
 from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, Groups
 from services.broker.housekeeping import Housekeeping
@@ -35,7 +37,11 @@ from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Gauges, Statistics
 from services.broker.store import Store
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC, Timers
+from services.broker.timer_delivery import TimerDelivery
+from services.broker.timer_files import TIMER_FILES
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
+from services.broker.timer_views import TimerViews
+from services.broker.timers import Timers
 from services.broker.topics import TOPIC_TOPIC, Topics, is_system
 from services.broker.transactions import Transactions
 from services.broker.values import (
@@ -43,13 +49,18 @@ from services.broker.values import (
     Effect,
     EndReceipt,
     PendingTimer,
+    ReadTimers,
     Resolution,
     Retire,
     SendReceipt,
+    TimerFilter,
+    TimerName,
+    TimerPage,
     TimerVerdict,
     Topic,
     Wake,
 )
+from timingwheel.due_run import ReadAhead
 from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
 
@@ -70,21 +81,29 @@ class Broker:
         self.statistics = Statistics()
         self.damaged: list[Damage] = []
         self.made_anew: list[str] = []
+        self.lost: list[str] = []
         self._disk = disk
         self._log = log
+        self._ticked_ms = now_ms
         self._checkpoint_offset = log.first_offset
         self._agenda = Agenda(now_ms)
         self._store = Store(disk, log, settings.store_host)
         self._topics = Topics(self._store, settings)
-        self._timers = Timers(self._store, self._agenda, settings, self.statistics)
-        self._transactions = Transactions(self._store, self._agenda, settings, self.statistics)
-        self._sending = Sending(self._store, self._topics, settings, self.statistics)
+        self._timers = Timers(disk, self._store, settings, self.statistics, now_ms)
+        self._delivery = TimerDelivery(disk, self._store, self._timers, now_ms)
+        self._views = TimerViews(self._timers)
+        self._carrying = Carrying(self._timers)
+        self._transactions = Transactions(
+            self._store, self._agenda, self._timers, self._carrying, settings, self.statistics
+        )
+        self._sending = Sending(
+            self._store, self._topics, self._timers, self._carrying, settings, self.statistics
+        )
         self._groups = Groups(self._store)
         self._housekeeping = Housekeeping(
             disk,
             self._store,
             self._groups,
-            self._timers,
             self._transactions,
             settings,
             self.statistics,
@@ -116,6 +135,7 @@ class Broker:
             TOPIC_TOPIC: self._topics.recovered,
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
             CHECK_TOPIC: self._transactions.recovered_check,
+            TIMER_TOPIC: self._recovered_timer,
             VERB_TOPIC: self._timers.recovered_verb,
             GROUP_TOPIC: self._groups.recovered_group,
             SCHEDULE_TOPIC: self._schedules.recovered_schedule,
@@ -143,16 +163,18 @@ class Broker:
             disk, scan.segment_bytes, scan.first_offset, scan.end_offset, sync=settings.sync_flush
         )
         broker = cls(disk, log, settings, now_ms)
-        broker._thaw(start, scan)
+        broker._thaw(start, scan, now_ms)
         for found in scan:
             broker._replay(found)
             broker._store.keys.spill(log.first_offset)
+            broker._timers.ends.spill(now_ms)
         scan.cut()
         log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
         broker._housekeeping.follow()
         broker._housekeeping.see_to_room()
+        broker._read_ahead_now(now_ms)
         broker._agenda.place(Purpose.HOUSE, 0, now_ms)
         return broker
 
@@ -192,9 +214,41 @@ class Broker:
         self._housekeeping.refuse_if_full()
         return self._sending.send(message, now_ms)
 
+    def set_timers(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
+        """Stores many messages at once; one that is refused is answered with its error."""
+        return [self._try_send(message, now_ms) for message in messages]
+
     def recall(self, topic: str, recall_handle: str, now_ms: int) -> TimerVerdict:
         """Cancels a delayed message, or says why it cannot be."""
         return self._timers.recall(topic, recall_handle, now_ms)
+
+    def cancel_timer(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
+        """Cancels a delayed message by its name, or says why it cannot be."""
+        return self._timers.cancel(name, reason, now_ms)
+
+    def move_timer(self, name: TimerName, due_ms: int, now_ms: int) -> TimerVerdict:
+        """Gives a delayed message another time, or says why it cannot be; raises `IllegalDeliveryTime`."""
+        return self._timers.move(name, due_ms, now_ms)
+
+    def fire_timer(self, name: TimerName, now_ms: int) -> TimerVerdict:
+        """Delivers a delayed message at once, or says why it cannot be."""
+        return self._timers.fire(name, now_ms)
+
+    def timer(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
+        """Looks at one delayed message: waiting, or what became of it."""
+        return self._timers.get(name, now_ms)
+
+    def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+        """Looks at delayed messages that wait, by due time."""
+        return self._views.page(wanted, after, count_max)
+
+    def count_timers(self, wanted: TimerFilter) -> int:
+        """How many delayed messages wait that match."""
+        return self._views.count(wanted)
+
+    def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+        """How many delayed messages wait in each window: (its start, count), empty ones left out."""
+        return sorted(self._views.histogram(wanted, width_ms).items())
 
     def end_transaction(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
@@ -256,7 +310,7 @@ class Broker:
 
     def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
         """Looks at delayed messages that wait for topics with that prefix, the first due first."""
-        return self._timers.pending(topic_prefix, count_max)
+        return self._views.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def set_schedule(self, schedule: Schedule, now_ms: int) -> ScheduleView:
         """Keeps a recurring message; raises `IllegalSchedule`, or what its message would be refused with."""
@@ -300,12 +354,11 @@ class Broker:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so."""
+        self._ticked_ms = now_ms
         woken: dict[str, None] = {}
-        others: list[Effect] = []
+        others = self._tick_timers(now_ms)
         for purpose, subject in self._agenda.advance(now_ms, limits.DELIVERIES_PER_TICK_MAX):
-            if purpose is Purpose.TIMER:
-                self._timers.deliver(subject, now_ms)
-            elif purpose is Purpose.LEASE:
+            if purpose is Purpose.LEASE:
                 woken[self._receiving.expire(subject)] = None
             elif purpose is Purpose.SCHEDULE:
                 self._schedules.occur(subject, now_ms)
@@ -313,7 +366,6 @@ class Broker:
                 others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
                 others.append(check)
-        self._timers.forget(now_ms)
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
         self._schedules.forget(now_ms)
@@ -321,7 +373,24 @@ class Broker:
 
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
-        return self._agenda.next_due_ms()
+        moments = [self._agenda.next_due_ms(), self._timers.partitions.next_look_ms(self._ticked_ms)]
+        if not self._timers.is_held():
+            moments += [self._timers.near.next_due_ms(), self._timers.partitions.head_due_ms()]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def read_ahead(self, job: ReadAhead) -> None:
+        """Timers have been read ahead: they will be delivered when due."""
+        for due_ms, timer_offset in self._timers.partitions.read_ahead(job):
+            self._timers.near.put(timer_offset, due_ms)
+
+    def read_ahead_failed(self, job: ReadAhead) -> None:
+        """Timers could not be read ahead; it is tried again."""
+        self._timers.partitions.read_ahead_failed(job)
+
+    def clock_jumped(self, from_ms: int, until_ms: int) -> None:
+        """The clock was set forward: what was due in between is late for that."""
+        self.statistics.clock_jumps["forward"] += 1
+        self._delivery.jumped(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
         """Looks at the room on disk next at `until_ms`: a clock that leaps need not stop for it."""
@@ -336,7 +405,13 @@ class Broker:
         """A flush is durable: its records become visible. Returns whom to wake."""
         if flush.used_reserve:
             self._housekeeping.reserve_is_gone()
-        woken = {topic: None for found in self._store.flushed(flush) if (topic := self._publish(found))}
+        woken: dict[str, None] = {}
+        for found in self._store.flushed(flush):
+            if isinstance(found, Appended):
+                self._store.index_copies(found)
+                woken |= {topic: None for topic, _ in found.copies.queues_used()}
+            elif topic := self._publish(found):
+                woken[topic] = None
         self._store.dispatch.write()
         self.statistics.flushes += 1
         return [Wake(topic) for topic in woken]
@@ -350,10 +425,12 @@ class Broker:
     def is_checkpoint_due(self) -> bool:
         """Whether much lies behind the last snapshot, or retention waits for a new one."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
-        is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES or self._store.keys.is_full
-        return is_much or self._housekeeping.wants_checkpoint
+        is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
+        is_full = self._store.keys.is_full or self._timers.ends.is_full
+        is_wanted = self._housekeeping.wants_checkpoint or self._timers.partitions.wants_checkpoint
+        return is_much or is_full or is_wanted
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self, now_ms: int) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
         assert self._log.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
@@ -363,6 +440,7 @@ class Broker:
             log_sync=self._log.take_sync(),
             queue_paths=self._store.dispatch.unsynced_paths(),
             keys=self._store.keys.to_write(self._log.first_offset),
+            timers=self._timers.to_write(now_ms),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self._store)),
             unneeded_paths=self._log.keep.forget_all_but(self._housekeeping.needed_offsets()),
         )
@@ -372,10 +450,12 @@ class Broker:
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
         self._store.keys.written(checkpoint.keys)
+        self._timers.written(checkpoint.timers)
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
         """A checkpoint could not be written: nothing that it was to sync counts as synced."""
         self._store.dispatch.distrust()
+        self._timers.failed(checkpoint.timers)
         if checkpoint.log_sync is not None:
             self._log.distrust(checkpoint.log_sync)
 
@@ -400,6 +480,8 @@ class Broker:
         open_halves = self._transactions.outcomes.open
         return Gauges(
             pending_timers=self._timers.pending_count,
+            pending_by_topic=dict(+self._timers.pending_by_topic),
+            timers_bytes=self._timers.partitions.disk_bytes,
             open_halves=len(open_halves),
             oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
             in_flight=self._groups.in_flight(),
@@ -412,17 +494,50 @@ class Broker:
             is_full=self._housekeeping.is_full,
         )
 
-    def _thaw(self, start: Snapshot | None, scan: LogScan) -> None:
+    def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
         """Takes over a snapshot, and what is derived from the log up to it."""
         self._checkpoint_offset = scan.first_offset
         if start is None:
             derived.drop(self._store)
+            self._timers.drop()
             return
         self._checkpoint_offset = start.offset
         for name, part in self._parts.items():
             if name in start.parts or name != "schedules":  # there were none before schedules were written
                 part.thaw(start.parts[name])
         self.made_anew = derived.adopt(self._store, self._disk, start)
+        self.lost = self._timers.adopt(start.parts[TIMER_FILES], now_ms)
+
+    def _tick_timers(self, now_ms: int) -> list[Effect]:
+        """Delivers what is due, and reads ahead what soon will be."""
+        if self._timers.near.follow(now_ms):
+            self.statistics.clock_jumps["backward"] += 1
+        self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
+        job = self._look_ahead(now_ms)
+        return [] if job is None else [ReadTimers(job)]
+
+    def _look_ahead(self, now_ms: int) -> ReadAhead | None:
+        look = self._timers.partitions.look(now_ms)
+        for due_ms, timer_offset in look.near:
+            self._timers.near.put(timer_offset, due_ms)
+        return look.job
+
+    def _read_ahead_now(self, now_ms: int) -> None:
+        """Reads ahead what a start has to deliver first."""
+        job = self._look_ahead(now_ms)
+        while job is not None:
+            job.run(self._disk)
+            self.read_ahead(job)
+            job = None if self._timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
+
+    def _try_send(self, message: Message, now_ms: int) -> SendReceipt | TidewheelError:
+        try:
+            return self.send(message, now_ms)
+        except TidewheelError as error:
+            return error
+
+    def _recovered_timer(self, record: Record) -> None:
+        self._timers.added(record)
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         retirement = self._housekeeping.look(now_ms)
@@ -445,6 +560,7 @@ class Broker:
         self._topics.seen(record.topic, record.queue_id)
         if record.type == TYPE_COMMIT:
             self._transactions.recovered_commit(record)
+        self._carrying.recovered(record)
         recover = self._recoverers.get(record.topic)
         if recover is not None:
             recover(record)
@@ -453,7 +569,7 @@ class Broker:
         elif properties.value_of(record.properties, properties.SCHEDULE):
             self._schedules.recovered_occurrence(record)
         self._publish(found)
-        if record.topic in self._publishers and record.type != TYPE_COMMIT:
+        if record.topic == HALF_TOPIC:
             self._sending.recovered(record)
 
     def _check_queue(self, topic: str, queue_id: int) -> None:

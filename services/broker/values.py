@@ -11,6 +11,7 @@ from enum import Enum
 
 from commitlog.message import Message, MessageType
 from commitlog.retention import Retirement
+from timingwheel.due_run import ReadAhead
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,6 +34,8 @@ class SendReceipt:
     transaction_id: str
     recall_handle: str
     durable_at: int
+    sharing_count: int = 0
+    """About how many other timers are due in the same second, if it is crowded."""
 
 
 class Verdict(Enum):
@@ -165,4 +168,11 @@ class Retire:
     retirement: Retirement
 
 
-Effect = Wake | CheckBack | Retire
+@dataclass(slots=True, frozen=True)
+class ReadTimers:
+    """Timers will soon be due: run the job in a worker, then say `read_ahead`."""
+
+    job: ReadAhead
+
+
+Effect = Wake | CheckBack | Retire | ReadTimers

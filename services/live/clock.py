@@ -99,9 +99,18 @@ class Clock:
         if not offset_ms:
             return told
         if isinstance(told, PendingTimer):
-            return replace(told, due_ms=told.due_ms - offset_ms)
+            return replace(
+                told,
+                due_ms=told.due_ms - offset_ms,
+                stored_ms=told.stored_ms - offset_ms,
+                message=told.message and self._shifted(told.message, -offset_ms),
+            )
         if isinstance(told, TimerVerdict):
-            return replace(told, ended_ms=told.ended_ms - offset_ms)
+            return replace(
+                told,
+                ended_ms=told.ended_ms and told.ended_ms - offset_ms,
+                due_ms=told.due_ms and told.due_ms - offset_ms,
+            )
         return replace(
             told,
             message=self._shifted(told.message, -offset_ms),

@@ -41,6 +41,9 @@ class Owner(Protocol):
     def is_retiring(self) -> bool:
         """Whether segments are being deleted: no time to rebuild."""
 
+    def broker_ms(self) -> int:
+        """The broker's time."""
+
     def settle(self, flush: Flush) -> None:
         """A flush is on disk."""
 
@@ -93,7 +96,11 @@ class Flushing:
         while not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
             self._flying_count += 1
             self._executor.submit(self._write, flush)
-        if self._flying_count == 0 and not self._is_stirred and not self._is_checkpointing:
+        if self._flying_count > 0 or self._is_stirred or self._is_checkpointing:
+            return
+        if self._owner.core.is_checkpoint_due and not self._is_held():
+            self._calm()
+        else:
             self._idle.set()
 
     def _write(self, flush: Flush) -> None:
@@ -154,7 +161,7 @@ class Flushing:
                 self._owner.rebuild(error)
                 return
             self._owner.settle(flush)
-        checkpoint = self._owner.core.checkpoint()
+        checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         written = self._loop.run_in_executor(self._executor, checkpoint.write, self._disk)
         written.add_done_callback(partial(self._checkpointed, checkpoint))

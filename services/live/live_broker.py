@@ -37,9 +37,13 @@ from services.broker.values import (
     Effect,
     EndReceipt,
     PendingTimer,
+    ReadTimers,
     Resolution,
     Retire,
     SendReceipt,
+    TimerFilter,
+    TimerName,
+    TimerPage,
     TimerVerdict,
     Topic,
     Wake,
@@ -51,6 +55,7 @@ from services.live.clock import Clock, KeptOffset
 from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
 from services.live.schedules import LiveSchedules
+from timingwheel.due_run import ReadAhead
 
 Answer = TypeVar("Answer")
 
@@ -111,6 +116,7 @@ class LiveBroker:
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
         self._retiring: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
         self._stir()
 
@@ -123,6 +129,27 @@ class LiveBroker:
     async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
         """Cancel a delayed message; the verdict is the truth, whatever it is."""
         return self.clock.outward(await self._told(self._broker.recall, topic, recall_handle))
+
+    async def cancel_timer(self, name: TimerName, reason: str) -> TimerVerdict:
+        """Cancel a delayed message by its name."""
+        return self.clock.outward(await self._told(self._broker.cancel_timer, name, reason))
+
+    async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
+        """Give a delayed message another time."""
+        inward_ms = due_ms + self.clock.offset_ms
+        return self.clock.outward(await self._told(self._broker.move_timer, name, inward_ms))
+
+    async def fire_timer(self, name: TimerName) -> TimerVerdict:
+        """Deliver a delayed message at once."""
+        return self.clock.outward(await self._told(self._broker.fire_timer, name))
+
+    async def set_timers(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
+        """Store many messages; each has its own answer, and they come when all are durable."""
+        inward = [self.clock.inward(message) for message in messages]
+        answers = self._call(self._broker.set_timers, inward)
+        stored = [answer.durable_at for answer in answers if isinstance(answer, SendReceipt)]
+        await self._durable.reach(max(stored, default=0))
+        return answers
 
     async def end_transaction(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
@@ -209,6 +236,30 @@ class LiveBroker:
         """Look at delayed messages that wait for topics with that prefix, the first due first."""
         return [self.clock.outward(one) for one in self._broker.pending_timers(topic_prefix, count_max)]
 
+    def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
+        """Look at one delayed message: waiting, or what became of it."""
+        found = self._broker.timer(name, self._clock())
+        if isinstance(found, TimerVerdict):
+            return self.clock.outward(found)
+        return self.clock.outward(found)
+
+    def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+        """Look at delayed messages that wait, by due time."""
+        offset_ms = self.clock.offset_ms
+        inward = None if after is None else (after[0] + offset_ms, after[1])
+        page = self._broker.timers(self._inward(wanted), inward, count_max)
+        outward = None if page.after is None else (page.after[0] - offset_ms, page.after[1])
+        return TimerPage([self.clock.outward(timer) for timer in page.timers], outward)
+
+    def count_timers(self, wanted: TimerFilter) -> int:
+        """Count delayed messages that wait."""
+        return self._broker.count_timers(self._inward(wanted))
+
+    def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+        """Count delayed messages that wait by windows of due time."""
+        found = self._broker.timer_histogram(self._inward(wanted), width_ms)
+        return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
+
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call back after so many seconds."""
         self._call_later(seconds, call)
@@ -279,8 +330,17 @@ class LiveBroker:
             await self._retiring
         await self._flushing.idle()
         self._alarm.stop()
+        if self._reading is not None:
+            await self._reading
         if not self.broken.done() and self._broker.is_quiet:
-            self._broker.checkpoint().write(self._disk)
+            self._broker.checkpoint(self._clock()).write(self._disk)
+
+    def _inward(self, wanted: TimerFilter) -> TimerFilter:
+        """Return a filter in the broker's time; no bound stays none."""
+        offset_ms, nothing = self.clock.offset_ms, TimerFilter()
+        from_ms = wanted.from_ms + offset_ms if wanted.from_ms != nothing.from_ms else wanted.from_ms
+        until_ms = wanted.until_ms + offset_ms if wanted.until_ms != nothing.until_ms else wanted.until_ms
+        return replace(wanted, from_ms=from_ms, until_ms=until_ms)
 
     async def _told(self, verb: Callable[..., Resting], *arguments: object) -> Resting:
         """The verb's answer, or its refusal, once what either rests on is durable."""
@@ -343,6 +403,22 @@ class LiveBroker:
         """Whether segments are being deleted: the core is not to be rebuilt meanwhile."""
         return self._retiring is not None and not self._retiring.done()
 
+    def broker_ms(self) -> int:
+        """Return the broker's time."""
+        return self._clock()
+
+    async def _read_timers(self, job: ReadAhead) -> None:
+        """Read ahead what will soon be due."""
+        core = self._broker
+        try:
+            await self._loop.run_in_executor(self._executor, job.run, self._disk)
+        except OSError as error:
+            log.warning("timers could not be read ahead", reason=str(error))
+            core.read_ahead_failed(job)
+        else:
+            core.read_ahead(job)
+        self._stir()
+
     async def _retire(self, retirement: Retirement) -> None:
         """Let segments go, once it is sure what of them is still needed."""
         core = self._broker
@@ -379,6 +455,8 @@ class LiveBroker:
                     self._arrivals.wake(topic)
                 case Retire(retirement):
                     self._retiring = self._loop.create_task(self._retire(retirement))
+                case ReadTimers(job):
+                    self._reading = self._loop.create_task(self._read_timers(job))
                 case CheckBack(transaction_id):
                     message = self.clock.outward_message(effect.message)
                     asked = self._asker(replace(effect, message=message))

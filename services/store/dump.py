@@ -18,7 +18,7 @@ from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
 from services.broker.groups import ACK_TOPIC
 from services.broker.schedules import SCHEDULE_TOPIC
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import DEAD_LETTER_PREFIX, TOPIC_TOPIC, is_system
 from services.store.opening import OpenStore
 from services.store.state import State

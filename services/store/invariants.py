@@ -21,7 +21,7 @@ from commitlog.inner_batch import message_count
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found
 from consumequeue.dispatch import is_indexed
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from txn.half import HALF_TOPIC, OUTCOME_TOPIC
 
 

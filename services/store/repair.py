@@ -99,7 +99,7 @@ def _make_derived(disk: RealDisk, now_ms: int) -> None:
     """Starts the core once without its derived files, and keeps what that made."""
     disk.delete(layout.CONSUMEQUEUE)
     disk.delete(layout.KEYINDEX)
-    Broker.open(disk, BrokerSettings(), now_ms).checkpoint().write(disk)
+    Broker.open(disk, BrokerSettings(), now_ms).checkpoint(now_ms).write(disk)
 
 
 def _write(disk: RealDisk, path: str, content: bytes) -> None:

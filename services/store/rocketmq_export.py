@@ -37,7 +37,7 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
-from services.broker.timers import TIMER_TOPIC
+from services.broker.timer_records import TIMER_TOPIC
 from services.store import rocketmq_batches, rocketmq_config
 from services.store.opening import OpenStore, open_store
 from services.store.rocketmq_append import Appender

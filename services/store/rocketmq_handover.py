@@ -9,7 +9,7 @@ from typing import Final
 from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import COMPRESSION, Record
-from services.broker.timers import TIMER_TOPIC
+from services.broker.timer_records import TIMER_TOPIC
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_names import DISCARD_TOPIC, OP_TOPIC
 from services.store.state import HalfState, TimerState

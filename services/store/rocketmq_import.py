@@ -139,7 +139,7 @@ class _Import:
         """The state at the copied end; returns how many messages are given to their group again."""
         end = self._log.end_offset
         log = CommitLog(self._disk, self._log.segment_bytes, self._log.first_offset, end)
-        parts = Broker(self._disk, log, _SETTINGS, self._now_ms).checkpoint().snapshot.parts
+        parts = Broker(self._disk, log, _SETTINGS, self._now_ms).checkpoint(self._now_ms).snapshot.parts
         offsets = [[*queue, offset] for queue, offset in self._takeover.next_offsets.items()]
         parts["store"] |= {
             "next_offsets": offsets,
@@ -197,7 +197,7 @@ class _Import:
         """A start of the broker, and the snapshot that a serving broker will start from."""
         self._say("making the queues and the key index")
         broker = Broker.open(self._disk, _SETTINGS, self._now_ms)
-        broker.checkpoint().write(self._disk)
+        broker.checkpoint(self._now_ms).write(self._disk)
 
     def _mark(self, text: bytes) -> None:
         self._disk.delete(layout.FORMAT)

@@ -10,7 +10,7 @@ from commitlog.disk import Disk
 from commitlog.limits import PROPERTIES_STORED_BYTES_MAX
 from commitlog.log import CommitLog
 from commitlog.record import COMPRESSION, CRC_BYTES, TYPE_SYSTEM, Record
-from services.broker.timers import TIMER_TOPIC
+from services.broker.timer_records import TIMER_TOPIC
 from services.broker.topics import TOPIC_TOPIC
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_config import TopicConfig

@@ -21,7 +21,7 @@ from commitlog import properties
 from commitlog.compression import check_library
 from commitlog.inner_batch import message_count
 from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.store.rocketmq_config import RocketmqConfig, TimerCheck
 from services.store.rocketmq_names import (
     CHECK_TIMES,

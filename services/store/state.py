@@ -113,7 +113,7 @@ def fold(store: OpenStore, now_ms: int, until: int | None = None, newest: int | 
         if newest is not None and offset > newest:
             _hide(disk, offset)
     broker = Broker.open(disk, _SETTINGS, now_ms, end)
-    return State(end, broker.checkpoint().snapshot.parts)
+    return State(end, broker.checkpoint(now_ms).snapshot.parts)
 
 
 def _hide(disk: Overlay, snapshot_offset: int) -> None:

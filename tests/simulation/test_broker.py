@@ -180,7 +180,7 @@ class World:
         """Takes a snapshot; now and then what can be made anew is lost, which only costs time."""
         while not self._is_quiet():
             self.flush()
-        checkpoint = self.broker.checkpoint()
+        checkpoint = self.broker.checkpoint(self.now_ms)
         if self.chance.random() < 0.9:
             checkpoint.write(self.disk)
             self.broker.checkpointed(checkpoint)

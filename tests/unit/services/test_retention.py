@@ -47,7 +47,7 @@ class Bench:
             flush.write(self.disk)
             self.carry_out(self.broker.flushed(flush, self.now_ms))
         if self.broker.is_checkpoint_due:
-            checkpoint = self.broker.checkpoint()
+            checkpoint = self.broker.checkpoint(self.now_ms)
             checkpoint.write(self.disk)
             self.broker.checkpointed(checkpoint)
 

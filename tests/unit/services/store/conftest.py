@@ -47,7 +47,7 @@ class Shop:
             self.broker.tick(self.now_ms)
             self.flush()
             if number in snapshots_after:
-                checkpoint = self.broker.checkpoint()
+                checkpoint = self.broker.checkpoint(self.now_ms)
                 checkpoint.write(self.disk)
                 self.broker.checkpointed(checkpoint)
 

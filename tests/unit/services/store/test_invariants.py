@@ -7,7 +7,7 @@ import pytest
 from commitlog import properties
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from commitlog.recovery import Damage, Found
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.store.invariants import breaches
 from txn.half import HALF_TOPIC
 
