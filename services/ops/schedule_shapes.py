@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 from commitlog import limits
 from commitlog.errors import ClientMistake
 from services.broker.schedule import Missed, Occurrence, Schedule, ScheduleView
+from services.ops.queries import Nothing
 
 COMING_DEFAULT = 5
 
@@ -131,10 +132,8 @@ class Preview(Recurring):
         )
 
 
-class ComingQuery(BaseModel):
+class ComingQuery(Nothing):
     """How many occurrences to show."""
-
-    model_config = ConfigDict(extra="forbid")
 
     count: int = Field(COMING_DEFAULT, ge=0, le=limits.SCHEDULE_PREVIEW_COUNT_MAX)
 

@@ -13,12 +13,12 @@ is what the schedule's own clock says (`services.live.schedules`).
 
 from __future__ import annotations
 
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import ClientMistake, ScheduleNotFound
+from commitlog.errors import ScheduleNotFound
 from services.live.live_broker import LiveBroker
+from services.ops.queries import asked
 from services.ops.schedule_shapes import (
     ComingQuery,
     NewSchedule,
@@ -41,7 +41,8 @@ class SchedulesApi:
 
     async def get(self, request: Request) -> JSONResponse:
         """Show a schedule and its next occurrences."""
-        return JSONResponse(schedule_shape(self._live.schedules.get(name_of(request), count_of(request))))
+        count = asked(ComingQuery, request).count
+        return JSONResponse(schedule_shape(self._live.schedules.get(name_of(request), count)))
 
     async def set(self, request: Request) -> JSONResponse:
         """Keep a schedule."""
@@ -80,12 +81,3 @@ def name_of(request: Request) -> str:
     """Return the name in a request's path."""
     name: str = request.path_params["name"]
     return name
-
-
-def count_of(request: Request) -> int:
-    """Return how many occurrences are asked for."""
-    try:
-        return ComingQuery.model_validate(dict(request.query_params)).count
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ClientMistake(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from error

@@ -79,7 +79,7 @@ class Bench:
 
     def checkpoint(self) -> None:
         assert self.broker.is_quiet
-        checkpoint = self.broker.checkpoint()
+        checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
         self.broker.checkpointed(checkpoint)
 
@@ -220,7 +220,7 @@ def test_a_snapshot_keeps_schedules_and_retention_may_take_their_records() -> No
 
 def test_a_store_from_before_there_were_schedules_opens(bench: Bench) -> None:
     bench.set()
-    checkpoint = bench.broker.checkpoint()
+    checkpoint = bench.broker.checkpoint(bench.now_ms)
     del checkpoint.snapshot.parts["schedules"]
     checkpoint.write(bench.disk)
     bench.reopen()

@@ -14,6 +14,8 @@ from services.ops.openapi import document
 from services.ops.routes import OPERATIONS
 
 METHODS = {"get", "post", "put", "delete", "patch"}
+BODILESS = ("/pause", "/resume")
+"""How the paths end of what is handed in by its path alone."""
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -70,7 +72,7 @@ def test_it_has_the_structure_of_openapi_3_1() -> None:
             assert re.fullmatch(r"[2-5]\d\d", status)
             assert answer["description"]
             assert all("schema" in content for content in answer["content"].values())
-        assert (method == "post") == ("requestBody" in operation)
+        assert ("requestBody" in operation) == (method in ("post", "put") and not path.endswith(BODILESS))
 
 
 def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
@@ -116,6 +118,16 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", f"/api/timers/tasks/{task['id']}", None),
             ("delete", f"/api/timers/tasks/{task['id']}", None),
             ("get", "/api/timers/tasks/none", None),
+            ("put", "/api/schedules/s", {"cron": "* * * * *", "topic": "t", "body": "x"}),
+            ("put", "/api/schedules/s", {"cron": "0 * * * *", "topic": "t", "body": "x", "end_ms": 1 << 41}),
+            ("put", "/api/schedules/s", {"cron": "never", "topic": "t", "body": "x"}),
+            ("get", "/api/schedules", None),
+            ("get", "/api/schedules/s?count=2", None),
+            ("get", "/api/schedules/none", None),
+            ("post", "/api/schedules/preview", {"cron": "* * * * *"}),
+            ("post", "/api/schedules/s/pause", None),
+            ("post", "/api/schedules/s/resume", None),
+            ("delete", "/api/schedules/s", None),
         ]
         seen = set()
         for method, url, body in asked:
