@@ -156,6 +156,11 @@ class Partitions:
         """When the first row is due, or if it is still to be read a time before which none is; else None."""
         return self._queue[0].head_due_ms if self._queue else None
 
+    @property
+    def is_head_ready(self) -> bool:
+        """Whether the rows that come next have been read."""
+        return bool(self._queue) and self._queue[0].is_ready
+
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
         """The next rows in due order, due by now and by `limit_ms`, all of one file, and that file.
 

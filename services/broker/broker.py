@@ -373,9 +373,7 @@ class Broker:
 
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
-        moments = [self._agenda.next_due_ms(), self._timers.partitions.next_look_ms(self._ticked_ms)]
-        if not self._timers.is_held():
-            moments += [self._timers.near.next_due_ms(), self._timers.partitions.head_due_ms()]
+        moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def read_ahead(self, job: ReadAhead) -> None:

@@ -65,6 +65,19 @@ class TimerDelivery:
             left -= count
         return count_max - left
 
+    def next_due_ms(self, seen_ms: int) -> int | None:
+        """When to look again; None if nothing waits, or only for the disk, which is told of otherwise.
+
+        `seen_ms` is the time of the last look.
+        """
+        if self._timers.is_held():
+            return None
+        near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
+        if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
+            near_ms = None
+        moments = (near_ms, self._partitions.next_look_ms(seen_ms))
+        return min((moment for moment in moments if moment is not None), default=None)
+
     def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)

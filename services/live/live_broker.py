@@ -304,6 +304,16 @@ class LiveBroker:
         if self.broken.done():
             self.broken.result()
 
+    async def timers_ready(self) -> None:
+        """Return when no timers are being read ahead, nor files rewritten for them."""
+        while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
+            if self._reading is not None:
+                await self._reading
+            self._flushing.stir()
+            await self._flushing.idle()
+            if self.broken.done():
+                return
+
     def time_has_moved(self) -> None:
         """Plan the next tick anew."""
         self._alarm.stop()

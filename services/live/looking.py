@@ -1,8 +1,7 @@
 """Looking at many timers without holding up the loop: by pieces of time that hold only so many.
 
-The core answers a look at once, and a filter by key or tag has it read a record for each timer of the window.
-So a long look is cut: a piece is as wide as its timers are sparse, and between pieces others are served. What
-changes meanwhile is seen or not, as with any look that takes time; nothing that stays is missed or seen twice.
+The core answers a look at once, and for a filter by key or tag it reads a record for each timer. So a long look is cut: a piece is as wide as its timers are sparse, and between pieces others are served. What
+changes meanwhile is seen or not, as with any look that takes time; what stays is seen once.
 
 Cost: a count of a window (which reads no record) or two for each piece. A single millisecond is never cut.
 """
@@ -24,18 +23,19 @@ GROWTH = 4
 
 async def pieces(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[TimerFilter]:
     """Yield the filter for one piece of its window after the other, leaving out those without any timer."""
+    timers_max = limits.TIMERS_COUNTED_AT_ONCE_MAX if is_simple(wanted) else limits.TIMERS_READ_AT_ONCE_MAX
     start_ms = wanted.from_ms
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
     while start_ms < wanted.until_ms:
         end_ms = min(start_ms + width_ms, wanted.until_ms)
         count = live.count_timers(TimerFilter(from_ms=start_ms, until_ms=end_ms))
-        if count > limits.TIMERS_LOOKED_AT_MAX and end_ms - start_ms > 1:
+        if count > timers_max and end_ms - start_ms > 1:
             width_ms = max(1, (end_ms - start_ms) // GROWTH)
             continue
         if count:
             yield replace(wanted, from_ms=start_ms, until_ms=end_ms)
             await asyncio.sleep(0)
-        if count < limits.TIMERS_LOOKED_AT_MAX // GROWTH:
+        if count < timers_max // GROWTH:
             width_ms *= GROWTH
         start_ms = end_ms
 
@@ -51,12 +51,9 @@ async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> lis
     """Count timers by windows of time from `from_ms` on: (start, count) of those that have any."""
     counts: Counter[int] = Counter()
     async for piece in pieces(live, wanted):
-        window_ms = wanted.from_ms + (piece.from_ms - wanted.from_ms) // width_ms * width_ms
-        aligned = replace(piece, from_ms=window_ms)
-        if window_ms < piece.from_ms:
-            counts[window_ms] -= live.count_timers(replace(piece, from_ms=window_ms, until_ms=piece.from_ms))
-        counts.update(dict(live.timer_histogram(aligned, width_ms)))
-    return sorted((start_ms, found) for start_ms, found in counts.items() if found)
+        for due_ms, number in live.timer_histogram(piece, 1):
+            counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
+    return sorted(counts.items())
 
 
 async def page(

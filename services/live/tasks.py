@@ -1,6 +1,6 @@
 """Bulk cancel and move: a task that goes through the timers of a filter while other work goes on.
 
-    filter -> page of timers -> one verb each -> their flush -> next page -> ... -> done
+    count -> piece of time -> page of timers -> one verb each -> their flush -> next page -> ... -> done
 
 Rules:
 - It goes by due time, a slice at a time; after each slice it waits until that is durable, so a task takes
@@ -9,7 +9,7 @@ Rules:
   meanwhile, lies behind `end_offset` and is left alone.
 - Every verb has its verdict: a timer that fired before its turn is TOO_LATE, not lost from the count.
 - Tasks are in memory: a restart stops them. What they did is durable, what they did not do is not begun.
-Cost: one page of timers in memory for each task that runs.
+Cost: a look at the timers of the filter twice; one page of timers in memory for each task that runs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import structlog
 from commitlog import limits
 from commitlog.errors import Busy, IllegalDeliveryTime, NotFound, TidewheelError
 from services.broker.values import PendingTimer, TimerFilter, TimerName, TimerVerdict
+from services.live import looking
 from services.live.live_broker import LiveBroker
 
 log = structlog.get_logger()
@@ -67,8 +68,9 @@ class Task:
 
     id: str
     order: Order
-    matched: int
     started_ms: int
+    end_offset: int
+    matched: int | None = None
     state: TaskState = TaskState.RUNNING
     by_verdict: Counter[str] = field(default_factory=Counter)
     ended_ms: int | None = None
@@ -89,17 +91,15 @@ class TimerTasks:
         self._runs: dict[str, asyncio.Task[None]] = {}
 
     def start(self, order: Order) -> Task:
-        """Begin a task; raises `Busy` when enough are running."""
+        """Begin a task, which first counts its timers; raises `Busy` when enough are running."""
         self.check(order)
         if len(self._runs) >= limits.TIMER_TASKS_RUNNING_MAX:
             raise Busy(f"{len(self._runs)} tasks over timers are running: wait for one, or stop one.")
-        matched = self._live.count_timers(order.wanted)
-        task = Task(uuid4().hex[:12], order, matched, self._live.now_ms())
+        task = Task(uuid4().hex[:12], order, self._live.now_ms(), self._live.core.end_offset)
         self._tasks[task.id] = task
         self._runs[task.id] = asyncio.create_task(self._run(task))
         self._forget()
-        said = {"verb": order.verb.value, "matched": matched, "reason": order.reason}
-        log.info("timer task begins", task=task.id, **said)
+        log.info("timer task begins", task=task.id, verb=order.verb.value, reason=order.reason)
         return task
 
     def check(self, order: Order) -> None:
@@ -155,17 +155,23 @@ class TimerTasks:
 
     async def _all_slices(self, task: Task) -> None:
         """Go through the timers that were stored when the task began, by due time."""
-        end_offset = self._live.core.end_offset
-        after: tuple[int, int] | None = None
-        while not task.why:
-            page = self._live.timers(task.order.wanted, after, limits.TIMER_TASK_SLICE)
-            found = [timer for timer in page.timers if timer.timer_offset < end_offset]
-            for verdict in await asyncio.gather(*(self._verb(task.order, timer) for timer in found)):
-                task.by_verdict[verdict] += 1
-            after = page.after
-            if after is None:
-                return
-            await asyncio.sleep(0)
+        task.matched = await looking.count(self._live, task.order.wanted)
+        async for piece in looking.pieces(self._live, task.order.wanted):
+            after: tuple[int, int] | None = None
+            while not task.why:
+                page = self._live.timers(piece, after, limits.TIMER_TASK_SLICE)
+                await self._slice(
+                    task, [timer for timer in page.timers if timer.timer_offset < task.end_offset]
+                )
+                after = page.after
+                if after is None:
+                    break
+
+    async def _slice(self, task: Task, timers: list[PendingTimer]) -> None:
+        """Do it to some timers at once, and wait until that is durable."""
+        for verdict in await asyncio.gather(*(self._verb(task.order, timer) for timer in timers)):
+            task.by_verdict[verdict] += 1
+        await asyncio.sleep(0)
 
     async def _verb(self, order: Order, timer: PendingTimer) -> str:
         """Do it to one timer; returns the verdict, or the code of the error that refused it."""
