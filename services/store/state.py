@@ -17,6 +17,7 @@ from services.store.opening import OpenStore
 from services.store.reading import Overlay
 
 _SETTINGS: Final = BrokerSettings(auto_create_topics=False)
+_NO_SCHEDULES: Final[Mapping[str, Any]] = {"running": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,16 @@ class GroupState:
         return self.next_offset - self.low_offset - len(self.done_above)
 
 
+@dataclass(frozen=True, slots=True)
+class RecurringState:
+    """A schedule: its runs up to `cursor_ms` are done."""
+
+    name: str
+    cursor_ms: int
+    is_paused: bool
+    sent_count: int
+
+
 class State:
     """The parts of one snapshot, by name."""
 
@@ -82,6 +93,7 @@ class State:
         self.topics = sorted((TopicState(*one[:3]) for one in parts["topics"]), key=lambda one: one.name)
         self.timers = [*map(_pending, parts["timers"]["pending"]), *map(_ended, parts["timers"]["ended"])]
         self.halves = _halves(parts["transactions"])
+        self.schedules = [_recurring(one) for one in parts.get("schedules", _NO_SCHEDULES)["running"]]
         self.groups = sorted(
             (
                 GroupState(group, topic, queue_id, done[0], tuple(done[1:]), self._next(topic, queue_id))
@@ -128,6 +140,10 @@ def _pending(one: list[Any]) -> TimerState:
 def _ended(one: list[Any]) -> TimerState:
     timer_offset, topic, message_id, end, ended_ms, ended_offset, *_ = one
     return TimerState(timer_offset, topic, message_id, end, None, ended_ms, ended_offset)
+
+
+def _recurring(one: Any) -> RecurringState:
+    return RecurringState(one["schedule"]["name"], one["cursor_ms"], one["is_paused"], one["sent_count"])
 
 
 def _halves(frozen: Any) -> list[HalfState]:

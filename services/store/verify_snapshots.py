@@ -59,6 +59,7 @@ def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> It
     yield from _beyond("timer ends", {(one.timer_offset, one.end) for one in folded.timers}, ends)
     halves = [{(one.half_offset, one.state) for one in of.halves} for of in (folded, stored)]
     yield from _beyond("half ends", *halves)
+    yield from _differing("schedules", set(folded.schedules), set(stored.schedules))
     yield from _groups(folded.groups, stored.groups, first_offsets)
 
 
