@@ -142,7 +142,7 @@ class PartitionsToWrite:
             self._add_to(disk, child, left[places], fetch)
 
     def _add_to(self, disk: Disk, slot: Slot, timers: Rows, fetch: Fetch) -> None:
-        ordered = timers[np.argsort(timers["timer_offset"], kind="stable")]
+        ordered = _by_offset(timers)
         first = 0
         while first < len(ordered):
             chunk = ordered[first : first + self._fetch_count]
@@ -187,6 +187,14 @@ class PartitionsToWrite:
         if self._growing:
             disk.sync_folder(TIMERS)
             disk.sync_folder("")
+
+
+def _by_offset(timers: Rows) -> Rows:
+    offsets = timers["timer_offset"]
+    if bool(np.all(offsets[1:] > offsets[:-1])):
+        return timers
+    ordered: Rows = timers[np.argsort(offsets, kind="stable")]
+    return ordered
 
 
 def _slices(

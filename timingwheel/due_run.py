@@ -31,6 +31,8 @@ _LAST_OFFSET: Final = (1 << 64) - 1
 def behind(rows: Rows, after: Place) -> Rows:
     """The rows that come after a place."""
     due_ms = rows["due_ms"]
+    if not len(rows) or due_ms.min() > np.uint64(after[0]):
+        return rows
     later, same = due_ms > np.uint64(after[0]), due_ms == np.uint64(after[0])
     kept: Rows = rows[later | (same & (rows["timer_offset"] > np.uint64(after[1])))]
     return kept
