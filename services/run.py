@@ -141,8 +141,8 @@ def count_boot(root: Path) -> int:
 
 @asynccontextmanager
 async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
-    """Open the core in this loop, with threads for the flushes in flight and for a snapshot."""
-    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1, thread_name_prefix="flush") as writer:
+    """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
+    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 3, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
         kept = kept_offset(disk, settings.clock)
         live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer, kept)
@@ -180,6 +180,8 @@ def core_settings(settings: ServeSettings) -> BrokerSettings:
         invisible_ms_min=settings.invisible_ms_min,
         sync_flush=settings.flush == "sync",
         housekeeping_ms=settings.housekeeping_ms,
+        timers_per_topic_max=settings.timers_per_topic,
+        timer_history_ms=int(settings.timer_history_hours * HOUR_MS),
         retention=RetentionPolicy(
             age_ms=None if settings.retain_hours is None else int(settings.retain_hours * HOUR_MS),
             log_bytes_max=settings.retain_bytes,

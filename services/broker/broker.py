@@ -59,6 +59,7 @@ from services.broker.values import (
     TimerVerdict,
     Topic,
     Wake,
+    Warn,
 )
 from timingwheel.due_run import ReadAhead
 from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
@@ -489,6 +490,7 @@ class Broker:
             log_end_offset=self._log.end_offset,
             durable_offset=self._log.durable_offset,
             disk_used=self._housekeeping.disk_used,
+            disk_free_bytes=self._housekeeping.free_bytes,
             is_full=self._housekeeping.is_full,
         )
 
@@ -540,7 +542,12 @@ class Broker:
     def _keep_house(self, now_ms: int) -> list[Effect]:
         retirement = self._housekeeping.look(now_ms)
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
-        return [] if retirement is None else [Retire(retirement)]
+        effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
+        if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:
+            effects.append(
+                Warn(_short_of_room(self._timers.partitions.disk_bytes, self._housekeeping.free_bytes))
+            )
+        return effects
 
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
@@ -574,3 +581,10 @@ class Broker:
         queue_count = self._topics.get(topic).queue_count
         if not 0 <= queue_id < queue_count:
             raise TopicNotFound(f"{topic!r} has queues 0 to {queue_count - 1}, there is no {queue_id}.")
+
+
+def _short_of_room(pending_bytes: int, free_bytes: int) -> str:
+    return (
+        f"the delayed messages that wait have {pending_bytes} bytes, the disk has room for {free_bytes}: it "
+        "cannot hold them once more when they are delivered. Free some space, or let retention delete."
+    )

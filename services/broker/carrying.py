@@ -26,7 +26,7 @@ class Carrying:
     def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> Named | None:
         """Writes the verdict into a record that is about to be appended; returns the timer it cancels."""
         name = self._name(carried)
-        if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name)):
+        if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name, now_ms)):
             self._mark(carrier, "CANCELLED", {
                 properties.CANCELS: f"{found.timer_offset} {found.due_ms}",
                 properties.CANCELS_TOPIC: carried.topic,

@@ -56,6 +56,7 @@ class Housekeeping:
         self._running: Retirement | None = None
         self._wished_offset = 0
         self.disk_used = 0.0
+        self.free_bytes = 0
         self.has_reserve = False
         self.wants_checkpoint = False
 
@@ -121,8 +122,8 @@ class Housekeeping:
 
     def see_to_room(self) -> None:
         """Measures the disk, and makes the reserve if it is missing and there is room."""
-        free_bytes, total_bytes = self._disk.usage()
-        self.disk_used = 1 - free_bytes / total_bytes if total_bytes else 1.0
+        self.free_bytes, total_bytes = self._disk.usage()
+        self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) != segment_bytes:
             try:

@@ -63,7 +63,7 @@ class Sending:
             return known
         queue_id = self._queue_for(message, topic)
         if message.message_type is MessageType.DELAY:
-            record = timer_record(message, queue_id, self._replaced(message))
+            record = timer_record(message, queue_id, self._replaced(message, now_ms))
         else:
             record = _RECORDS[message.message_type](message, queue_id)
         durable_at = self._append(record, carried, now_ms)
@@ -139,13 +139,13 @@ class Sending:
             durable_at=found.timer_offset + 1,
         )
 
-    def _replaced(self, message: Message) -> Replaced | None:
+    def _replaced(self, message: Message, now_ms: int) -> Replaced | None:
         """The timer that this one takes the place of, under its key; raises `KeyPending` if it must not."""
         self._timers.check_room(message.topic)
         key = message.properties.get(properties.TIMER_KEY, "")
         if not key:
             return None
-        found = self._timers.pending(TimerName(message.topic, key=key))
+        found = self._timers.pending(TimerName(message.topic, key=key), now_ms)
         if found is None:
             return None
         if message.properties.get(properties.TIMER_UNIQUE, "").lower() == "true":

@@ -78,4 +78,5 @@ class Gauges:
     log_end_offset: int
     durable_offset: int
     disk_used: float
+    disk_free_bytes: int
     is_full: bool

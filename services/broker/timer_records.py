@@ -24,6 +24,7 @@ VERB_TOPIC: Final = "TW_SYS_VERB"
 CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"
 MOVE: Final = "MOVE"
+_CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
 _NOT_DELIVERED: Final = (
     properties.REAL_TOPIC,
     properties.REAL_QUEUE_ID,
@@ -31,6 +32,7 @@ _NOT_DELIVERED: Final = (
     properties.REPLACED_DUE_MS,
     properties.VERB,
     properties.REASON,
+    *_CARRIED,
 )
 
 
@@ -65,7 +67,8 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int)
     """The timer that takes the place of the one at `timer_offset`: the same message, due at `due_ms`."""
     marks = {properties.DUE_MS: str(due_ms), properties.VERB: MOVE}
     marks |= _replaces(Replaced(timer_offset, old_due_ms))
-    kept = properties.decode(timer.properties)
+    stored = properties.decode(timer.properties)
+    kept = {name: value for name, value in stored.items() if name not in _CARRIED}
     return Record(
         topic=TIMER_TOPIC,
         body=timer.body,

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from commitlog.errors import StoreDamaged
+from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS
 from services.broker.timers import Timers, pending_timer
@@ -69,7 +70,7 @@ class TimerViews:
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, None):
             due_ms = rows["due_ms"].astype(np.int64)
             if wanted != TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
-                due_ms = due_ms[[self._is_wanted(row, path, wanted) for row in rows]]
+                due_ms = due_ms[self._matching(rows, path, wanted)]
             starts = wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms
             for start_ms, count in zip(*np.unique(starts, return_counts=True), strict=True):
                 counts[int(start_ms)] += int(count)
@@ -87,14 +88,16 @@ class TimerViews:
             for row in rows[self._may_match(rows, path, wanted)]:
                 yield _candidate(row, path)
 
-    def _is_wanted(self, row: Any, path: str | None, wanted: TimerFilter) -> bool:
-        if not self._may_match(np.array([row]), path, wanted)[0]:
-            return False
-        return _matches(self._look(_candidate(row, path)), wanted)
+    def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
+        """Which rows match; a record is read only where its row does not tell."""
+        matching = self._may_match(rows, path, wanted)
+        unsure = matching if wanted.key or wanted.tag else matching & (rows["record_at"] == np.uint64(IN_LOG))
+        for place in np.flatnonzero(unsure).tolist():
+            matching[place] = _matches(self._look(_candidate(rows[place], path)), wanted)
+        return matching
 
     def _may_match(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        if path is None:
-            return np.ones(len(rows), bool)
+        """Which rows may match; one whose record is in the log tells only its place."""
         queues = self._timers.queues.names
         topics = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
         matching = np.isin(rows["queue"], topics)
@@ -102,7 +105,9 @@ class TimerViews:
             hashed = np.uint64(hash_of(wanted.topic, wanted.key))
             named = [rows[column] == hashed for column in NAME_COLUMNS]
             matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
-        return matching
+        if wanted.tag:
+            matching &= rows["tags_code"] == tags_code(wanted.tag)
+        return matching | (rows["record_at"] == np.uint64(IN_LOG))
 
     def _look(self, candidate: Candidate) -> PendingTimer:
         timers = self._timers

@@ -84,10 +84,12 @@ class Timers:
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
-    def pending(self, name: TimerName) -> Named | None:
+    def pending(self, name: TimerName, now_ms: int) -> Named | None:
         """The timer that a name means now, if it waits."""
         found = self.ends.named(name)
-        return None if found is None or self.ends.ended(found.timer_offset) else found
+        if found is None or self.ends.is_forgotten(found.due_ms, now_ms):
+            return None
+        return None if self.ends.ended(found.timer_offset) else found
 
     def known(self, name: TimerName) -> Named | None:
         """The timer that a name means now, whether it waits or has ended."""
@@ -281,10 +283,12 @@ class Timers:
         """The timer of a name if it waits; else the verdict, which is counted."""
         found = self.ends.named(name)
         ended = None if found is None else self.ends.ended(found.timer_offset)
-        if found is not None and ended is None:
-            return found
-        if found is None or ended is None:
+        if found is None:
             verdict = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
+        elif self.ends.is_forgotten(found.due_ms, now_ms):
+            verdict = TimerVerdict(Verdict.FORGOTTEN, name.message_id, 0, -1, 0)
+        elif ended is None:
+            return found
         else:
             verdict = TimerVerdict(
                 _VERDICTS[ended.end],

@@ -175,4 +175,11 @@ class ReadTimers:
     job: ReadAhead
 
 
-Effect = Wake | CheckBack | Retire | ReadTimers
+@dataclass(slots=True, frozen=True)
+class Warn:
+    """Something that an operator should see to, in words."""
+
+    text: str
+
+
+Effect = Wake | CheckBack | Retire | ReadTimers | Warn

@@ -23,8 +23,10 @@ that carries none.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from commitlog import limits
@@ -36,6 +38,7 @@ from services.broker.given_times import is_number, shown, wall_ms
 TOPIC: Final = "TW_TIMER_TOPIC"
 TO: Final = "TW_TIMER_TO"
 VERDICT: Final = "TW_TIMER_VERDICT"
+_VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
 
 class VerbKind(Enum):
@@ -81,10 +84,17 @@ def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
 
 
 def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
-    """The properties with a move's absolute time in the time of another clock."""
-    if not is_number(given.get(TO, "")):
-        return given
-    return given | {TO: str(max(0, int(given[TO]) + by_ms))}
+    """The properties with absolute times, a move's and a verdict's, in the time of another clock."""
+    shifted = given
+    if is_number(given.get(TO, "")):
+        shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}
+    if VERDICT in given:
+        shifted = shifted | {VERDICT: _VERDICT_TIME.sub(partial(_shifted, by_ms), given[VERDICT])}
+    return shifted
+
+
+def _shifted(by_ms: int, found: re.Match[str]) -> str:
+    return str(int(found.group()) + by_ms)
 
 
 def _kind(given: dict[str, str]) -> VerbKind:

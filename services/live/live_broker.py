@@ -47,6 +47,7 @@ from services.broker.values import (
     TimerVerdict,
     Topic,
     Wake,
+    Warn,
 )
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
@@ -54,6 +55,7 @@ from services.live.arrivals import Arrivals
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
+from services.live.jumps import Jumps
 from services.live.schedules import LiveSchedules
 from timingwheel.due_run import ReadAhead
 
@@ -115,6 +117,7 @@ class LiveBroker:
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
+        self._jumps = Jumps(self.clock.real_ms(), self._loop.time() * 1000)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
@@ -290,6 +293,7 @@ class LiveBroker:
     def tick(self) -> bool:
         """Let the core do what is due now; False if nothing came of it."""
         try:
+            self._see_to_jumps()
             effects = self._broker.tick(self._clock())
             self._carry_out(effects)
         except Exception as bug:
@@ -378,6 +382,16 @@ class LiveBroker:
         self._flushing.stir()
         self._see_to_alarm()
 
+    def _see_to_jumps(self) -> None:
+        """Tell the core when somebody set the clock, which makes timers late or early for their owners."""
+        wall_ms = self.clock.real_ms()
+        jump_ms = self._jumps.seen(wall_ms, self._loop.time() * 1000)
+        if jump_ms:
+            log.warning("the clock was set", by_seconds=jump_ms / 1000)
+        if jump_ms > 0:
+            now_ms = self._clock()
+            self._broker.clock_jumped(now_ms - jump_ms, now_ms)
+
     def _see_to_alarm(self) -> None:
         if not self._is_alarm_stale:
             self._is_alarm_stale = True
@@ -465,6 +479,8 @@ class LiveBroker:
                     self._arrivals.wake(topic)
                 case Retire(retirement):
                     self._retiring = self._loop.create_task(self._retire(retirement))
+                case Warn(text):
+                    log.warning(text)
                 case ReadTimers(job):
                     self._reading = self._loop.create_task(self._read_timers(job))
                 case CheckBack(transaction_id):

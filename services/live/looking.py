@@ -1,7 +1,8 @@
 """Looking at many timers without holding up the loop: by pieces of time that hold only so many.
 
-The core answers a look at once, and for a filter by key or tag it reads a record for each timer. So a long look is cut: a piece is as wide as its timers are sparse, and between pieces others are served. What
-changes meanwhile is seen or not, as with any look that takes time; what stays is seen once.
+The core answers a look at once, and for a filter by key or tag it reads a record for each timer. So a long
+look is cut: a piece is as wide as its timers are sparse, and between pieces others are served. What changes
+meanwhile is seen or not, as with any look that takes time; what stays is seen once.
 
 Cost: a count of a window (which reads no record) or two for each piece. A single millisecond is never cut.
 """

@@ -73,12 +73,20 @@ class Producing:
 def result(receipt: SendReceipt) -> SendResultEntry:
     """Return a receipt as the wire has it."""
     return SendResultEntry(
-        status=OK,
+        status=stored_status(receipt),
         message_id=receipt.message_id,
         transaction_id=receipt.transaction_id,
         offset=receipt.queue_offset,
         recall_handle=receipt.recall_handle,
     )
+
+
+def stored_status(receipt: SendReceipt) -> wire.Status:
+    """Return OK, with a word about a moment that many delayed messages share."""
+    if not receipt.sharing_count:
+        return OK
+    others = f"about {receipt.sharing_count} other delayed messages are due in the same second"
+    return wire.Status(code=wire.Code.OK, message=f"OK, and {others}")
 
 
 def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
