@@ -334,9 +334,9 @@ class Broker:
         """One schedule with its next `count` occurrences; raises `ScheduleNotFound`."""
         return self._schedules.get(name, count)
 
-    def schedules(self) -> list[ScheduleView]:
-        """All schedules with their next occurrence, by name."""
-        return self._schedules.all()
+    def schedules(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
+        """Schedules with their next occurrence: by name, from behind a name on."""
+        return self._schedules.page(after, count_max)
 
     def preview_schedule(self, schedule: Schedule, count: int, now_ms: int) -> tuple[Occurrence, ...]:
         """When a schedule would occur from now on; raises `IllegalSchedule` for what cannot be read."""

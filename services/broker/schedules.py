@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any, Final
 
 from commitlog import limits, properties
@@ -72,6 +73,8 @@ class _Running:
     trouble: str = ""
     durable_at: int = 0
     cleared_ms: int = 0
+    pending: tuple[int, int | None] | None = None
+    """The cursor, and what comes after it; None: not computed since the schedule was changed."""
 
 
 class Schedules:
@@ -98,9 +101,10 @@ class Schedules:
         self._last_number = 0
         self._body_bytes = 0
 
-    def all(self) -> list[ScheduleView]:
-        """Every schedule with its next occurrence, by name."""
-        return [self._view(self._by_name[name], 1) for name in sorted(self._by_name)]
+    def page(self, after: str, count_max: int) -> list[ScheduleView]:
+        """Up to `count_max` schedules with their next occurrence: by name, from behind a name on."""
+        names = nsmallest(count_max, (name for name in self._by_name if name > after))
+        return [self._view(self._by_name[name], 1) for name in names]
 
     def get(self, name: str, count: int) -> ScheduleView:
         """One schedule with its next occurrences; raises `ScheduleNotFound`."""
@@ -272,7 +276,7 @@ class Schedules:
             self._keep(schedule, cursor_ms=after_ms)
             return
         self._body_bytes += len(schedule.body) - len(known.schedule.body)
-        known.schedule, known.cursor_ms, known.trouble = schedule, after_ms, ""
+        known.schedule, known.cursor_ms, known.trouble, known.pending = schedule, after_ms, "", None
         self._look_at(known)
 
     def _deleted(self, one: _Running, body: dict[str, Any]) -> None:
@@ -330,18 +334,26 @@ class Schedules:
 
     def _next_ms(self, one: _Running) -> int | None:
         """What is pending of a schedule; None if it has ended, or its line cannot be read any more."""
-        try:
-            return one.schedule.next_after(one.cursor_ms)
-        except ClientMistake as error:
-            one.trouble = str(error)
-            return None
+        if one.pending is None or one.pending[0] != one.cursor_ms:
+            try:
+                one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
+            except ClientMistake as error:
+                one.trouble = str(error)
+                return None
+        return one.pending[1]
 
     def _view(self, one: _Running, count: int) -> ScheduleView:
-        coming, state = self._coming(one, max(count, 1))
+        next_ms = self._next_ms(one)
+        state = ScheduleState.ENDED if next_ms is None else ScheduleState.ACTIVE
+        if one.pending is None:
+            state = ScheduleState.FAULTY
+        if one.is_paused:
+            state = ScheduleState.PAUSED
+        is_coming = state is ScheduleState.ACTIVE and count > 0
         return ScheduleView(
             schedule=one.schedule,
-            state=ScheduleState.PAUSED if one.is_paused else state,
-            coming=() if one.is_paused else coming[:count],
+            state=state,
+            coming=_coming(one.schedule, next_ms, count) if is_coming else (),
             sent_count=one.sent_count,
             last_ms=one.last_ms,
             passed_ms=one.passed_ms,
@@ -349,28 +361,20 @@ class Schedules:
             durable_at=one.durable_at,
         )
 
-    def _coming(self, one: _Running, count: int) -> tuple[tuple[Occurrence, ...], ScheduleState]:
-        try:
-            coming = _coming(one.schedule, one.cursor_ms, count)
-        except ClientMistake:
-            return (), ScheduleState.FAULTY
-        return coming, ScheduleState.ACTIVE if coming else ScheduleState.ENDED
-
 
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
     """The next occurrences of what is not kept yet; raises `IllegalSchedule` for what cannot be read."""
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
-    return _coming(schedule, now_ms, count)
+    return _coming(schedule, schedule.next_after(now_ms), count)
 
 
-def _coming(schedule: Schedule, after_ms: int, count: int) -> tuple[Occurrence, ...]:
-    count = min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX)
+def _coming(schedule: Schedule, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
+    """An occurrence and those after it."""
     found: list[Occurrence] = []
-    at_ms = schedule.next_after(after_ms)
-    while at_ms is not None and len(found) < count:
+    while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
         found.append(Occurrence(at_ms, schedule.recurrence.local(at_ms)))
-        at_ms = schedule.next_after(at_ms)
+        at_ms = schedule.next_after(at_ms) if len(found) < count else None
     return tuple(found)
 
 

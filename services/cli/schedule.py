@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -43,7 +44,7 @@ def list_schedules(http: HttpOption = None, as_json: JsonOption = False) -> None
 
     Example: tidewheel schedule ls
     """
-    schedules = Api(http).get("schedules")["schedules"]
+    schedules = [*every(Api(http))]
     if as_json:
         output.print_json(schedules)
         return
@@ -165,13 +166,23 @@ def remove(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
     told(Api(http).delete("schedules", name), "removed", as_json)
 
 
+def every(api: Api) -> Iterator[dict[str, Any]]:
+    """Yield all schedules, page by page."""
+    after: str | None = ""
+    while after is not None:
+        page = api.get("schedules", after=after)
+        yield from page["schedules"]
+        after = page["after"]
+
+
 def told(schedule: dict[str, Any], what: str, as_json: bool) -> None:
     """Print what became of a schedule."""
     if as_json:
         output.print_json(schedule)
         return
     following = f", next {upcoming(schedule)}" if schedule["coming"] else ""
-    print(f"{schedule['name']} {what}{following}")
+    paused = "; it is paused" if schedule["state"] == "PAUSED" and what == "set" else ""
+    print(f"{schedule['name']} {what}{following}{paused}")
 
 
 def row(schedule: dict[str, Any]) -> tuple[str, ...]:

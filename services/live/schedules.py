@@ -49,9 +49,9 @@ class LiveSchedules:
         """Return a schedule with its next occurrences."""
         return self._outward(self._core().schedule(name, count))
 
-    def all(self) -> list[ScheduleView]:
-        """Return all schedules with their next occurrence, by name."""
-        return [self._outward(view) for view in self._core().schedules()]
+    def page(self, after: str, count_max: int) -> list[ScheduleView]:
+        """Return schedules with their next occurrence: by name, from behind a name on."""
+        return [self._outward(view) for view in self._core().schedules(after, count_max)]
 
     def preview(self, schedule: Schedule, count: int) -> tuple[Occurrence, ...]:
         """Return when a schedule would occur from now on."""

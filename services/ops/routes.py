@@ -55,6 +55,7 @@ from services.ops.schedule_shapes import (
     PreviewAnswer,
     ScheduleAnswer,
     SchedulesAnswer,
+    SchedulesQuery,
 )
 from services.ops.schedules import SchedulesApi
 from services.ops.shapes import NewMessage, NewTopic, TimeToPass
@@ -185,7 +186,7 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
         ),
     ),
     SchedulesApi: (
-        Operation("GET", "/api/schedules", SchedulesApi.all, {200: SchedulesAnswer}),
+        Operation("GET", "/api/schedules", SchedulesApi.page, {200: SchedulesAnswer}, SchedulesQuery),
         Operation(
             "POST", "/api/schedules/preview", SchedulesApi.preview, {200: PreviewAnswer}, bodies=(Preview,)
         ),

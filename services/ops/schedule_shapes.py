@@ -12,9 +12,10 @@ from typing_extensions import TypedDict
 from commitlog import limits
 from commitlog.errors import ClientMistake
 from services.broker.schedule import Missed, Occurrence, Schedule, ScheduleView
-from services.ops.queries import Nothing
+from services.ops.queries import LIMIT_MAX, Nothing
 
 COMING_DEFAULT = 5
+LIMIT_DEFAULT = 100
 
 
 class OccurrenceAnswer(TypedDict):
@@ -50,9 +51,10 @@ class ScheduleAnswer(TypedDict):
 
 
 class SchedulesAnswer(TypedDict):
-    """Every schedule, by name."""
+    """Schedules by name, without their bodies; `after` asks for the next ones, if there are more."""
 
     schedules: list[ScheduleAnswer]
+    after: str | None
 
 
 class PreviewAnswer(TypedDict):
@@ -132,13 +134,20 @@ class Preview(Recurring):
         )
 
 
+class SchedulesQuery(Nothing):
+    """A page of schedules."""
+
+    after: str = Field("", description="From the page before.")
+    limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
+
+
 class ComingQuery(Nothing):
     """How many occurrences to show."""
 
     count: int = Field(COMING_DEFAULT, ge=0, le=limits.SCHEDULE_PREVIEW_COUNT_MAX)
 
 
-def schedule_shape(view: ScheduleView) -> ScheduleAnswer:
+def schedule_shape(view: ScheduleView, with_body: bool = True) -> ScheduleAnswer:
     """Return a schedule as JSON has it."""
     schedule = view.schedule
     answer: ScheduleAnswer = {
@@ -161,6 +170,8 @@ def schedule_shape(view: ScheduleView) -> ScheduleAnswer:
         "passed_ms": str(view.passed_ms) if view.passed_ms else None,
         "trouble": view.trouble,
     }
+    if not with_body:
+        return answer
     try:
         answer["body"] = schedule.body.decode()
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """`/api/schedules`: recurring messages.
 
-    GET    /api/schedules                every schedule with its next occurrence, by name
+    GET    /api/schedules                those there are, by name, each with its next occurrence: after, limit
     GET    /api/schedules/NAME?count=5   one, with its next occurrences
     PUT    /api/schedules/NAME           keeps one: new (201), changed or as it was (200)
     DELETE /api/schedules/NAME           ends one; answers how far it came
@@ -23,6 +23,7 @@ from services.ops.schedule_shapes import (
     ComingQuery,
     NewSchedule,
     Preview,
+    SchedulesQuery,
     coming_shape,
     schedule_shape,
 )
@@ -35,9 +36,13 @@ class SchedulesApi:
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
 
-    async def all(self, request: Request) -> JSONResponse:
-        """List the schedules."""
-        return JSONResponse({"schedules": [schedule_shape(view) for view in self._live.schedules.all()]})
+    async def page(self, request: Request) -> JSONResponse:
+        """List schedules, without their bodies."""
+        query = asked(SchedulesQuery, request)
+        page = self._live.schedules.page(query.after, query.limit + 1)
+        shapes = [schedule_shape(view, with_body=False) for view in page[: query.limit]]
+        after = shapes[-1]["name"] if len(page) > query.limit else None
+        return JSONResponse({"schedules": shapes, "after": after})
 
     async def get(self, request: Request) -> JSONResponse:
         """Show a schedule and its next occurrences."""

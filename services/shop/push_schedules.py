@@ -40,8 +40,13 @@ class PushSchedules:
 
     def names(self) -> set[str]:
         """The names of all schedules of the shop."""
-        answer = self._call("GET", "")
-        return {one["name"] for one in answer["schedules"] if one["name"].startswith(PREFIX)}
+        found: set[str] = set()
+        after: str | None = PREFIX
+        while after is not None and after.startswith(PREFIX):
+            page = self._call("GET", f"?after={quote(after, safe='')}")
+            found |= {one["name"] for one in page["schedules"] if one["name"].startswith(PREFIX)}
+            after = page["after"]
+        return found
 
     def occurs(self, cron: str, time_zone: str) -> bool:
         """Whether a cron line ever occurs; refuses one that cannot be read."""

@@ -80,8 +80,9 @@ def test_a_schedule_comes_out_as_it_went_in() -> None:
             "2025-11-21", "2025-11-24", "2025-11-25", "2025-11-26", "2025-11-27",
         ]  # fmt: skip
         assert len((await desk.get("report", count=2))["coming"]) == 2
-        listed = (await desk.http.get("/api/schedules")).json()["schedules"]
-        assert listed == [kept | {"coming": kept["coming"][:1]}]
+        listed = (await desk.http.get("/api/schedules")).json()
+        del kept["body"]
+        assert listed == {"schedules": [kept | {"coming": kept["coming"][:1]}], "after": None}
 
     play(scenario)
 
@@ -94,6 +95,21 @@ def test_a_put_may_be_repeated_and_may_change() -> None:
         assert desk.live.core.end_offset == end_offset
         assert (await desk.put("s", status=200, body="other"))["body"] == "other"
         assert (await desk.put("b", body=None, body_base64="/wA="))["body_base64"] == "/wA="
+
+    play(scenario)
+
+
+def test_many_schedules_come_page_by_page() -> None:
+    async def scenario(desk: Desk) -> None:
+        for name in "dbace":
+            await desk.put(name)
+        pages, after = [], ""
+        while after is not None:
+            page = (await desk.http.get("/api/schedules", params={"after": after, "limit": 2})).json()
+            pages.append([one["name"] for one in page["schedules"]])
+            after = page["after"]
+        assert pages == [["a", "b"], ["c", "d"], ["e"]]
+        assert (await desk.http.get("/api/schedules?limit=0")).status_code == 400
 
     play(scenario)
 
