@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ class TimerViews:
         self._timers = timers
 
     def page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Up to `count_max` timers that match, by due time, from behind the place `after`."""
+        """Up to `count_max` timers that match, without their messages, by due time, from behind `after`."""
         found: list[PendingTimer] = []
         place: tuple[int, int] | None = None
         for candidate in self._candidates(wanted, after):
@@ -50,7 +51,7 @@ class TimerViews:
                 continue
             if len(found) == count_max:
                 return TimerPage(found, place)
-            found.append(timer)
+            found.append(replace(timer, message=None))
             place = candidate.due_ms, candidate.timer_offset
         return TimerPage(found, None)
 

@@ -37,9 +37,10 @@ class Api:
         """Ask for something."""
         return self._call(Request(f"{self._url(path)}?{urlencode(query)}"))
 
-    def post(self, *path: str, body: object) -> Any:
-        """Hand something in."""
-        return self._call(Request(self._url(path), data=json.dumps(body).encode(), method="POST"))
+    def post(self, *path: str, body: object, wait_seconds: float = ANSWER_SECONDS) -> Any:
+        """Hand something in; the broker may take `wait_seconds` for its answer."""
+        data = json.dumps(body).encode()
+        return self._call(Request(self._url(path), data=data, method="POST"), wait_seconds)
 
     def delete(self, *path: str) -> Any:
         """End something."""
@@ -52,9 +53,9 @@ class Api:
     def _url(self, path: tuple[str, ...]) -> str:
         return f"http://{self._address}/api/" + "/".join(quote(part, safe="") for part in path)
 
-    def _call(self, request: Request) -> Any:
+    def _call(self, request: Request, wait_seconds: float = ANSWER_SECONDS) -> Any:
         try:
-            with urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            with urlopen(request, timeout=wait_seconds) as answer:
                 return json.load(answer)
         except HTTPError as refusal:
             return self._verdict(refusal)

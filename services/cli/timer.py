@@ -14,6 +14,7 @@ from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.timer_views import (
     EMPTY,
     histogram_rows,
+    progress,
     summary_lines,
     task_line,
     task_row,
@@ -33,6 +34,7 @@ app = typer.Typer(
 REFUSED = 4
 USAGE = 2
 LOOK_AGAIN_SECONDS = 0.2
+COUNT_SECONDS = 600
 TABLE = ("due", "", "topic", "timer key", "keys", "tag", "id")
 TASK_TABLE = ("task", "verb", "state", "done", "verdicts", "began", "reason")
 
@@ -349,9 +351,8 @@ def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: boo
     if not wanted["filter"]:
         wanted["filter"] = {"everything": True}
     if dry_run or not yes:
-        tell_count(
-            api.post("timers", "tasks", body=wanted | {"dry_run": True}), wanted["verb"], dry_run, as_json
-        )
+        answer = api.post("timers", "tasks", body=wanted | {"dry_run": True}, wait_seconds=COUNT_SECONDS)
+        tell_count(answer, wanted["verb"], dry_run, as_json)
         return
     task = api.post("timers", "tasks", body=wanted)
     if not detach:
@@ -371,12 +372,12 @@ def tell_count(answer: dict[str, Any], verb: str, dry_run: bool, as_json: bool) 
 
 def watched(api: Api, task: dict[str, Any]) -> dict[str, Any]:
     """Wait for the end of a task, saying how far it is."""
-    last = -1
+    last = ""
     try:
         while task["state"] == "running":
-            if task["done"] != last:
-                last = task["done"]
-                output.say(f"{task['verb']}  {last:,} of {task['matched']:,}")
+            if progress(task) != last:
+                last = progress(task)
+                output.say(f"{task['verb']}  {last}")
             time.sleep(LOOK_AGAIN_SECONDS)
             task = api.get("timers", "tasks", task["id"])
     except KeyboardInterrupt:

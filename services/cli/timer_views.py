@@ -102,7 +102,7 @@ def verdict_line(answer: Answer, name: str, topic: str) -> str:
 
 def task_row(task: Answer) -> tuple[str, ...]:
     """Return a task as a row of the list."""
-    done = f"{task['done']:,} of {task['matched']:,}"
+    done = progress(task)
     started = both(int(task["started_ms"]))
     return task["id"], task["verb"], task["state"], done, verdicts_text(task), started, task["reason"]
 
@@ -110,8 +110,12 @@ def task_row(task: Answer) -> tuple[str, ...]:
 def task_line(task: Answer) -> str:
     """Say how far a task is."""
     why = f"  ({task['why']})" if task["why"] else ""
-    done = f"{task['done']:,} of {task['matched']:,}"
-    return f"{task['state']}  {task['verb']}  {done}  {verdicts_text(task)}  task {task['id']}{why}"
+    return f"{task['state']}  {task['verb']}  {progress(task)}  {verdicts_text(task)}  task {task['id']}{why}"
+
+
+def progress(task: Answer) -> str:
+    """Return how far a task is."""
+    return "counting" if task["matched"] is None else f"{task['done']:,} of {task['matched']:,}"
 
 
 def verdicts_text(task: Answer) -> str:

@@ -97,7 +97,8 @@ class TimerTasks:
             raise Busy(f"{len(self._runs)} tasks over timers are running: wait for one, or stop one.")
         task = Task(uuid4().hex[:12], order, self._live.now_ms(), self._live.core.end_offset)
         self._tasks[task.id] = task
-        self._runs[task.id] = asyncio.create_task(self._run(task))
+        run = self._runs[task.id] = asyncio.create_task(self._run(task))
+        run.add_done_callback(lambda _: self._ended(task))
         self._forget()
         log.info("timer task begins", task=task.id, verb=order.verb.value, reason=order.reason)
         return task
@@ -137,6 +138,8 @@ class TimerTasks:
 
     async def _end(self, run: asyncio.Task[None], task: Task, why: str) -> None:
         task.why = task.why or why
+        if task.matched is None:
+            run.cancel()  # it only counts as yet
         await asyncio.wait([run])
 
     async def _run(self, task: Task) -> None:
@@ -147,31 +150,37 @@ class TimerTasks:
         except Exception as bug:
             task.why = f"it broke: {bug!r}"
             raise
-        finally:
-            task.state = TaskState.STOPPED if task.why else TaskState.DONE
-            task.ended_ms = self._live.now_ms()
-            del self._runs[task.id]
-            log.info("timer task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
+
+    def _ended(self, task: Task) -> None:
+        task.state = TaskState.STOPPED if task.why else TaskState.DONE
+        task.ended_ms = self._live.now_ms()
+        del self._runs[task.id]
+        log.info("timer task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
 
     async def _all_slices(self, task: Task) -> None:
         """Go through the timers that were stored when the task began, by due time."""
         task.matched = await looking.count(self._live, task.order.wanted)
         async for piece in looking.pieces(self._live, task.order.wanted):
+            if task.why:
+                return
             after: tuple[int, int] | None = None
             while not task.why:
-                page = self._live.timers(piece, after, limits.TIMER_TASK_SLICE)
-                await self._slice(
-                    task, [timer for timer in page.timers if timer.timer_offset < task.end_offset]
-                )
+                page = self._live.timers(piece, after, limits.TIMERS_LOOKED_AT_FIRST)
+                found = [timer for timer in page.timers if timer.timer_offset < task.end_offset]
+                await self._slices(task, found)
                 after = page.after
                 if after is None:
                     break
 
-    async def _slice(self, task: Task, timers: list[PendingTimer]) -> None:
-        """Do it to some timers at once, and wait until that is durable."""
-        for verdict in await asyncio.gather(*(self._verb(task.order, timer) for timer in timers)):
-            task.by_verdict[verdict] += 1
-        await asyncio.sleep(0)
+    async def _slices(self, task: Task, timers: list[PendingTimer]) -> None:
+        """Do it to a slice of timers at once, wait until that is durable, and go on to the next."""
+        for first in range(0, len(timers), limits.TIMER_TASK_SLICE):
+            if task.why:
+                return
+            asked = [
+                self._verb(task.order, timer) for timer in timers[first : first + limits.TIMER_TASK_SLICE]
+            ]
+            task.by_verdict.update(await asyncio.gather(*asked))
 
     async def _verb(self, order: Order, timer: PendingTimer) -> str:
         """Do it to one timer; returns the verdict, or the code of the error that refused it."""

@@ -232,15 +232,15 @@ class DryRunAnswer(TypedDict):
 
 
 class TaskAnswer(TypedDict):
-    """A task over many timers. `matched` was counted when it began; `by_verdict` says how the `done` ended.
+    """A task over many timers. `matched` is null until they are counted.
 
-    Refused ones count under their error's code. `why` says why it stopped, if it did.
+    `by_verdict` says how the `done` ended, the refused ones under their error's code; `why` why it stopped.
     """
 
     id: str
     verb: Literal["cancel", "move"]
     state: Literal["running", "done", "stopped"]
-    matched: int
+    matched: int | None
     done: int
     by_verdict: dict[str, int]
     reason: str

@@ -33,6 +33,7 @@ from commitlog import limits
 from commitlog.errors import ClientMistake, TidewheelError
 from services.broker.statistics import LATENESS_BOUNDS_MS, Lateness
 from services.broker.values import SendReceipt, TimerFilter, TimerVerdict, Verdict
+from services.live import looking
 from services.live.live_broker import LiveBroker
 from services.live.tasks import TimerTasks
 from services.ops.answers import DueAnswer, LatenessAnswer, SummaryAnswer, TimerReceiptAnswer
@@ -74,12 +75,13 @@ class TimersApi:
     async def page(self, request: Request) -> JSONResponse:
         """Show timers that wait."""
         query = asked(TimersQuery, request)
-        page = self._live.timers(self._filter(query), cursor_of(query.after), query.limit)
+        page = await looking.page(self._live, self._filter(query), cursor_of(query.after), query.limit)
         return JSONResponse(page_shape(page))
 
     async def count(self, request: Request) -> JSONResponse:
         """Count timers."""
-        return JSONResponse({"count": self._live.count_timers(self._filter(asked(FilterQuery, request)))})
+        wanted = self._filter(asked(FilterQuery, request))
+        return JSONResponse({"count": await looking.count(self._live, wanted)})
 
     async def histogram(self, request: Request) -> JSONResponse:
         """Count timers by when they are due."""
@@ -87,7 +89,7 @@ class TimersApi:
         width_ms = span_of(query.width, "width")
         if width_ms <= 0:
             raise ClientMistake("width is 0: a window of time is at least 1ms wide.")
-        windows = self._live.timer_histogram(self._filter(query), width_ms)
+        windows = await looking.histogram(self._live, self._filter(query), width_ms)
         if len(windows) > limits.TIMER_WINDOWS_MAX:
             raise ClientMistake(
                 f"That gives {len(windows)} windows, the limit is {limits.TIMER_WINDOWS_MAX}:"
@@ -159,7 +161,7 @@ class TimersApi:
         if not wanted.dry_run:
             return JSONResponse(task_shape(self._tasks.start(order)), status_code=202)
         self._tasks.check(order)
-        return JSONResponse({"dry_run": True, "matched": self._live.count_timers(order.wanted)})
+        return JSONResponse({"dry_run": True, "matched": await looking.count(self._live, order.wanted)})
 
     async def task(self, request: Request) -> JSONResponse:
         """Show a task."""

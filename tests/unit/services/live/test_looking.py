@@ -41,8 +41,8 @@ FILTERS = [
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TIMERS_READ_AT_ONCE_MAX", 5)
-    monkeypatch.setattr(limits, "TIMERS_COUNTED_AT_ONCE_MAX", 7)
+    for name in ("TIMERS_LOOKED_AT_FIRST", "TIMERS_LOOKED_AT_MIN", "TIMERS_LOOKED_AT_MAX"):
+        monkeypatch.setattr(limits, name, 5)
 
 
 def play(scenario: Callable[[LiveBroker], Awaitable[None]]) -> None:
@@ -128,7 +128,7 @@ def test_others_run_between_the_pieces() -> None:
         while not counted.done():
             await asyncio.sleep(0)
             turns += 1
-        assert turns > len(DUES_MS) / 3 / limits.TIMERS_READ_AT_ONCE_MAX
+        assert turns > len(DUES_MS) / 3 / limits.TIMERS_LOOKED_AT_MAX
 
     play(scenario)
 
@@ -141,6 +141,6 @@ def test_a_piece_holds_few_timers_unless_it_is_a_millisecond() -> None:
             assert piece.tag == "t0"
             until_ms = piece.until_ms
             held = live.count_timers(replace(piece, tag=""))
-            assert held <= limits.TIMERS_READ_AT_ONCE_MAX or until_ms - piece.from_ms == 1
+            assert held <= limits.TIMERS_LOOKED_AT_MAX or until_ms - piece.from_ms == 1
 
     play(scenario)

@@ -230,6 +230,33 @@ def test_lateness_is_a_histogram_in_seconds() -> None:
     play(scenario)
 
 
+def test_timers_are_measured_by_topic_horizon_and_cause() -> None:
+    async def scenario(stage: Stage) -> None:
+        for topic, in_ms in (("a", 4_000), ("a", 50_000), ("b", 7_000_000), ("b", 86_400_001)):
+            await stage.http.post("/api/messages", json={"topic": topic, "body": "x", "in_ms": in_ms})
+        await stage.http.post("/api/timers/cancel", json={"topic": "a", "key": "nobody"})
+        stage.live.core.statistics.lateness_by_cause["a", "burst"] += 3
+        stage.live.core.statistics.clock_jumps["backward"] += 1
+        lines = (await stage.http.get("/metrics")).text.splitlines()
+        node = 'cluster="tidewheel",node_id="tidewheel",node_type="broker"'
+        for expected in (
+            f'mq_timer_pending{{{node},topic="a"}} 2.0',
+            f'mq_timer_pending{{{node},topic="b"}} 2.0',
+            f"mq_timer_next_due_seconds{{{node}}} 4.0",
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="5"}} 1.0',
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="60"}} 1.0',
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="300"}} 0.0',
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="14400"}} 1.0',
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="86400"}} 0.0',
+            f'mq_timer_verdicts_total{{{node},verdict="NEVER_SET"}} 1.0',
+            f'mq_lateness_cause_total{{{node},topic="a",cause="burst"}} 3.0',
+            f'mq_clock_jumps_total{{{node},direction="backward"}} 1.0',
+        ):
+            assert same_series(expected) in map(same_series, lines), expected
+
+    play(scenario)
+
+
 def same_series(line: str) -> tuple[str, frozenset[str], str]:
     """Return a line of a scrape so that the order of its labels does not matter."""
     name, _, rest = line.partition("{")

@@ -340,9 +340,10 @@ def test_many_are_counted_first_then_cancelled_by_a_task(at_desk: Any) -> None:
         assert await desk.post("/tasks", wanted | {"dry_run": True}) == {"dry_run": True, "matched": 300}
         assert (await desk.get("/count"))["count"] == 900
         task = await desk.post("/tasks", wanted, 202)
-        assert (task["state"], task["matched"], task["done"]) == ("running", 300, 0)
+        assert (task["state"], task["matched"], task["done"]) == ("running", None, 0)
         ended = await desk.ended(task["id"])
-        assert (ended["state"], ended["done"], ended["by_verdict"]) == ("done", 300, {"CANCELLED": 300})
+        assert (ended["state"], ended["matched"], ended["by_verdict"]) == ("done", 300, {"CANCELLED": 300})
+        assert ended["done"] == 300
         assert ended["reason"] == "campaign over"
         assert (await desk.get("/tasks"))["tasks"] == [ended]
         assert (await desk.get("/summary"))["pending_by_topic"] == {"even": 600}
@@ -376,6 +377,19 @@ def test_a_task_is_stopped_and_the_rest_waits_on(at_desk: Any) -> None:
         assert stopped["done"] < 900
         assert (await desk.get("/count"))["count"] == 900 - stopped["done"]
         assert (await desk.http.delete(f"/api/timers/tasks/{task['id']}")).json() == stopped
+
+    at_desk(scenario)
+
+
+def test_a_task_that_still_counts_is_stopped_before_it_begins(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 300)
+        task = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic-prefix": "e"}}, 202)
+        assert task["matched"] is None
+        await desk.app.state.timer_tasks.close()
+        stopped = await desk.get(f"/tasks/{task['id']}")
+        assert (stopped["state"], stopped["done"], stopped["why"]) == ("stopped", 0, "the broker ends")
+        assert (await desk.get("/count"))["count"] == 300
 
     at_desk(scenario)
 
