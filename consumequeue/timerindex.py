@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ UNSAVED_MAX: Final = 1_000_000
 _HASHES: Final = struct.Struct("<QQ")
 
 
+@lru_cache(maxsize=1024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
     """The key and the check, 64 bits each, that stand for a timer's name under a topic."""
     digest = blake2b(f"{topic}#{name}".encode(), digest_size=_HASHES.size).digest()

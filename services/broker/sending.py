@@ -23,7 +23,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.timer_ends import Named
-from services.broker.timer_records import TIMER_TOPIC, Replaced, timer_record
+from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.validation import check_message
@@ -63,30 +63,47 @@ class Sending:
             return known
         queue_id = self._queue_for(message, topic)
         if message.message_type is MessageType.DELAY:
-            record = timer_record(message, queue_id, self._replaced(message, now_ms))
-        else:
-            record = _RECORDS[message.message_type](message, queue_id)
+            return self._send_timer(message, queue_id, carried, now_ms)
+        record = _RECORDS[message.message_type](message, queue_id)
         durable_at = self._append(record, carried, now_ms)
-        self._statistics.messages_in[message.topic] += 1
-        self._statistics.bytes_in[message.topic] += len(message.body)
-        sharing_count = self._timers.added(record) if record.topic == TIMER_TOPIC else 0
-        return self._receipt(record, message.message_id, durable_at, sharing_count)
+        self._count(message)
+        if message.message_type is MessageType.TRANSACTION:
+            return self._half_receipt(record, durable_at)
+        return SendReceipt(
+            message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
+        )
+
+    def _send_timer(
+        self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
+    ) -> SendReceipt:
+        assert message.delivery_ms is not None
+        replaced = self._replaced(message, now_ms)
+        record = timer_record(message, queue_id, replaced)
+        durable_at = self._append(record, carried, now_ms)
+        self._count(message)
+        return SendReceipt(
+            message_id=message.message_id,
+            queue_offset=record.queue_offset,
+            physical_offset=record.physical_offset,
+            transaction_id="",
+            recall_handle=self._recall_handle(message.topic, message.delivery_ms, message.message_id),
+            durable_at=durable_at,
+            sharing_count=self._timers.sent(record, message, replaced),
+        )
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.route(message.topic, now_ms)
         record = _message_record(message, self._queue_for(message, topic))
         durable_at = self._store.append(record, now_ms)
-        self._statistics.messages_in[message.topic] += 1
-        self._statistics.bytes_in[message.topic] += len(message.body)
+        self._count(message)
         return SendReceipt(
             message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
         )
 
     def recovered(self, half_record: Record) -> None:
         """Takes over a half that was sent before a restart."""
-        message_id = properties.value_of(half_record.properties, properties.MESSAGE_ID)
-        self._receipt(half_record, message_id, 0, 0)
+        self._half_receipt(half_record, 0)
 
     def forget(self, now_ms: int) -> None:
         """Drops the receipts that are too old to be asked for."""
@@ -127,15 +144,12 @@ class Sending:
         return self._receipt_again(message, found)
 
     def _receipt_again(self, message: Message, found: Named) -> SendReceipt:
-        handle = recall.encode(
-            Recall(message.topic, found.due_ms, message.message_id), self._settings.broker_name
-        )
         return SendReceipt(
             message_id=message.message_id,
             queue_offset=self._timers.queue_offset(found),
             physical_offset=found.timer_offset,
             transaction_id="",
-            recall_handle=handle,
+            recall_handle=self._recall_handle(message.topic, found.due_ms, message.message_id),
             durable_at=found.timer_offset + 1,
         )
 
@@ -165,32 +179,29 @@ class Sending:
             self._carrying.appended(carried, cancelled, record)
         return durable_at
 
-    def _receipt(self, record: Record, message_id: str, durable_at: int, sharing_count: int) -> SendReceipt:
-        if record.topic not in (half.HALF_TOPIC, TIMER_TOPIC):
-            return SendReceipt(message_id, record.queue_offset, record.physical_offset, "", "", durable_at)
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+    def _count(self, message: Message) -> None:
+        self._statistics.messages_in[message.topic] += 1
+        self._statistics.bytes_in[message.topic] += len(message.body)
+
+    def _half_receipt(self, record: Record, durable_at: int) -> SendReceipt:
+        """The receipt of a half, remembered for a retry."""
+        stored = record.properties
+        topic = properties.value_of(stored, properties.REAL_TOPIC)
+        message_id = properties.value_of(stored, properties.MESSAGE_ID)
+        due_ms = properties.value_of(stored, properties.DUE_MS)
         receipt = SendReceipt(
             message_id=message_id,
             queue_offset=record.queue_offset,
             physical_offset=record.physical_offset,
-            transaction_id=_transaction_id(record, message_id),
-            recall_handle=self._recall_handle(record, topic, message_id),
+            transaction_id=half.transaction_id(record.physical_offset, message_id),
+            recall_handle=self._recall_handle(topic, int(due_ms), message_id) if due_ms else "",
             durable_at=durable_at,
-            sharing_count=sharing_count,
         )
-        if record.topic == half.HALF_TOPIC:
-            self._receipts[(topic, message_id)] = (record.store_ms, receipt)
+        self._receipts[(topic, message_id)] = (record.store_ms, receipt)
         return receipt
 
-    def _recall_handle(self, record: Record, topic: str, message_id: str) -> str:
-        due_ms = properties.value_of(record.properties, properties.DUE_MS)
-        if not due_ms:
-            return ""
-        return recall.encode(Recall(topic, int(due_ms), message_id), self._settings.broker_name)
-
-
-def _transaction_id(record: Record, message_id: str) -> str:
-    return half.transaction_id(record.physical_offset, message_id) if record.topic == half.HALF_TOPIC else ""
+    def _recall_handle(self, topic: str, due_ms: int, message_id: str) -> str:
+        return recall.encode(Recall(topic, due_ms, message_id), self._settings.broker_name)
 
 
 def _message_record(message: Message, queue_id: int) -> Record:

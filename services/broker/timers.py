@@ -24,6 +24,7 @@ from commitlog import record as records
 from commitlog.disk import Disk
 from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
 from commitlog.limits import UNFLUSHED_BYTES_MAX
+from commitlog.message import Message
 from commitlog.record import Record
 from services.broker import recall, timer_records
 from services.broker.crowding import Crowding
@@ -33,7 +34,7 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.timer_ends import End, Named, TimerEnd, TimerEnds
 from services.broker.timer_files import TimersToWrite
-from services.broker.timer_records import due_ms_of, undelivered
+from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
 from services.broker.values import PendingTimer, TimerName, TimerVerdict, Verdict
 from timingwheel.partitions import Partitions
@@ -63,7 +64,7 @@ class Timers:
         self.near = Near()
         self.crowding = Crowding()
         self.pending_by_topic: Counter[str] = Counter()
-        self._unarmed: dict[int, Record] = {}
+        self._unarmed: dict[int, tuple[Record, int]] = {}
 
     @property
     def pending_count(self) -> int:
@@ -87,7 +88,7 @@ class Timers:
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
         """The timer that a name means now, if it waits."""
         found = self.ends.named(name)
-        if found is None or self.ends.is_forgotten(found.due_ms, now_ms):
+        if found is None or self.ends.is_forgotten(found.known_ms, now_ms):
             return None
         return None if self.ends.ended(found.timer_offset) else found
 
@@ -104,29 +105,36 @@ class Timers:
 
     def added(self, timer: Record) -> int:
         """A timer record is in the log; returns how many others share its second, if many."""
-        timer_offset, due_ms = timer.physical_offset, due_ms_of(timer)
         stored = timer.properties
         topic = properties.value_of(stored, properties.REAL_TOPIC)
-        for name in _names(topic, stored):
-            self.ends.name(name, timer_offset, due_ms, timer.store_ms)
+        is_moved = properties.value_of(stored, properties.VERB) == timer_records.MOVE
         replaced = timer_records.replaced_by(timer)
         if replaced is not None:
-            is_moved = properties.value_of(stored, properties.VERB) == timer_records.MOVE
-            end = End.MOVED if is_moved else End.REPLACED
-            self.end(topic, *replaced, TimerEnd(end, timer.store_ms, timer_offset))
-        self._unarmed[timer_offset] = timer
-        self.pending_by_topic[topic] += 1
-        return self.crowding.add(due_ms)
+            self._replaced(topic, replaced, timer, End.MOVED if is_moved else End.REPLACED)
+        return self._set(timer, topic, _names(topic, stored), due_ms_of(timer))
+
+    def sent(self, timer: Record, message: Message, replaced: Replaced | None) -> int:
+        """The timer record of a message is in the log; likewise, without reading what is known."""
+        assert message.delivery_ms is not None
+        if replaced is not None:
+            self._replaced(message.topic, replaced, timer, End.REPLACED)
+        names = [TimerName(message.topic, message.message_id)]
+        key = message.properties.get(properties.TIMER_KEY)
+        if key:
+            names.append(TimerName(message.topic, key=key))
+        return self._set(timer, message.topic, names, message.delivery_ms)
 
     def armed(self, timer: Record) -> None:
         """A timer record is durable: from now on it is delivered when due, unless it has ended already."""
-        if self._unarmed.pop(timer.physical_offset, None) is None:
+        timer_offset = timer.physical_offset
+        unarmed = self._unarmed.pop(timer_offset, None)
+        if unarmed is None:
             return
-        due_ms = due_ms_of(timer)
+        _, due_ms = unarmed
         frontier_ms, _ = self.partitions.frontier
-        place_ms = self.near.place_ms(timer.physical_offset, due_ms, frontier_ms)
-        if self.partitions.put(place_ms, timer.physical_offset):
-            self.near.put(timer.physical_offset, due_ms)
+        place_ms = self.near.place_ms(timer_offset, due_ms, frontier_ms)
+        if self.partitions.put(place_ms, timer_offset):
+            self.near.put(timer_offset, due_ms)
 
     # Verbs.
 
@@ -195,7 +203,7 @@ class Timers:
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
         """The timer record at an offset, from the log or, where that was deleted, from its partition."""
         if timer_offset in self._unarmed:
-            return self._unarmed[timer_offset]
+            return self._unarmed[timer_offset][0]
         if timer_offset >= self._store.log.first_offset or timer_offset in self._store.log.keep:
             return self._store.log.read(timer_offset)
         place = self.partitions.find(self.near.deviating.get(timer_offset, due_ms), timer_offset)
@@ -279,13 +287,23 @@ class Timers:
         self.partitions.drop(self._disk)
         self.ends.drop()
 
+    def _set(self, timer: Record, topic: str, names: list[TimerName], due_ms: int) -> int:
+        for name in names:
+            self.ends.name(name, timer.physical_offset, due_ms, timer.store_ms)
+        self._unarmed[timer.physical_offset] = timer, due_ms
+        self.pending_by_topic[topic] += 1
+        return self.crowding.add(due_ms)
+
+    def _replaced(self, topic: str, replaced: Replaced, by: Record, end: End) -> None:
+        self.end(topic, *replaced, TimerEnd(end, by.store_ms, by.physical_offset))
+
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
         """The timer of a name if it waits; else the verdict, which is counted."""
         found = self.ends.named(name)
         ended = None if found is None else self.ends.ended(found.timer_offset)
         if found is None:
             verdict = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
-        elif self.ends.is_forgotten(found.due_ms, now_ms):
+        elif self.ends.is_forgotten(found.known_ms, now_ms):
             verdict = TimerVerdict(Verdict.FORGOTTEN, name.message_id, 0, -1, 0)
         elif ended is None:
             return found
