@@ -71,6 +71,14 @@ class Schedule:
         next_ms = self.recurrence.next_after(from_ms)
         return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
 
+    def coming(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
+        """An occurrence and those after it, as many as that."""
+        found: list[Occurrence] = []
+        while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
+            found.append(Occurrence(at_ms, self.recurrence.local(at_ms)))
+            at_ms = self.next_after(at_ms) if len(found) < count else None
+        return tuple(found)
+
     def message(self, occurrence_ms: int, now_ms: int) -> Message:
         """The message of one occurrence, under an id that only this one has."""
         marks = {properties.SCHEDULE: self.name, properties.OCCURRENCE_MS: str(occurrence_ms)}

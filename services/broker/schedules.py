@@ -21,7 +21,7 @@ Rules:
 - While the disk is full nothing is sent; afterwards the missed-run policy decides.
 
 Cost: one search of the calendar per occurrence, one record of about the template's size; in memory the
-template. A decision about missed runs takes some 50 searches, with `all` up to 50 times `missed_max`.
+template. A decision about missed runs takes many (`services.broker.missed`): a tick makes only so many.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class Schedules:
         self._spent_ms: dict[str, int] = {}
         self._last_number = 0
         self._body_bytes = 0
+        self._searches = 0
 
     def page(self, after: str, count_max: int) -> list[ScheduleView]:
         """Up to `count_max` schedules with their next occurrence: by name, from behind a name on."""
@@ -155,12 +156,16 @@ class Schedules:
             if self._is_full():
                 self._agenda.place(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
                 return
+            if self._is_late(one, due_ms, now_ms) and not self._may_decide(one):
+                self._agenda.place(Purpose.SCHEDULE, number, now_ms)
+                return
             if self._is_wanted(one, due_ms, now_ms):
                 self._send(one, due_ms, now_ms)
         self._plan(one)
 
     def forget(self, now_ms: int) -> None:
-        """Drops the cursors of deleted schedules that are long past."""
+        """A tick is over: the next may decide anew; cursors of deleted schedules that are long past go."""
+        self._searches = 0
         while self._spent_ms:
             name, cursor_ms = next(iter(self._spent_ms.items()))
             if cursor_ms > now_ms - limits.SCHEDULE_SPENT_KEPT_MS:
@@ -226,9 +231,21 @@ class Schedules:
         topic = self._topics.route(schedule.topic, now_ms)
         check_message(template, topic, self._settings.delay_ms_max, now_ms)
 
+    def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
+        """Whether a run was missed, and nothing decided about it yet."""
+        return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
+
+    def _may_decide(self, one: _Running) -> bool:
+        """Whether this tick has time for a decision; the first one is always made."""
+        searches = missed.searches(one.schedule)
+        if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
+            return False
+        self._searches += searches
+        return True
+
     def _is_wanted(self, one: _Running, due_ms: int, now_ms: int) -> bool:
         """Whether the run that is due is to be sent; else passes over those before the first wanted one."""
-        if due_ms <= one.cleared_ms or now_ms - due_ms <= limits.SCHEDULE_LATE_MS_MAX:
+        if not self._is_late(one, due_ms, now_ms):
             return True
         one.cleared_ms = now_ms
         until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
@@ -353,7 +370,7 @@ class Schedules:
         return ScheduleView(
             schedule=one.schedule,
             state=state,
-            coming=_coming(one.schedule, next_ms, count) if is_coming else (),
+            coming=one.schedule.coming(next_ms, count) if is_coming else (),
             sent_count=one.sent_count,
             last_ms=one.last_ms,
             passed_ms=one.passed_ms,
@@ -366,16 +383,7 @@ def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ..
     """The next occurrences of what is not kept yet; raises `IllegalSchedule` for what cannot be read."""
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
-    return _coming(schedule, schedule.next_after(now_ms), count)
-
-
-def _coming(schedule: Schedule, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
-    """An occurrence and those after it."""
-    found: list[Occurrence] = []
-    while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
-        found.append(Occurrence(at_ms, schedule.recurrence.local(at_ms)))
-        at_ms = schedule.next_after(at_ms) if len(found) < count else None
-    return tuple(found)
+    return schedule.coming(schedule.next_after(now_ms), count)
 
 
 _VERBS: Final[dict[str, Callable[[Schedules, _Running, dict[str, Any]], None]]] = {

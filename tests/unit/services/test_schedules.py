@@ -303,6 +303,22 @@ def test_years_of_seconds_are_decided_about_at_once(bench: Bench, missed: Missed
     assert bench.broker.schedule("s", 1).coming[0].at_ms > bench.now_ms
 
 
+def test_a_tick_decides_about_so_many_and_the_next_about_the_rest(bench: Bench) -> None:
+    for number in range(30):
+        bench.set(f"s{number:02}", missed=Missed.ALL, missed_max=200)
+    bench.now_ms += 10 * HOUR_MS
+    ticks = 0
+    while (bench.broker.next_due_ms() or bench.now_ms + 1) <= bench.now_ms:
+        before = sum(one.passed_ms > 0 for one in bench.broker.schedules())
+        bench.broker.tick(bench.now_ms)
+        bench.flush()
+        decided = sum(one.passed_ms > 0 for one in bench.broker.schedules()) - before
+        assert decided * 200 * 5 <= limits.SCHEDULE_SEARCHES_PER_TICK_MAX
+        ticks += 1
+    assert [one.sent_count for one in bench.broker.schedules()] == [200] * 30
+    assert ticks >= 30 * 200 * 5 / limits.SCHEDULE_SEARCHES_PER_TICK_MAX
+
+
 def test_a_crash_while_runs_are_made_up_repeats_none(bench: Bench) -> None:
     bench.set(missed=Missed.ALL, missed_max=10)
     bench.now_ms += HOUR_MS
