@@ -30,11 +30,13 @@ _LAST_OFFSET: Final = (1 << 64) - 1
 
 def behind(rows: Rows, after: Place) -> Rows:
     """The rows that come after a place."""
-    due_ms = rows["due_ms"]
-    if not len(rows) or due_ms.min() > np.uint64(after[0]):
+    after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
+    due_ms = rows["due_ms"].copy()
+    if not len(rows) or due_ms.min() > after_ms:
         return rows
-    later, same = due_ms > np.uint64(after[0]), due_ms == np.uint64(after[0])
-    kept: Rows = rows[later | (same & (rows["timer_offset"] > np.uint64(after[1])))]
+    not_before: Rows = rows[due_ms >= after_ms]
+    is_done = (not_before["due_ms"] == after_ms) & (not_before["timer_offset"] <= after_offset)
+    kept: Rows = not_before[~is_done] if bool(is_done.any()) else not_before
     return kept
 
 
@@ -56,6 +58,22 @@ def _first_of(held: list[Rows], count_max: int) -> Rows:
     return first
 
 
+def _cut(held: list[Rows], count_max: int) -> np.uint64:
+    """Lets go of rows that are held and not among the first; returns when the last of these is due."""
+    due_ms = np.concatenate([rows["due_ms"] for rows in held])
+    last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
+    is_crowded = int(np.count_nonzero(due_ms <= last_ms)) > count_max + count_max // 8
+    held[:] = [_first_of(held, count_max)] if is_crowded else [_until(held, last_ms)]
+    return last_ms
+
+
+def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
+    rows = np.concatenate(held)
+    held.clear()
+    kept: Rows = rows[rows["due_ms"] <= last_ms]
+    return kept
+
+
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
     """The first `count_max` rows in due order of all that come, and whether they are all."""
     held: list[Rows] = []
@@ -66,8 +84,8 @@ def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, boo
         held.append(early)
         held_count += len(early)
         if held_count >= count_max + count_max // 4 + 1:
-            held.append(_first_of(held, count_max))
-            held_count, is_all, last_ms = count_max, False, held[0]["due_ms"][-1]
+            last_ms = _cut(held, count_max)
+            held_count, is_all = len(held[0]), False
     return _first_of(held, count_max), is_all and held_count <= count_max
 
 

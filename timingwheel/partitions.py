@@ -139,10 +139,10 @@ class Partitions:
     def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
         """Takes over what a job has read; none are left to be placed, for `look` gave them already."""
         self._job = None
-        self._tell(job.damage)
         for reading in self._queue:
             if reading.slot == job.slot:
                 reading.install(job)
+                self._tell(job.damage)
         self._drop_done()
         return []
 
@@ -363,6 +363,7 @@ class Partitions:
     def _next_job(self) -> ReadAhead | None:
         if self._job is not None or self._retry_ms > self._now_ms:
             return None
+        self._drop_passed_files()
         reading = self._to_read()
         if reading is not None:
             self._job = reading.job(self.frontier, self._rows_max)
@@ -384,9 +385,13 @@ class Partitions:
         until_ms = self.frontier[0]
         for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
             self._fresh.pop(slot)
-        self._queue = [reading for reading in self._queue if reading.slot.end_ms > until_ms]
+        self._drop_passed_files()
         passing = self._boundaries.passing
         passing[:] = [slot for slot in passing if slot.end_ms > until_ms or self._is_on_disk(slot)]
+
+    def _drop_passed_files(self) -> None:
+        """Files of which everything was delivered need no reading, and may be deleted soon."""
+        self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.frontier[0]]
 
     def _head_ms(self) -> int | None:
         head = self._queue[0] if self._queue else None

@@ -118,7 +118,8 @@ class Caller:
             if self.checkpoint is not None:
                 self.end_checkpoint()
                 moved = True
-            if not moved:
+            upcoming_ms = self.partitions.next_look_ms(self.now_ms)
+            if not moved and (upcoming_ms is None or upcoming_ms > self.now_ms):
                 return
         raise AssertionError("it never settles")
 
