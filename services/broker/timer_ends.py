@@ -6,9 +6,10 @@ Two exact indexes on disk (`consumequeue.timerindex`):
     names   topic and message id, topic and key      the newest timer of that name, when due, when stored
     ends    a timer's offset                         how it ended, when, and the log offset that says so
 
-A timer that is in `names` and not in `ends` is pending. A name is kept `history_ms` beyond the due time, an
-end `history_ms` beyond the due time or the end, whichever is later: so as long as a name can be asked for,
-its end is known. Memory: what came since the last checkpoint, and filters of about 12 bits a fact.
+A timer that is in `names` and not in `ends` is pending. A name is kept `history_ms` beyond the due time or
+when it was set, an end `history_ms` beyond the due time or the end: so as long as a name can be asked
+for, its end is known. Both are merged apart, each when it is time to, so what is older is not asked for.
+Memory: what came since the last checkpoint, and filters of about 12 bits a fact.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class Named(NamedTuple):
     due_ms: int
     stored_ms: int
 
+    @property
+    def known_ms(self) -> int:
+        """The time from which on its name is kept for the history."""
+        return max(self.due_ms, self.stored_ms)
+
 
 class TimerEnd(NamedTuple):
     """How and when a timer ended, and where the record of it begins."""
@@ -64,6 +70,7 @@ class EndsToWrite:
 
     names: FactsToWrite
     ends: FactsToWrite
+    merged_ms: int
 
     def write(self, disk: Disk) -> None:
         """Writes what is new; in a worker thread."""
@@ -72,7 +79,7 @@ class EndsToWrite:
 
     def freeze(self) -> Any:
         """What a snapshot keeps."""
-        return {"names": self.names.freeze(), "ends": self.ends.freeze()}
+        return {"names": self.names.freeze(), "ends": self.ends.freeze(), "merged_ms": self.merged_ms}
 
     def tidy(self, disk: Disk) -> None:
         """Deletes files that are not needed any more."""
@@ -85,6 +92,7 @@ class TimerEnds:
 
     def __init__(self, disk: Disk, history_ms: int) -> None:
         self._history_ms = history_ms
+        self._merged_ms = 0
         self.names = FactIndex(disk, NAMES, self._is_name_expired)
         self.ends = FactIndex(disk, ENDS, _is_end_expired)
 
@@ -123,18 +131,23 @@ class TimerEnds:
         facts["extra"] = End.DELIVERED << _KIND_SHIFT | (ended_ms + self._history_ms)
         self.ends.put_many(facts)
 
-    def is_forgotten(self, due_ms: int, now_ms: int) -> bool:
-        """Whether what was due then may have ended before the kept history."""
-        return due_ms < now_ms - self._history_ms
+    def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
+        """Whether what was last known of then may have ended before the kept history.
+
+        A merge may have dropped how it ended; so it stays forgotten when the clock is set back.
+        """
+        return known_ms < max(now_ms, self._merged_ms) - self._history_ms
 
     def spill(self, now_ms: int) -> None:
         """Writes what is too much for memory, while a start replays the log."""
+        self._merged_ms = max(self._merged_ms, now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
         """What a checkpoint is to write."""
-        return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms))
+        self._merged_ms = max(self._merged_ms, now_ms)
+        return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms), self._merged_ms)
 
     def written(self, done: EndsToWrite) -> None:
         """A checkpoint is durable."""
@@ -148,6 +161,7 @@ class TimerEnds:
 
     def adopt(self, frozen: Any) -> list[str]:
         """Takes a snapshot's files over; returns what of them is damaged."""
+        self._merged_ms = frozen.get("merged_ms", 0)
         reasons = (self.names.adopt(frozen["names"]), self.ends.adopt(frozen["ends"]))
         return [reason for reason in reasons if reason]
 
@@ -157,7 +171,8 @@ class TimerEnds:
         self.ends.drop()
 
     def _is_name_expired(self, facts: Facts, now_ms: int) -> Any:
-        return facts["at"] + np.uint64(self._history_ms) < np.uint64(max(now_ms, 0))
+        last_ms = np.maximum(facts["at"], facts["extra"])
+        return last_ms + np.uint64(self._history_ms) < np.uint64(max(now_ms, 0))
 
 
 def name_hash(name: TimerName) -> tuple[int, int]:

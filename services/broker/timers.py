@@ -98,6 +98,9 @@ class Timers:
 
     def queue_offset(self, named: Named) -> int:
         """Where the record of a timer lies in the timers' own queue; 0 where that is not known any more."""
+        offset = named.timer_offset
+        if offset not in self._unarmed and offset >= self._store.log.durable_offset:
+            return 0  # it has ended before it was durable
         try:
             return self.read(named).queue_offset
         except StoreDamaged:
@@ -211,7 +214,7 @@ class Timers:
             raise StoreDamaged(
                 f"Timer {timer_offset}, due at {due_ms}, is in no partition and not in the log."
             )
-        path, row = place
+        path, (row,) = place
         return self.read_row(path, int(row["record_at"]), int(row["record_bytes"]))
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
