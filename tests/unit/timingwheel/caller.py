@@ -83,11 +83,16 @@ class Caller:
             self.checkpoint = self.partitions.to_write(self.now_ms)
             self._logged_count = len(self.log)
 
+    def write_checkpoint(self) -> None:
+        """What the worker does; nobody knows of it until the end."""
+        if self.checkpoint is not None and self.checkpoint.new_files is None:
+            self.checkpoint.write(self.disk, fetch)
+
     def end_checkpoint(self, *, fails: bool = False) -> None:
         if self.checkpoint is None:
             return
+        self.write_checkpoint()
         done, self.checkpoint = self.checkpoint, None
-        done.write(self.disk, fetch)
         if fails:
             self.partitions.failed(done)
             return

@@ -29,6 +29,7 @@ ACTIONS = {
     "read": 6,
     "deliver": 10,
     "begin": 8,
+    "write": 8,
     "end": 8,
     "fail": 2,
     "pass": 8,
@@ -53,6 +54,8 @@ def act(caller: Caller, action: str, number: int) -> None:
         caller.deliver(1 + number % 4)
     elif action == "begin":
         caller.begin_checkpoint()
+    elif action == "write":
+        caller.write_checkpoint()
     elif action in ("end", "fail"):
         caller.end_checkpoint(fails=action == "fail")
     elif action == "pass":
@@ -70,7 +73,7 @@ def settle(caller: Caller) -> None:
     assert not caller.partitions.is_waiting
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 6))
 def test_agrees_with_a_set(seed: int, rows_max: int) -> None:
     chance = Random(seed)
@@ -95,12 +98,13 @@ def agree(caller: Caller) -> None:
 
 def run_out(caller: Caller) -> None:
     """Goes from event to event, never looking oftener than told to, until nothing is pending."""
+    caller.end_checkpoint()
     for _ in range(500):
         upcoming_ms = caller.partitions.next_look_ms(caller.now_ms)
         times = [time for time in (upcoming_ms, *(due for due, _ in caller.wheel)) if time is not None]
         if not times:
             break
-        caller.now_ms = max(caller.now_ms + (upcoming_ms is None), *times[:1])
+        caller.now_ms = max(caller.now_ms, min(times))
         settle(caller)
     assert not caller.pending
     assert not caller.partitions.damage
@@ -236,6 +240,8 @@ def test_what_a_failed_checkpoint_left_is_cut_off_by_the_next() -> None:
     caller.put(START_MS + 60_002)
     write(caller)
     assert caller.listed() == sorted(caller.pending) == [(START_MS + 60_000, 1), (START_MS + 60_002, 3)]
+    (frozen, _), (name,) = caller.snapshot, caller.disk.list("timers")
+    assert caller.disk.size(f"timers/{name}") == frozen["files"][name][0]
     assert not caller.partitions.damage
 
 
