@@ -43,6 +43,7 @@ from services.ops.shapes import (
     NewMessage,
     NewTopic,
     TimeToPass,
+    body_of,
     clock_shape,
     found_shape,
     message_shape,
@@ -74,7 +75,7 @@ class Api:
 
     async def create_topic(self, request: Request) -> JSONResponse:
         """Create a topic."""
-        wanted = parse(NewTopic, await request.body())
+        wanted = parse(NewTopic, await body_of(request))
         queue_count = wanted.queue_count or self._live.settings.queue_count
         topic = await self._live.create_topic(wanted.name, wanted.message_type, queue_count)
         return JSONResponse(topic_shape(topic), status_code=201)
@@ -120,7 +121,7 @@ class Api:
 
     async def send(self, request: Request) -> JSONResponse:
         """Store one message."""
-        wanted = parse(NewMessage, await request.body())
+        wanted = parse(NewMessage, await body_of(request))
         receipt = await self._live.send(wanted.to_message(uuid4().hex.upper(), self._live.now_ms()))
         return JSONResponse(receipt_shape(receipt), status_code=201)
 
@@ -130,7 +131,7 @@ class Api:
 
     async def advance(self, request: Request) -> JSONResponse:
         """Let time pass."""
-        await self._live.advance(parse(TimeToPass, await request.body()).by_ms())
+        await self._live.advance(parse(TimeToPass, await body_of(request)).by_ms())
         return JSONResponse(clock_shape(self._live.clock))
 
     def _topic(self, request: Request) -> Topic:

@@ -10,8 +10,10 @@ from base64 import b64encode
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
 
-from commitlog.errors import IllegalAdvance
+from commitlog import limits
+from commitlog.errors import BodyTooLarge, IllegalAdvance
 from commitlog.message import Message, MessageType
 from services import durations
 from services.broker.delays import dated
@@ -103,6 +105,17 @@ def parse(kind: type[Shape], body: bytes) -> Shape:
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise mistake(error, "the body") from error
+
+
+async def body_of(request: Request) -> bytes:
+    """Return a request's body; raises `BodyTooLarge`."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limits.HTTP_BODY_BYTES_MAX:
+            raise BodyTooLarge(f"The request has more than {limits.HTTP_BODY_BYTES_MAX} bytes. Send several.")
+        parts.append(part)
+    return b"".join(parts)
 
 
 def topic_shape(topic: Topic) -> TopicAnswer:

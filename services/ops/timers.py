@@ -39,7 +39,7 @@ from services.live.tasks import TimerTasks
 from services.ops.answers import DueAnswer, LatenessAnswer, SummaryAnswer, TimerReceiptAnswer
 from services.ops.horizon import counts_within
 from services.ops.queries import FilterQuery, HistogramQuery, TimerQuery, TimersQuery, asked
-from services.ops.shapes import parse
+from services.ops.shapes import body_of, parse
 from services.ops.timer_shapes import (
     MovedTimer,
     NamedTimer,
@@ -123,7 +123,7 @@ class TimersApi:
 
     async def set(self, request: Request) -> JSONResponse:
         """Set one timer, or a batch of them."""
-        body = await request.body()
+        body = await body_of(request)
         if is_batch(body):
             return await self._set_batch(parse(NewTimers, body).timers)
         message = parse(NewTimer, body).to_message(uuid4().hex.upper(), self._live.now_ms())
@@ -132,7 +132,7 @@ class TimersApi:
 
     async def cancel(self, request: Request) -> JSONResponse:
         """Cancel a timer."""
-        wanted = parse(NamedTimer, await request.body())
+        wanted = parse(NamedTimer, await body_of(request))
         name = name_of(wanted)
         verdict = await self._live.cancel_timer(name, wanted.reason)
         if wanted.handle and verdict.verdict is Verdict.NEVER_SET:
@@ -141,13 +141,13 @@ class TimersApi:
 
     async def move(self, request: Request) -> JSONResponse:
         """Move a timer."""
-        wanted = parse(MovedTimer, await request.body())
+        wanted = parse(MovedTimer, await body_of(request))
         due_ms = due_of(wanted.to, self._live.now_ms(), "to")
         return self._done("move", wanted, await self._live.move_timer(name_of(wanted), due_ms))
 
     async def fire(self, request: Request) -> JSONResponse:
         """Deliver a timer's message now."""
-        wanted = parse(NamedTimer, await request.body())
+        wanted = parse(NamedTimer, await body_of(request))
         return self._done("fire", wanted, await self._live.fire_timer(name_of(wanted)))
 
     async def tasks(self, request: Request) -> JSONResponse:
@@ -156,7 +156,7 @@ class TimersApi:
 
     async def start_task(self, request: Request) -> JSONResponse:
         """Cancel or move all timers of a filter, or count them."""
-        wanted = parse(NewTask, await request.body())
+        wanted = parse(NewTask, await body_of(request))
         order = wanted.order(self._live.now_ms())
         if not wanted.dry_run:
             return JSONResponse(task_shape(self._tasks.start(order)), status_code=202)

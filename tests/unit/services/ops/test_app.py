@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -107,6 +107,19 @@ def test_the_key_of_a_timer_becomes_its_property() -> None:
     properties = wanted.to_message("1", NOW_MS).properties
     assert properties == {"TW_TIMER_KEY": "order-1", "TW_TIMER_UNIQUE": "true"}
     assert NewMessage(topic="t", body="x", in_ms=1).to_message("1", NOW_MS).properties == {}
+
+
+def test_a_request_beyond_every_bound_is_refused_before_it_is_whole() -> None:
+    async def scenario(stage: Stage) -> None:
+        async def endless() -> AsyncIterator[bytes]:
+            for sent in range(100):
+                assert sent <= 33, "it goes on reading"
+                yield b"x" * 1024 * 1024
+
+        refused = await stage.http.post("/api/timers", content=endless())
+        assert (refused.status_code, refused.json()["code"]) == (400, "TW-142")
+
+    play(scenario)
 
 
 def test_a_body_that_is_no_text_is_shown_in_base64() -> None:
