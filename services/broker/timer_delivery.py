@@ -25,6 +25,7 @@ from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.limits import LATE_MS_MIN
+from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
 from services.broker import timer_records
 from services.broker.copies import Appended, Copies
@@ -98,15 +99,19 @@ class TimerDelivery:
         try:
             timer = self._timers.read_at(place_ms, timer_offset)
         except StoreDamaged:
+            self._timers.statistics.unreadable_records += 1
             self._unreadable(timer_offset, place_ms, "", now_ms)
         else:
-            new = timer_records.delivered_record(timer, timer_offset)
-            self._store.append(new, now_ms)
-            ended = TimerEnd(End.DELIVERED, new.store_ms, new.physical_offset)
-            self._timers.note_end(new.topic, timer_offset, due_ms_of(timer), ended)
-            set_ms = max(due_ms_of(timer), timer.store_ms)
-            self._count_late(new.topic, np.array([max(set_ms, 0)]), new.store_ms)
+            self._deliver_one(timer, timer_offset, now_ms)
         self._pass(place_ms, due_ms, timer_offset)
+
+    def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
+        new = timer_records.delivered_record(timer, timer_offset)
+        self._store.append(new, now_ms)
+        ended = TimerEnd(End.DELIVERED, new.store_ms, new.physical_offset)
+        due_ms = due_ms_of(timer)
+        self._timers.note_end(new.topic, timer_offset, due_ms, ended)
+        self._count_late(new.topic, np.array([max(due_ms, timer.store_ms)]), new.store_ms)
 
     def _pass(self, place_ms: int, due_ms: int, timer_offset: int) -> None:
         """Moves the frontier; a timer that it does not cover (the clock was set back) leaves its place."""
@@ -169,13 +174,23 @@ class TimerDelivery:
         self, content: bytearray, rows: Rows, ends: Integers, sound: Any, now_ms: int
     ) -> tuple[bytearray, Rows]:
         for row in rows[~sound]:
-            topic, _ = self._timers.queues.names[int(row["queue"])]
-            self._unreadable(int(row["timer_offset"]), int(row["due_ms"]), topic, now_ms)
+            self._deliver_damaged(row, now_ms)
         spans = zip((ends - rows["record_bytes"])[sound].tolist(), ends[sound].tolist(), strict=True)
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
-    def _unreadable(self, timer_offset: int, due_ms: int, topic: str, now_ms: int) -> None:
+    def _deliver_damaged(self, row: Any, now_ms: int) -> None:
+        """Delivers a timer whose record in the partition is damaged, if the log still has it."""
+        timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         self._timers.statistics.unreadable_records += 1
+        try:
+            timer = self._store.log.read(timer_offset)
+        except StoreDamaged:
+            topic, _ = self._timers.queues.names[int(row["queue"])]
+            self._unreadable(timer_offset, due_ms, topic, now_ms)
+        else:
+            self._deliver_one(timer, timer_offset, now_ms)
+
+    def _unreadable(self, timer_offset: int, due_ms: int, topic: str, now_ms: int) -> None:
         ended = TimerEnd(End.UNREADABLE, now_ms, timer_offset)
         self._timers.note_end(topic, timer_offset, due_ms, ended)
 

@@ -16,6 +16,7 @@ the moment the record that says so is appended, and whoever is told waits until 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -204,18 +205,16 @@ class Timers:
         return self.read_at(named.due_ms, named.timer_offset)
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
-        """The timer record at an offset, from the log or, where that was deleted, from its partition."""
+        """The timer record at an offset: from the log, or from its partition where that has lost it."""
         if timer_offset in self._unarmed:
             return self._unarmed[timer_offset][0]
-        if timer_offset >= self._store.log.first_offset or timer_offset in self._store.log.keep:
+        with suppress(StoreDamaged):
             return self._store.log.read(timer_offset)
         place = self.partitions.find(self.near.deviating.get(timer_offset, due_ms), timer_offset)
         if place is None:
-            raise StoreDamaged(
-                f"Timer {timer_offset}, due at {due_ms}, is in no partition and not in the log."
-            )
-        path, (row,) = place
-        return self.read_row(path, int(row["record_at"]), int(row["record_bytes"]))
+            raise StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.")
+        path, row = place
+        return self.read_row(path, int(row["record_at"][0]), int(row["record_bytes"][0]))
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
         """The timer record that a partition keeps; raises `StoreDamaged`."""
