@@ -79,7 +79,12 @@ class Sending:
         assert message.delivery_ms is not None
         replaced = self._replaced(message, now_ms)
         record = timer_record(message, queue_id, replaced)
-        durable_at = self._append(record, carried, now_ms)
+        cancelled = self._carrying.prepare(carried, record, now_ms) if carried else None
+        if carried:
+            replaced = self._timers.mark_replaced(record, cancelled, now_ms)
+        durable_at = self._store.append(record, now_ms)
+        if carried and cancelled:
+            self._carrying.appended(carried, cancelled, record)
         self._count(message)
         return SendReceipt(
             message_id=message.message_id,

@@ -122,6 +122,14 @@ def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, r
     return Record(topic=VERB_TOPIC, body=b"", properties=properties.encode(marks), sys_flag=TYPE_SYSTEM)
 
 
+def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
+    """The properties of a timer record that takes the place of another timer, or of none."""
+    kept = properties.decode(stored)
+    kept.pop(properties.REPLACES, None)
+    kept.pop(properties.REPLACED_DUE_MS, None)
+    return properties.encode(kept if replaced is None else kept | _replaces(replaced))
+
+
 def replaced_by(record: Record) -> Replaced | None:
     """The timer whose place a timer record takes."""
     replaced = properties.value_of(record.properties, properties.REPLACES)

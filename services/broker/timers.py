@@ -128,6 +128,19 @@ class Timers:
             names.append(TimerName(message.topic, key=key))
         return self._set(timer, message.topic, names, message.delivery_ms)
 
+    def mark_replaced(self, timer: Record, cancelled: Named | None, now_ms: int) -> Replaced | None:
+        """Writes into a record that is about to be appended which timer waits for its key.
+
+        After the verb that it carries: what that has cancelled is not replaced as well.
+        """
+        topic = properties.value_of(timer.properties, properties.REAL_TOPIC)
+        key = properties.value_of(timer.properties, properties.TIMER_KEY)
+        found = self.pending(TimerName(topic, key=key), now_ms) if key else None
+        is_over = found is None or (cancelled is not None and cancelled.timer_offset == found.timer_offset)
+        replaced = None if found is None or is_over else Replaced(found.timer_offset, found.due_ms)
+        timer.properties = timer_records.replacing(timer.properties, replaced)
+        return replaced
+
     def armed(self, timer: Record) -> None:
         """A timer record is durable: from now on it is delivered when due, unless it has ended already."""
         timer_offset = timer.physical_offset

@@ -146,6 +146,8 @@ class Transactions:
         """Appends the record of an end; a commit carries out the verb, and sets the timer, of its message."""
         carried = carried_verb(properties.to_message(ending), now_ms) if ending.type == TYPE_COMMIT else None
         cancelled = self._carrying.prepare(carried, ending, now_ms) if carried else None
+        if ending.topic == TIMER_TOPIC:
+            self._timers.mark_replaced(ending, cancelled, now_ms)
         durable_at = self._store.append(ending, now_ms)
         if carried and cancelled:
             self._carrying.appended(carried, cancelled, ending)
