@@ -28,8 +28,9 @@ from services.broker.values import TimerName
 
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
-_KIND_SHIFT: Final = 56
-_UNTIL_MASK: Final = (1 << _KIND_SHIFT) - 1
+KIND_SHIFT: Final = 56
+"""Where in a fact's `extra` the kind of end stands; below it until when it is kept."""
+_UNTIL_MASK: Final = (1 << KIND_SHIFT) - 1
 
 
 class End(IntEnum):
@@ -116,19 +117,19 @@ class TimerEnds:
         if found is None:
             return None
         ended_offset, ended_ms, extra = found
-        return TimerEnd(End(extra >> _KIND_SHIFT), ended_ms, ended_offset)
+        return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """A timer has ended."""
         until_ms = max(due_ms, ended.ended_ms) + self._history_ms
-        extra = ended.end << _KIND_SHIFT | until_ms
+        extra = ended.end << KIND_SHIFT | until_ms
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, extra)
 
     def delivered(self, timer_offsets: Any, ended_offsets: Integers, ended_ms: int) -> None:
         """Many timers were delivered."""
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
-        facts["extra"] = End.DELIVERED << _KIND_SHIFT | (ended_ms + self._history_ms)
+        facts["extra"] = End.DELIVERED << KIND_SHIFT | (ended_ms + self._history_ms)
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:

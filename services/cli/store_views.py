@@ -34,6 +34,7 @@ def print_info(found: Info) -> None:
     print(f"snapshots  {', '.join(snapshots) or 'none'}")
     due = f", the next due {moment(found.next_due_ms)}" if found.next_due_ms is not None else ""
     print(f"timers     {found.pending_timers} pending{due}")
+    print(f"           {found.timer_names} names and {found.timer_ends} ends of timers known")
     print(f"halves     {found.open_halves} open, {found.expired_halves} expired\n")
     topics = (
         (one.topic.name, one.topic.message_type.lower(), one.topic.queue_count, one.message_count)

@@ -212,7 +212,7 @@ class _Export:
         store_ms = max(self._last_store_ms, self._now_ms)
         appender = Appender(self._disk, log, dict(state.next_offsets), store_ms)
         handover = Handover(self._original.read, store.first_offset, appender, self._indexed)
-        handover.timers(state.pending_timers())
+        handover.timers(state.timers.waiting())
         handover.halves(state.halves, self._seen.half_offsets)
         appender.flush()
         return handover

@@ -1,0 +1,66 @@
+"""Whether what is said of timers agrees: the log, the partitions, names and ends, and the broker's own count.
+
+    a timer that waits    in one place; its record can be read; nothing has ended it
+    a timer of the log    waits or has ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from commitlog import snapshot
+from services.store.comparing import ended_offsets
+from services.store.findings import Finding
+from services.store.invariants import Invariants
+from services.store.opening import OpenStore
+from services.store.timers import StoredTimers
+from services.store.verify_facts import check_facts
+from services.store.verify_partitions import check_partitions
+from timingwheel.boundaries import Numbers
+from timingwheel.partition import IN_LOG
+
+
+def check_timer_files(store: OpenStore, rules: Invariants) -> Iterator[Finding]:
+    """What is wrong with the files that snapshots name; ask when `rules` has seen every record."""
+    disk = store.overlay()
+    found = [one for offset in store.snapshot_offsets if (one := snapshot.read(disk, offset)) is not None]
+    if found:
+        yield from check_partitions(store, found, rules.timers.stored)
+        yield from check_facts(store, found, rules)
+
+
+def check_waiting(timers: StoredTimers, rules: Invariants, kept: Collection[int]) -> Iterator[Finding]:
+    """What is wrong with the timers that wait after a fold."""
+    waiting = timers.offsets()
+    yield from _told(waiting[1:][waiting[1:] == waiting[:-1]], "waits in more than one place")
+    stored, ended = _array(rules.timers.stored), _array(rules.timers.ended)
+    yield from _told(np.intersect1d(waiting, ended), "waits, but the log says that it has ended")
+    readable = np.union1d(stored, _array(kept))
+    bare = np.setdiff1d(_in_log(timers), readable)
+    yield from _told(bare, "waits, but its record cannot be read")
+    over = np.union1d(ended, ended_offsets(timers))
+    gone = np.setdiff1d(np.setdiff1d(stored, waiting), over)
+    yield from _told(gone, "neither waits nor has ended")
+    if len(waiting) != timers.counted_count:
+        what = f"{len(waiting)} timers wait, the broker counts {timers.counted_count}"
+        yield Finding("timer", "", -1, -1, what)
+
+
+def _in_log(timers: StoredTimers) -> Numbers:
+    """The timers that wait and whose records only the log has."""
+    found = [np.empty(0, np.uint64)]
+    for rows, path in timers.places():
+        is_there = rows["record_at"] == IN_LOG if path is not None else np.ones(len(rows), np.bool_)
+        found.append(rows["timer_offset"][is_there].copy())
+    return np.concatenate(found)
+
+
+def _array(offsets: Collection[int]) -> Numbers:
+    return np.sort(np.fromiter(offsets, np.uint64, len(offsets)))
+
+
+def _told(timer_offsets: Numbers, what: str) -> Iterator[Finding]:
+    for offset in timer_offsets.tolist():
+        yield Finding("timer", "", offset, offset, f"the timer at {offset} {what}")
