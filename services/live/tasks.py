@@ -5,9 +5,10 @@
 Rules:
 - It goes by due time, a slice at a time; after each slice it waits until that is durable, so a task takes
   its turn in the loop like any caller, and its verbs share flushes with everybody's.
-- It touches what was stored before it began, and each timer once: what it moves, or what others set
+- It touches what was stored before it began, and each timer once: what it moves, or what others set or move
   meanwhile, lies behind `end_offset` and is left alone.
-- Every verb has its verdict: a timer that fired before its turn is TOO_LATE, not lost from the count.
+- Every verb has its verdict: a timer that fired before its turn is TOO_LATE, one that somebody cancelled or
+  moved is ALREADY; none is lost from the count.
 - Tasks are in memory: a restart stops them. What they did is durable, what they did not do is not begun.
 Cost: a look at the timers of the filter twice; one page of timers in memory for each task that runs.
 """
@@ -25,7 +26,7 @@ import structlog
 
 from commitlog import limits
 from commitlog.errors import Busy, IllegalDeliveryTime, NotFound, TidewheelError
-from services.broker.values import PendingTimer, TimerFilter, TimerName, TimerVerdict
+from services.broker.values import PendingTimer, TimerFilter, TimerName, TimerVerdict, Verdict
 from services.live import looking
 from services.live.live_broker import LiveBroker
 
@@ -128,19 +129,22 @@ class TimerTasks:
         """End a task behind the slice it is at; one that has ended stays as it is."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
-            await self._end(run, task, "somebody stopped it")
+            self._tell(task, "somebody stopped it")
+            await asyncio.wait([run])
         return task
 
     async def close(self) -> None:
         """End every task, as the broker ends."""
-        for task_id, run in list(self._runs.items()):
-            await self._end(run, self._tasks[task_id], "the broker ends")
+        for task_id in self._runs:
+            self._tell(self._tasks[task_id], "the broker ends")
+        if self._runs:
+            await asyncio.wait(self._runs.values())
 
-    async def _end(self, run: asyncio.Task[None], task: Task, why: str) -> None:
+    def _tell(self, task: Task, why: str) -> None:
+        """Have a task end behind its slice; at once if it only counts as yet."""
         task.why = task.why or why
         if task.matched is None:
-            run.cancel()  # it only counts as yet
-        await asyncio.wait([run])
+            self._runs[task.id].cancel()
 
     async def _run(self, task: Task) -> None:
         try:
@@ -184,16 +188,22 @@ class TimerTasks:
 
     async def _verb(self, order: Order, timer: PendingTimer) -> str:
         """Do it to one timer; returns the verdict, or the code of the error that refused it."""
+        name = TimerName(timer.topic, message_id=timer.message_id)
         try:
-            verdict = (await self._asked(order, timer)).verdict.value
+            if self._is_another(self._live.timer(name), timer):
+                return Verdict.ALREADY.value
+            verdict = (await self._asked(order, name, timer)).verdict.value
         except Busy:
             raise
         except TidewheelError as error:
             return error.code
         return verdict
 
-    def _asked(self, order: Order, timer: PendingTimer) -> Awaitable[TimerVerdict]:
-        name = TimerName(timer.topic, message_id=timer.message_id)
+    def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
+        """Whether somebody has moved it since it was found: it may not match any more."""
+        return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
+
+    def _asked(self, order: Order, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:
         if order.verb is TaskVerb.CANCEL:
             return self._live.cancel_timer(name, order.reason)
         return self._live.move_timer(name, order.due_ms(timer))
