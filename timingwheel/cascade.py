@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMERS_FETCHED_AT_ONCE_MAX
 from timingwheel import partition
-from timingwheel.boundaries import Boundaries, Numbers, Slot
+from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.due_run import Place, behind
 from timingwheel.partition import BARE, GONE, PAIR, WITH_RECORDS, Batch, Rows, Window, alive
 from timingwheel.unwritten import Fresh, Unwritten
@@ -228,3 +229,15 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
     ends = firsts + lengths
     return [stored[first:end] for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)]
+
+
+def checked_files(disk: Disk, named: dict[str, list[int]]) -> dict[Slot, File]:
+    """The files that a snapshot names; raises `StoreDamaged` if one is missing or too short."""
+    files = {slot_named(name): File(*fields) for name, fields in named.items()}
+    for slot, file in files.items():
+        if disk.size(slot.path) < file.length:
+            raise StoreDamaged(
+                f"{slot.path} is {max(0, disk.size(slot.path))} bytes long, and the snapshot names "
+                f"{file.length}; timers are missing. Restore {TIMERS}/ from a backup; nothing was changed."
+            )
+    return files

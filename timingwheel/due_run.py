@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -111,6 +111,13 @@ class ReadAhead:
     def _wanted(self, disk: Disk, gone: Numbers) -> Iterator[Rows]:
         for rows in parts(disk, self.slot.path, self.length, self.damage):
             yield alive(behind(rows, self.after), gone)
+
+
+class Look(NamedTuple):
+    """What `look` found: a file to read ahead, and timers that the caller must place in its wheel now."""
+
+    job: ReadAhead | None
+    near: list[tuple[int, int]]
 
 
 class Reading:

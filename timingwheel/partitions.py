@@ -27,29 +27,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from commitlog.disk import Disk
-from commitlog.errors import StoreDamaged
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX, TIMERS_UNWRITTEN_MAX
-from timingwheel.boundaries import LEVEL_COUNT, TOP, Boundaries, Numbers, Slot, slot_named
-from timingwheel.cascade import File, PartitionsToWrite
-from timingwheel.due_run import NO_ROWS, Place, ReadAhead, Reading, behind
+from timingwheel.boundaries import LEVEL_COUNT, TOP, Boundaries, Numbers, Slot
+from timingwheel.cascade import File, PartitionsToWrite, checked_files
+from timingwheel.due_run import NO_ROWS, Look, Place, ReadAhead, Reading, behind
 from timingwheel.listing import Listing
 from timingwheel.partition import PAIR, Rows
 from timingwheel.unwritten import Fresh, gone_in, timers_in
 
 _RETRY_MS: Final = 1_000
-
-
-class Look(NamedTuple):
-    """What `look` found: a file to read ahead, and timers that the caller must place in its wheel now."""
-
-    job: ReadAhead | None
-    near: list[tuple[int, int]]
 
 
 class Partitions:
@@ -243,7 +235,7 @@ class Partitions:
 
         Raises `StoreDamaged`, with nothing changed, if a file is missing or too short.
         """
-        files = {} if frozen is None else _checked(self._disk, frozen["files"])
+        files = {} if frozen is None else checked_files(self._disk, frozen["files"])
         self._now_ms = now_ms
         self._clear()
         if frozen is None:
@@ -365,10 +357,8 @@ class Partitions:
             return None
         self._drop_passed_files()
         reading = self._to_read()
-        if reading is not None:
-            self._job = reading.job(self.frontier, self._rows_max)
-            return self._job
-        return None
+        self._job = None if reading is None else reading.job(self.frontier, self._rows_max)
+        return self._job
 
     def _to_read(self) -> Reading | None:
         """The first file with anything left to read, unless enough has been read ahead."""
@@ -409,14 +399,3 @@ class Partitions:
             times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
             self._next_ms, self._is_next_known = min(times, default=None), True
         return self._next_ms
-
-
-def _checked(disk: Disk, named: dict[str, list[int]]) -> dict[Slot, File]:
-    files = {slot_named(name): File(*fields) for name, fields in named.items()}
-    for slot, file in files.items():
-        if disk.size(slot.path) < file.length:
-            raise StoreDamaged(
-                f"{slot.path} is {max(0, disk.size(slot.path))} bytes long, and the snapshot names "
-                f"{file.length}; timers are missing. Restore {TIMERS}/ from a backup; nothing was changed."
-            )
-    return files
