@@ -49,12 +49,21 @@ KeyOption = Annotated[str, typer.Option(help="Its timer key, as in: send --timer
 IdOption = Annotated[str, typer.Option("--id", help="Its message id.")]
 HandleOption = Annotated[str, typer.Option(help="Its recall handle; says the topic, too.")]
 ReasonOption = Annotated[str, typer.Option(help="Why; it is logged.")]
-AllOption = Annotated[
-    bool, typer.Option("--all", help="All that match, not one: a task that can be watched.")
-]
-YesOption = Annotated[bool, typer.Option("--yes", help="With --all: do it.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="With --all: only count them.")]
-DetachOption = Annotated[bool, typer.Option("--detach", help="With --all: do not wait for the end.")]
+
+
+def many_option(help_text: str, *flags: str) -> Any:
+    """Return an option that goes with --all."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="Many at once")
+
+
+AllOption = Annotated[bool, many_option("All that match, not one: a task that can be watched.", "--all")]
+ManyPrefixOption = Annotated[str, many_option("Topics that begin so.", "--topic-prefix")]
+ManyTagOption = Annotated[str, many_option("Their tag.", "--tag")]
+ManyFromOption = Annotated[str, many_option(f"Due from then on: {MOMENTS}", "--from")]
+ManyUntilOption = Annotated[str, many_option("Due before then.", "--until")]
+YesOption = Annotated[bool, many_option("Do it; without this they are only counted.", "--yes")]
+DryRunOption = Annotated[bool, many_option("Only count them.", "--dry-run")]
+DetachOption = Annotated[bool, many_option("Do not wait for the end.", "--detach")]
 
 
 @app.command()
@@ -159,10 +168,10 @@ def cancel(
     handle: HandleOption = "",
     reason: ReasonOption = "",
     everything: AllOption = False,
-    prefix: PrefixOption = "",
-    tag: TagOption = "",
-    from_: FromOption = "",
-    until: UntilOption = "",
+    prefix: ManyPrefixOption = "",
+    tag: ManyTagOption = "",
+    from_: ManyFromOption = "",
+    until: ManyUntilOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
@@ -193,19 +202,17 @@ def cancel(
 @app.command()
 def move(
     to: Annotated[str, typer.Option(help=f"The new time: {MOMENTS}")] = "",
-    by: Annotated[
-        str, typer.Option(help="With --all: so much later, or earlier with a minus: 1h, -30m.")
-    ] = "",
+    by: Annotated[str, many_option("So much later, or with a minus earlier: 1h, -30m.", "--by")] = "",
     topic: TopicOption = "",
     key: KeyOption = "",
     id_: IdOption = "",
     handle: HandleOption = "",
     reason: ReasonOption = "",
     everything: AllOption = False,
-    prefix: PrefixOption = "",
-    tag: TagOption = "",
-    from_: FromOption = "",
-    until: UntilOption = "",
+    prefix: ManyPrefixOption = "",
+    tag: ManyTagOption = "",
+    from_: ManyFromOption = "",
+    until: ManyUntilOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -56,6 +57,7 @@ from services.ops.shapes import (
 READ_AT_ONCE = 16
 BODIES_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS_MAX = 20_000
+NOT_FOUND = 404
 HTTP_STATUSES = ((ClientMistake, 400), (NotFound, 404), (RefusedByState, 409), (Busy, 503))
 
 Positions = dict[int, int]
@@ -191,3 +193,13 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
     status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
     shape = {"code": error.code, "detail": error.detail, "message": str(error)}
     return JSONResponse(shape, status_code=status)
+
+
+async def unknown(request: Request, error: Exception) -> JSONResponse:
+    """Answer to a path or method that is not served."""
+    assert isinstance(error, HTTPException)
+    asked = f"{request.method} {request.url.path}"
+    kind = NotFound if error.status_code == NOT_FOUND else ClientMistake
+    said = kind(f"{asked[:200]} is not served here; /openapi.json lists what is.")
+    shape = {"code": said.code, "detail": said.detail, "message": str(said)}
+    return JSONResponse(shape, status_code=error.status_code, headers=error.headers)

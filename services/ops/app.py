@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
 from services.live.tasks import TimerTasks
-from services.ops.api import Api, refuse
+from services.ops.api import Api, refuse, unknown
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
 from services.ops.probes import Probes
@@ -27,7 +28,7 @@ def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
     """
     tasks = TimerTasks(live)
     parts = (Probes(live, metrics, document), Api(live), TimersApi(live, tasks), SchedulesApi(live))
-    app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse})
+    app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
     app.state.timer_tasks = tasks
     return app
 

@@ -80,6 +80,10 @@ class NewTimer(BaseModel):
         return due_of(self.at or "", now_ms, "at")
 
     def _marks(self) -> dict[str, str]:
+        if self.timer_key and not self.properties.keys().isdisjoint(
+            (properties.TIMER_KEY, properties.TIMER_UNIQUE)
+        ):
+            raise ClientMistake("timer_key is given in properties, too: give it once.")
         if self.unique and not self.timer_key:
             raise ClientMistake("unique is about a timer_key: name one.")
         key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}

@@ -175,6 +175,8 @@ async def arrivals_after(stage: Stage, after: str) -> Any:
         ("GET", "/api/topics/t/messages?queue=4", None, 404, "TW-150"),
         ("GET", "/api/topics/t/messages?offset=x", None, 400, "TW-130"),
         ("GET", "/api/topics/t/arrivals?after=0-1", None, 400, "TW-130"),
+        ("GET", "/api/nothing", None, 404, "TW-150"),
+        ("PATCH", "/api/topics", {}, 405, "TW-130"),
         ("POST", "/api/topics", {"name": "no no"}, 400, "TW-131"),
         ("POST", "/api/topics", {"name": "t", "queue_count": 7}, 409, "TW-163"),
         ("POST", "/api/messages", {"topic": "t"}, 400, "TW-130"),

@@ -238,6 +238,7 @@ FAR = 11 * 366 * 86_400_000
         ("", TIMER | {"at": "2026-11-22T09:00"}, "TW-138", "zone"),
         ("", TIMER | {"in": "1m", "timer_key": "k" * 5_000}, "TW-1", "key"),
         ("", TIMER | {"in": "1m", "unique": True}, "TW-130", "timer_key"),
+        ("", TIMER | {"in": "1m", "timer_key": "a", "properties": {"TW_TIMER_KEY": "b"}}, "TW-130", "once"),
         ("", TIMER | {"in": "1m", "colour": "blue"}, "TW-130", "misspelt"),
         ("", {"timers": []}, "TW-130", "timers"),
         ("", {"timers": [TIMER | {"in": "1m"}] * 1_001}, "TW-130", "timers"),
