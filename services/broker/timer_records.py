@@ -25,14 +25,16 @@ CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"
 MOVE: Final = "MOVE"
 _CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
-_NOT_DELIVERED: Final = (
-    properties.REAL_TOPIC,
-    properties.REAL_QUEUE_ID,
-    properties.REPLACES,
-    properties.REPLACED_DUE_MS,
-    properties.VERB,
-    properties.REASON,
-    *_CARRIED,
+NOT_DELIVERED: Final = frozenset(
+    {
+        properties.REAL_TOPIC,
+        properties.REAL_QUEUE_ID,
+        properties.REPLACES,
+        properties.REPLACED_DUE_MS,
+        properties.VERB,
+        properties.REASON,
+        *_CARRIED,
+    }
 )
 
 
@@ -82,7 +84,7 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int)
 def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record:
     """The message of a timer record for its real queue, naming the timer."""
     stored = properties.decode(timer.properties)
-    kept = {name: value for name, value in stored.items() if name not in _NOT_DELIVERED}
+    kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
     marks = {properties.TIMER_OFFSET: str(timer_offset), properties.VERB: verb}
     return Record(
         topic=stored[properties.REAL_TOPIC],
