@@ -183,6 +183,20 @@ def test_what_was_appended_and_not_durable_comes_again_and_only_then_counts(benc
     assert bench.occurrences() == minutes(1)
 
 
+def test_a_dead_letter_of_an_old_run_is_no_run(bench: Bench) -> None:
+    bench.set()
+    bench.advance(3 * MINUTE_MS)
+    for lease in bench.broker.receive("g", "t", "*", 9, 20_000, "c", False, bench.now_ms):
+        bench.broker.forward_to_dead_letter("g", "t", lease.receipt_handle, bench.now_ms)
+    bench.flush()
+    assert len(bench.occurrences("%DLQ%g")) == 3
+    bench.reopen()
+    view = bench.broker.schedule("s", 1)
+    assert (view.sent_count, view.last_ms) == (3, NOW_MS + 3 * MINUTE_MS)
+    bench.advance(MINUTE_MS)
+    assert sorted(bench.occurrences()) == minutes(1, 2, 3, 4)
+
+
 def test_a_schedule_that_was_never_durable_is_gone(bench: Bench) -> None:
     view = bench.broker.set_schedule(schedule(), NOW_MS)
     assert view.durable_at > bench.broker.durable_offset
