@@ -233,6 +233,9 @@ class Machine:
         assert not self.broker.lost
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self.oracle.crash(self.broker.end_offset)
+        for timer in self.oracle.pending().values():
+            if timer.is_late_set:
+                timer.armed_at = None  # it was due when it was set: its place may be another one now
         self.follow()
 
     def _open(self, trusted_offset: int | None) -> Broker:

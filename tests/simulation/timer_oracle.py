@@ -74,6 +74,8 @@ class Oracle:
     verdicts: dict[int, str] = field(default_factory=dict)
     """What a carrier's record must say, by its offset."""
     names: defaultdict[TimerName, list[int]] = field(default_factory=lambda: defaultdict(list))
+    forgotten: dict[TimerName, int] = field(default_factory=dict)
+    """The timer that was the newest of a name when the core said that it has forgotten it."""
 
     def set(self, timer: Timer) -> None:
         assert timer.offset not in self.timers, "two timers at one offset"
@@ -88,7 +90,13 @@ class Oracle:
     def named(self, name: TimerName) -> Timer | None:
         """The newest timer of a name."""
         offsets = self.names.get(name)
-        return self.timers[offsets[-1]] if offsets else None
+        if not offsets or self.forgotten.get(name) == offsets[-1]:
+            return None
+        return self.timers[offsets[-1]]
+
+    def forget(self, name: TimerName) -> None:
+        """The core has forgotten what became of the newest timer of a name."""
+        self.forgotten[name] = self.names[name][-1]
 
     def waiting(self, name: TimerName) -> Timer | None:
         found = self.named(name)
@@ -112,8 +120,7 @@ class Oracle:
         """Undoes everything that the log does not hold any more."""
         for offset in [offset for offset in self.timers if offset >= end_offset]:
             for name in self.timers.pop(offset).names():
-                if offset in self.names[name]:
-                    self.names[name].remove(offset)
+                self.names[name].remove(offset)
         for timer in self.timers.values():
             if timer.ended_offset >= end_offset:
                 assert not timer.is_seen, "what was durable is gone"
@@ -145,6 +152,6 @@ class Oracle:
     def check_keys(self) -> None:
         """At most one waits for each key that is remembered."""
         waiting = [timer for timer in self.pending().values() if timer.key]
-        named = [one for one in waiting if one.offset in self.names[TimerName(one.topic, key=one.key)]]
+        named = [one for one in waiting if self.named(TimerName(one.topic, key=one.key)) is one]
         keys = [(timer.topic, timer.key) for timer in named]
         assert len(keys) == len(set(keys)), "two wait for one key"

@@ -249,7 +249,7 @@ class World(Machine):
         found = self.broker.timer(name, self.now_ms)
         if isinstance(found, TimerVerdict) and found.verdict in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
             assert self.oracle.may_be_forgotten(name, self.seen_ms), f"{timer} is forgotten too early"
-            self.oracle.names[name].clear()
+            self.oracle.forget(name)
             return None
         if timer.ended:
             return None
