@@ -73,11 +73,15 @@ def broker(tmp_path: Path, eventually: Any) -> Iterator[Serving]:
 
 
 def test_an_order_is_paid_in_time_or_not(broker: Serving, eventually: Any) -> None:
-    for order in ("7", "8"):
-        sent = broker.run("send", "timeouts", order, "--timer-key", f"order:{order}", "--in", "1500ms")
-        assert sent.returncode == 0, sent.stderr
-    paid = broker.run("timer", "cancel", "--topic", "timeouts", "--key", "order:7", "--reason", "paid")
-    assert (paid.returncode, paid.stdout.split()[0]) == (0, "CANCELLED")
+    timeouts = [
+        {"topic": "timeouts", "body": order, "timer_key": f"order:{order}", "in": "4s"}
+        for order in ("7", "8")
+    ]
+    assert broker.ask("POST", "timers", {"timers": timeouts})[1]["set"] == 2
+    status, paid = broker.ask(
+        "POST", "timers/cancel", {"topic": "timeouts", "key": "order:7", "reason": "paid"}
+    )
+    assert (status, paid["verdict"]) == (200, "CANCELLED")
     eventually(lambda: broker.delivered("timeouts"))
     late = broker.run("timer", "cancel", "--topic", "timeouts", "--key", "order:8")
     assert (late.returncode, late.stdout.split()[0]) == (4, "TOO_LATE")
