@@ -24,6 +24,7 @@ from timingwheel import partition
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.due_run import Place, behind
 from timingwheel.partition import BARE, GONE, PAIR, WITH_RECORDS, Batch, Rows, Window, alive
+from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, Unwritten
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
@@ -67,6 +68,9 @@ class PartitionsToWrite:
     frontier: Place
     damaged: frozenset[str]
     """Names of files that could not be read whole; they are never deleted."""
+    shared: Shared
+    last_offset: int
+    """The last timer set."""
     unreadable: list[int] = field(default_factory=list)
     """Offsets of timers whose records `fetch` could not read."""
     damage: list[str] = field(default_factory=list)
@@ -83,6 +87,7 @@ class PartitionsToWrite:
         self._sync(disk)
         kept = {slot: file for slot, file in self.files.items() if self._is_kept(slot)}
         self.new_files = kept | {slot: growing.file for slot, growing in self._growing.items()}
+        self.shared = Shared({slot: last for slot, last in self.shared.slots.items() if slot in kept})
 
     def freeze(self) -> Any:
         """What a snapshot keeps; None before anything was written."""
@@ -93,6 +98,8 @@ class PartitionsToWrite:
             "files": {slot.name: list(file) for slot, file in sorted(self.new_files.items())},
             "frontier": list(self.frontier),
             "damaged": sorted(self.damaged),
+            "shared": self.shared.freeze(),
+            "last_offset": self.last_offset,
         }
 
     def tidy(self, disk: Disk) -> None:

@@ -17,6 +17,7 @@ Rules:
   due order delivers nothing of his own beyond it.
 * Files change only in a checkpoint: `to_write` takes `fresh` away as `writing`, which counts in all that is
   asked meanwhile, until `written` or `failed`.
+* A small upper slot is not split but shared: its file is read beside those of the slots below (`shared`).
 * An upper slot that lies wholly in the past is not split: it is read as it is, in due order (`passing`).
 
 Cost: per timer, 16 bytes until the next checkpoint and none after; at most `TIMER_ROWS_READ_AHEAD_MAX` rows
@@ -34,14 +35,25 @@ import numpy as np
 from commitlog.disk import Disk
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX, TIMERS_UNWRITTEN_MAX
-from timingwheel.boundaries import LEVEL_COUNT, TOP, Boundaries, Numbers, Slot
+from timingwheel.boundaries import LEVEL_COUNT, TOP, Boundaries, Numbers, Slot, containing
 from timingwheel.cascade import File, PartitionsToWrite, checked_files
 from timingwheel.due_run import NO_ROWS, Look, Place, ReadAhead, Reading, behind
 from timingwheel.listing import Listing
 from timingwheel.partition import PAIR, Rows
+from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, gone_in, timers_in
 
+FOREVER_MS: Final = 1 << 62
 _RETRY_MS: Final = 1_000
+
+
+class Told(list[str]):
+    """Sentences, each once."""
+
+    def append(self, text: str) -> None:
+        """Adds one that is new."""
+        if text not in self:
+            super().append(text)
 
 
 class Partitions:
@@ -63,9 +75,11 @@ class Partitions:
         self._next_ms: int | None = None
         self._is_next_known = False
         self._must_look, self._must_split = False, False
+        self._shared = Shared()
+        self._last_offset = self._written_offset = 0
         self.frontier: Place = (0, 0)
         """The last timer delivered, set by the caller; all at or before it are done."""
-        self.damage: list[str] = []
+        self.damage: list[str] = Told()
         """What of the files could not be read, in words, each once."""
 
     @property
@@ -81,7 +95,7 @@ class Partitions:
     @property
     def is_waiting(self) -> bool:
         """Whether something that is due already waits for the disk."""
-        head = self._queue[0] if self._queue else None
+        head = self._head()
         is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
         return is_cold or self.near_until_ms <= self._now_ms
 
@@ -102,6 +116,7 @@ class Partitions:
             self._is_next_known = False
         self._fresh.at(slot).timers.append(due_ms, timer_offset)
         self._fresh.count += 1
+        self._last_offset = timer_offset
         return due_ms < self.near_until_ms
 
     def put_many(self, due_ms: Numbers, timer_offset: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -110,11 +125,12 @@ class Partitions:
         pairs["due_ms"], pairs["timer_offset"] = due_ms, timer_offset
         self._fresh.place(pairs, self._boundaries)
         self._is_next_known = False
+        self._last_offset = int(timer_offset[-1]) if len(timer_offset) else self._last_offset
         return due_ms < np.uint64(self.near_until_ms)
 
     def gone(self, due_ms: int, timer_offset: int) -> None:
         """Forgets a pending timer; if it is near, the caller takes it out of its wheel itself."""
-        slot = self._boundaries.slot_of(due_ms)
+        slot = self._home(due_ms, timer_offset)
         self._fresh.at(slot).gone.append(due_ms, timer_offset)
         self._fresh.count += 1
         for reading in self._queue:
@@ -135,6 +151,7 @@ class Partitions:
             if reading.slot == job.slot:
                 reading.install(job)
                 self._tell(job.damage)
+                self._damaged |= {job.slot.name} if job.damage else set()
         self._drop_done()
         return []
 
@@ -146,12 +163,14 @@ class Partitions:
 
     def head_due_ms(self) -> int | None:
         """When the first row is due, or if it is still to be read a time before which none is; else None."""
-        return self._queue[0].head_due_ms if self._queue else None
+        head = self._head()
+        return None if head is None else head.head_due_ms
 
     @property
     def is_head_ready(self) -> bool:
         """Whether the rows that come next have been read."""
-        return bool(self._queue) and self._queue[0].is_ready
+        head = self._head()
+        return head is not None and head.is_ready
 
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
         """The next rows in due order, due by now and by `limit_ms`, all of one file, and that file.
@@ -159,9 +178,8 @@ class Partitions:
         None come while the next ones are still being read.
         """
         limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
-        while self._queue:
-            head = self._queue[0]
-            rows = head.take(limit_ms, count_max)
+        while (head := self._head()) is not None:
+            rows = head.take(min(limit_ms, self._turn_until_ms(head)), count_max)
             if not head.is_done or len(rows):
                 self._drop_done()
                 return rows, head.slot.path
@@ -190,7 +208,7 @@ class Partitions:
 
     def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
         """The file and the row (an array of one) of a timer; None if no file has it."""
-        slot = self._boundaries.slot_of(due_ms)
+        slot = self._home(due_ms, timer_offset)
         row = self._listing().find(slot, timer_offset)
         return None if row is None else (slot.path, row)
 
@@ -203,7 +221,14 @@ class Partitions:
         for slot in split:
             boundaries.starts_ms[slot.level] = slot.end_ms
         self._writing = PartitionsToWrite(
-            boundaries, split, self._fresh, dict(self._files), self.frontier, self._damaged
+            boundaries,
+            split,
+            self._fresh,
+            dict(self._files),
+            self.frontier,
+            self._damaged,
+            Shared(dict(self._shared.slots)),
+            self._last_offset,
         )
         self._fresh, self._must_split = Fresh(), False
         return self._writing
@@ -213,7 +238,7 @@ class Partitions:
         assert done is self._writing, "another checkpoint was written"
         assert done.new_files is not None, "nothing was written"
         self._files, self._writing = done.new_files, None
-        self._damaged = done.damaged
+        self._damaged, self._written_offset = done.damaged, done.last_offset
         self._tell(done.damage)
         for slot in done.split:
             self._boundaries.starts_ms[slot.level] = slot.end_ms
@@ -242,6 +267,8 @@ class Partitions:
             self._disk.delete(TIMERS)
             return
         self._boundaries = Boundaries(list(frozen["boundaries"]))
+        self._shared = Shared.thawed(frozen["shared"])
+        self._last_offset = self._written_offset = frozen["last_offset"]
         self.frontier = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
         for name in self._disk.list(TIMERS):
@@ -264,11 +291,29 @@ class Partitions:
         return Listing(self._disk, self._files, self._layers(), self.frontier, self.damage, self._rows_max)
 
     def _tell(self, damage: list[str]) -> None:
-        self.damage += [text for text in damage if text not in self.damage]
+        for text in damage:
+            self.damage.append(text)
 
     def _is_on_disk(self, slot: Slot) -> bool:
         """Whether a slot has a file, or will have one when the checkpoint under way is done."""
         return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
+
+    def _home(self, due_ms: int, timer_offset: int) -> Slot:
+        """The slot in which a pending timer lives."""
+        return self._shared.home(due_ms, timer_offset) or self._boundaries.slot_of(due_ms)
+
+    def _head(self) -> Reading | None:
+        """The reading with the row that comes next; of two the upper level's: it was set before."""
+        return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
+
+    def _turn_until_ms(self, head: Reading) -> int:
+        """Up to when rows of `head` come before all others."""
+        turns = [
+            other.head_due_ms - (other.slot.level > head.slot.level)
+            for other in self._queue
+            if other is not head
+        ]
+        return min(turns, default=FOREVER_MS)
 
     def _first(self, level: int) -> Slot | None:
         """The first slot of a level, at or behind its boundary, in which anything lies."""
@@ -309,10 +354,31 @@ class Partitions:
                     self._boundaries.starts_ms[level] = limit_ms
                     break
                 self._boundaries.starts_ms[level] = slot.start_ms
+                if self._can_share(slot):
+                    self._share(slot)
+                    continue
                 if slot.end_ms <= now_ms or self._is_on_disk(slot):
                     break
                 self._boundaries.starts_ms[level] = slot.end_ms
                 self._fresh.spread(slot, self._boundaries)
+
+    def _can_share(self, slot: Slot) -> bool:
+        """Whether a slot's file is small, and no checkpoint is under way that changes it."""
+        if self._writing is not None and (slot in self._writing.split or slot in self._writing.writing.slots):
+            return False
+        return slot in self._files and self._files[slot].row_count <= self._rows_max
+
+    def _share(self, slot: Slot) -> None:
+        """Moves the boundary over a slot whose file stays as it is."""
+        self._shared.slots[slot] = self._written_offset
+        self._boundaries.starts_ms[slot.level] = slot.end_ms
+        self._fresh.leave_gone(slot, self._boundaries)
+        self._read(slot, self._files[slot])
+
+    def _read(self, slot: Slot, file: File) -> None:
+        """Queues a file to be read."""
+        gone = gone_in(iter(self._layers()), slot)
+        self._queue.append(Reading(slot, file.length, file.gone_count > 0, gone))
 
     def _pass_over(self, now_ms: int) -> Slot | None:
         """Lets the first upper slot pass that lies wholly in the past and has nothing before it."""
@@ -343,12 +409,10 @@ class Partitions:
     def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
         """Queues a slot's file to be read; gives its timers that are in memory."""
         file = self._files.get(slot)
-        if slot.level and slot not in self._boundaries.passing:
+        if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
             self._boundaries.passing.append(slot)
         if file is not None and file.length:
-            gone = gone_in(iter(self._layers()), slot)
-            self._queue.append(Reading(slot, file.length, file.gone_count > 0, gone))
-            self._queue.sort(key=lambda reading: reading.slot.start_ms)
+            self._read(slot, file)
         pairs = behind(timers_in(iter(self._layers()), slot), self.frontier)
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
@@ -361,14 +425,18 @@ class Partitions:
         return self._job
 
     def _to_read(self) -> Reading | None:
-        """The first file with anything left to read, unless enough has been read ahead."""
-        if sum(reading.loaded_count for reading in self._queue) >= self._rows_max:
-            return None
-        return next((reading for reading in self._queue if not reading.is_read), None)
+        """The first file with anything left to read soon, unless enough of it has been read ahead."""
+        wanted = [
+            reading
+            for reading in self._queue
+            if not reading.is_read
+            and reading.loaded_count < self._rows_max
+            and reading.head_due_ms < self.near_until_ms
+        ]
+        return min(wanted, key=lambda reading: (reading.is_ready, reading.head_due_ms), default=None)
 
     def _drop_done(self) -> None:
-        while self._queue and self._queue[0].is_done:
-            del self._queue[0]
+        self._queue = [reading for reading in self._queue if not reading.is_done]
 
     def _forget_passed(self) -> None:
         """Drops what came for slots that lie wholly before the frontier."""
@@ -382,9 +450,10 @@ class Partitions:
     def _drop_passed_files(self) -> None:
         """Files of which everything was delivered need no reading, and may be deleted soon."""
         self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.frontier[0]]
+        self._shared.drop_passed(self.frontier[0])
 
     def _head_ms(self) -> int | None:
-        head = self._queue[0] if self._queue else None
+        head = self._head()
         return head.head_due_ms if head is not None and head.is_ready else None
 
     def _job_ms(self, now_ms: int) -> int | None:
@@ -398,4 +467,6 @@ class Partitions:
             firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
             times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
             self._next_ms, self._is_next_known = min(times, default=None), True
-        return self._next_ms
+        ahead = [one.head_due_ms for one in self._queue if one.head_due_ms >= self.near_until_ms]
+        times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
+        return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)

@@ -83,6 +83,16 @@ class Fresh:
         self.place(unwritten.timers.rows(), boundaries)
         self.place(unwritten.gone.rows(), boundaries, are_gone=True)
 
+    def leave_gone(self, slot: Slot, boundaries: Boundaries) -> None:
+        """Gives the slots below what came for a slot, but not those gone from the slot's own file."""
+        unwritten = self.pop(slot)
+        timers, gone = unwritten.timers.rows(), unwritten.gone.rows()
+        self.place(alive(timers, np.sort(gone["timer_offset"])), boundaries)
+        left = alive(gone, np.sort(timers["timer_offset"]))
+        if len(left):
+            self.at(slot).gone.extend(left)
+            self.count += len(left)
+
 
 def timers_in(layers: Iterator[Fresh], slot: Slot) -> Rows:
     """The timers of a slot in memory that are not gone, in the order in which they came."""
