@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from commitlog.limits import TIMER_HISTORY_MS
 from consumequeue import sorted_merge
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.timer_ends import KIND_SHIFT, End
@@ -43,6 +44,17 @@ def unreadable_offsets(timers: StoredTimers) -> Numbers:
         for chunk in timers.ends.newest(timers.disk)
     ]
     return np.concatenate([NO_OFFSETS, *found])
+
+
+def kept_ms(timers: StoredTimers) -> int:
+    """How long names are surely kept, as the ends tell: the broker's setting is not stored."""
+    shortest_ms = TIMER_HISTORY_MS
+    for chunk in timers.ends.newest(timers.disk):
+        until_ms = chunk["extra"] & np.uint64((1 << KIND_SHIFT) - 1)
+        is_later = until_ms >= chunk["at"]
+        left_ms = (until_ms - chunk["at"])[is_later]
+        shortest_ms = min(shortest_ms, int(left_ms.min(initial=shortest_ms)))
+    return shortest_ms
 
 
 def ended_offsets(timers: StoredTimers) -> Numbers:

@@ -25,9 +25,9 @@ from commitlog import foreign, layout, snapshot
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
+from services.store.copying_timers import HeldFile, held_timers
 from services.store.opening import OpenStore, open_store
 from services.store.progress import Progress, unseen
-from services.store.copying_timers import HeldFile, held_timers
 from services.store.reading import StoreFiles
 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024

@@ -58,6 +58,6 @@ def _check_newer(files: StoreFiles, newest: Snapshot | None, path: str) -> None:
     found = snapshot.newest(Overlay(files))
     if found is not None and newest is not None and found.offset == newest.offset:
         raise StoreDamaged(
-            f"{path} is missing or cut, and the newest snapshot counts on it. Restore it from a backup, or see "
-            "what is damaged: tidewheel store verify"
+            f"{path} is missing or cut, and the newest snapshot counts on it. Restore it from a backup, or "
+            "see what is damaged: tidewheel store verify"
         )

@@ -108,7 +108,9 @@ class StoredTimers:
     read: Read
 
     @classmethod
-    def of_checkpoint(cls, disk: Disk, taken: TimersToWrite, parts: Mapping[str, Any], read: Read) -> StoredTimers:
+    def of_checkpoint(
+        cls, disk: Disk, taken: TimersToWrite, parts: Mapping[str, Any], read: Read
+    ) -> StoredTimers:
         """What a broker takes away for a checkpoint."""
         partitions = taken.partitions
         listing = _listing(disk, partitions.files, (partitions.writing,), partitions.frontier)

@@ -87,7 +87,7 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     progress("snapshots against the log", 0, 0)
     try:
         verdict.findings += check_snapshots(store, scan.damaged, rules.first_offsets, now_ms)
-        verdict.findings += _waiting(fold(store, now_ms), rules, kept)
+        verdict.findings += _waiting(fold(store, now_ms), rules, kept, _broker_ms(store, now_ms))
     except StoreDamaged as error:
         verdict.findings.append(Finding("start", "", -1, -1, f"no broker can start: {error.detail}"))
     return verdict
@@ -171,9 +171,14 @@ def _is_zero(store: OpenStore, first_offset: int, end_offset: int) -> bool:
     return not any(bytes(view[at : at + _ZERO_CHUNK_BYTES]).strip(b"\0") for at in chunks)
 
 
-def _waiting(state: State, rules: Invariants, kept: KeepFiles) -> Iterator[Finding]:
+def _broker_ms(store: OpenStore, now_ms: int) -> int:
+    """The time of the store's broker, which may have a virtual clock."""
+    return now_ms + (layout.read_clock(store.overlay()) or 0)
+
+
+def _waiting(state: State, rules: Invariants, kept: KeepFiles, now_ms: int) -> Iterator[Finding]:
     """What waits without the record that it waits with, and groups that are ahead of their queues."""
-    yield from check_waiting(state.timers, rules, kept.offsets)
+    yield from check_waiting(state.timers, rules, kept.offsets, max(now_ms, state.last_store_ms))
     for one in state.halves_in("OPEN", "EXPIRED"):
         offset = one.half_offset
         if not (offset in rules.halves.stored or offset in kept.offsets or rules.is_copied(offset)):

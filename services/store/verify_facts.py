@@ -29,8 +29,6 @@ from services.store.timers import readable, runs_of
 PARTS: Final = {NAMES: "names", ENDS: "ends"}
 """The part of a finding by folder, which is also the part of a snapshot's `ends`."""
 
-MENDABLE: Final = "its fences or its filter do not match their CRC; answers are right, and slow"
-
 Untrue = Callable[[Facts], Iterator[str]]
 
 
@@ -69,7 +67,8 @@ class _RunCheck:
             yield -1, -1, "is missing, cut, or has another head than a snapshot names"
             return
         if run.fences is None or run.filter is None:
-            yield run.tail_at, self._disk.size(run.path), MENDABLE
+            what = "its fences or its filter do not match their CRC; answers are right, and slow"
+            yield run.tail_at, self._disk.size(run.path), what
         lost_blocks: list[int] = []
         for facts in readable(run, self._disk, lost_blocks):
             for what in (*self._disorder(facts), *self._untrue(facts)):
@@ -110,6 +109,9 @@ def _untrue_ends(facts: Facts, rules: Invariants) -> Iterator[str]:
         kind = extra >> KIND_SHIFT
         if kind not in End.__members__.values():
             yield f"it says that timer {timer_offset} ended in a way that there is not: {kind}"
-        elif kind != End.UNREADABLE and rules.must_hold(ended_offset):
-            if rules.timers.ended.get(timer_offset) != ended_offset:
-                yield f"it says that {ended_offset} ended timer {timer_offset}, and the log does not"
+        elif (
+            kind != End.UNREADABLE
+            and rules.must_hold(ended_offset)
+            and rules.timers.ended.get(timer_offset) != ended_offset
+        ):
+            yield f"it says that {ended_offset} ended timer {timer_offset}, and the log does not"

@@ -29,7 +29,9 @@ PARTITION: Final = "partition"
 _FETCHED_FIELDS: Final = ("timer_offset", "record_bytes", "queue", "tags_code", *NAME_COLUMNS)
 
 
-def check_partitions(store: OpenStore, found: Sequence[Snapshot], in_log: Container[int]) -> Iterator[Finding]:
+def check_partitions(
+    store: OpenStore, found: Sequence[Snapshot], in_log: Container[int]
+) -> Iterator[Finding]:
     """What is wrong; `in_log` are the timers whose records the log holds, sound."""
     named: dict[str, list[File]] = {}
     for one in found:
@@ -140,7 +142,9 @@ class _FileCheck:
     def _counted(self, end: int) -> Iterator[Finding]:
         for file in self._files:
             if end >= file.length and self._counts[file.length] != [file.row_count, file.gone_count]:
-                what = f"holds {self._counts[file.length]} timers and ends, a snapshot counts {list(file[1:])}"
+                what = (
+                    f"holds {self._counts[file.length]} timers and ends, a snapshot counts {list(file[1:])}"
+                )
                 yield self._finding(0, file.length, what)
 
     def _of_row(self, row: Any, what: str) -> Finding:

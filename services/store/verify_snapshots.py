@@ -1,8 +1,8 @@
 """Whether each snapshot says what the log says: folding the log up to it from an earlier one leads to it.
 
-What no record says may differ: ends and names that are forgotten with time, messages that a group's filter passed
-over, timers whose record was unreadable, messages that retention has deleted since. Across damage, or where
-the log no longer reaches back, nothing can be compared; nor up to where an import copied the log, whose
+What no record says may differ: ends and names that are forgotten with time, messages that a group's filter
+passed over, timers whose record was unreadable, messages that retention has deleted since. Across damage, or
+where the log no longer reaches back, nothing can be compared; nor up to where an import copied the log, whose
 records do not say what its snapshot says.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 
 from commitlog import foreign, snapshot
 from commitlog.recovery import Damage
+from services.store.comparing import NO_OFFSETS, beyond, kinds, unreadable_offsets
 from services.store.findings import Finding
 from services.store.opening import OpenStore
-from services.store.comparing import NO_OFFSETS, beyond, kinds, unreadable_offsets
 from services.store.state import GroupState, State, fold, stored_state
 from services.store.timers import StoredTimers
 from timingwheel.boundaries import Numbers

@@ -1,7 +1,9 @@
 """Whether what is said of timers agrees: the log, the partitions, names and ends, and the broker's own count.
 
-    a timer that waits    in one place; its record can be read; nothing has ended it
-    a timer of the log    waits or has ended
+a timer that waits    in one place; its record can be read; nothing has ended it
+a timer of the log    waits or has ended
+a timer with a name   waits, or its end is known, as long as the name is kept: else it would be taken for
+                      one that waits
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from commitlog import snapshot
-from services.store.comparing import ended_offsets
+from services.broker.timer_ends import ENDS
+from services.store.comparing import ended_offsets, kept_ms
 from services.store.findings import Finding
 from services.store.invariants import Invariants
 from services.store.opening import OpenStore
 from services.store.timers import StoredTimers
-from services.store.verify_facts import check_facts
+from services.store.verify_facts import PARTS, check_facts
 from services.store.verify_partitions import check_partitions
 from timingwheel.boundaries import Numbers
 from timingwheel.partition import IN_LOG
@@ -31,21 +34,34 @@ def check_timer_files(store: OpenStore, rules: Invariants) -> Iterator[Finding]:
         yield from check_facts(store, found, rules)
 
 
-def check_waiting(timers: StoredTimers, rules: Invariants, kept: Collection[int]) -> Iterator[Finding]:
-    """What is wrong with the timers that wait after a fold."""
-    waiting = timers.offsets()
+def check_waiting(
+    timers: StoredTimers, rules: Invariants, kept: Collection[int], now_ms: int
+) -> Iterator[Finding]:
+    """What is wrong with the timers that wait after a fold; `now_ms` is the broker's time."""
+    waiting, known = timers.offsets(), ended_offsets(timers)
     yield from _told(waiting[1:][waiting[1:] == waiting[:-1]], "waits in more than one place")
     stored, ended = _array(rules.timers.stored), _array(rules.timers.ended)
     yield from _told(np.intersect1d(waiting, ended), "waits, but the log says that it has ended")
     readable = np.union1d(stored, _array(kept))
     bare = np.setdiff1d(_in_log(timers), readable)
     yield from _told(bare, "waits, but its record cannot be read")
-    over = np.union1d(ended, ended_offsets(timers))
-    gone = np.setdiff1d(np.setdiff1d(stored, waiting), over)
+    gone = np.setdiff1d(np.setdiff1d(stored, waiting), np.union1d(ended, known))
     yield from _told(gone, "neither waits nor has ended")
+    over = np.setdiff1d(_named(timers, now_ms - kept_ms(timers)), np.union1d(waiting, known))
+    for offset in over.tolist():
+        what = f"the timer at {offset} has a name and does not wait, but its end is not known"
+        yield Finding(PARTS[ENDS], ENDS, -1, -1, what)
     if len(waiting) != timers.counted_count:
         what = f"{len(waiting)} timers wait, the broker counts {timers.counted_count}"
         yield Finding("timer", "", -1, -1, what)
+
+
+def _named(timers: StoredTimers, from_ms: int) -> Numbers:
+    """The timers with names that are due from then on."""
+    found = [np.empty(0, np.uint64)]
+    for facts in timers.names.newest(timers.disk):
+        found.append(facts["offset"][facts["at"] > np.uint64(max(from_ms, 0))])
+    return np.concatenate(found)
 
 
 def _in_log(timers: StoredTimers) -> Numbers:
