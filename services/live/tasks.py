@@ -169,7 +169,7 @@ class TimerTasks:
                 return
             after: tuple[int, int] | None = None
             while not task.why:
-                page = self._live.timers(piece, after, limits.TIMERS_LOOKED_AT_FIRST)
+                page = self._live.timers(piece, after, limits.TIMERS_LOOKED_AT_MIN)
                 found = [timer for timer in page.timers if timer.timer_offset < task.end_offset]
                 await self._slices(task, found)
                 after = page.after
