@@ -82,13 +82,13 @@ def test_what_is_set_or_moved_by_others_after_it_began_is_left_alone_or_has_its_
         task = bench.tasks.start(ALL)
         while not task.done:
             await asyncio.sleep(0)
-        replaced = await bench.live.send(timer(499, "newer"))
+        replaced = await bench.live.send(timer(249, "newer"))
         assert replaced.durable_at > task.end_offset
-        moved = await bench.live.move_timer(TimerName("t", key="k498"), NOW_MS + 50 * HOUR_MS)
+        moved = await bench.live.move_timer(TimerName("t", key="k248"), NOW_MS + 50 * HOUR_MS)
         assert moved.verdict is Verdict.MOVED
         await bench.ended(task)
         left = {one.message_id for one in bench.live.timers(TimerFilter(), None, 10).timers}
-        assert left == {"newer", "498"}
+        assert left == {"newer", "248"}
         assert (task.matched, task.by_verdict) == (500, {"CANCELLED": 498, "ALREADY": 2})
 
     play(scenario)
