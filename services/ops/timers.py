@@ -20,6 +20,7 @@ that anybody remembers (NEVER_SET, FORGOTTEN). To look at a timer that has ended
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import accumulate
 from math import ceil
 from typing import Any
@@ -234,7 +235,7 @@ def set_shape(receipt: SendReceipt | TidewheelError, due_ms: int) -> TimerReceip
     return receipt if isinstance(receipt, TidewheelError) else timer_receipt_shape(receipt, due_ms)
 
 
-def together(parts: Any) -> Lateness:
+def together(parts: Iterable[Lateness]) -> Lateness:
     """Return the lateness of several topics as one."""
     whole = Lateness()
     for part in parts:
