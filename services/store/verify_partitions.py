@@ -41,6 +41,13 @@ def check_partitions(
         yield from _FileCheck(store, slot_named(name), files, _queues(found[-1]), in_log).findings()
 
 
+def partitions_are_there(store: OpenStore, found: Snapshot) -> bool:
+    """Whether the files that a snapshot names are there, and long enough: else nothing can start from it."""
+    disk = store.overlay()
+    files = (found.parts[TIMER_FILES]["partitions"] or {"files": {}})["files"]
+    return all(disk.size(slot_named(name).path) >= length for name, (length, *_) in files.items())
+
+
 def _queues(newest: Snapshot) -> list[list[Any]]:
     queues: list[list[Any]] = newest.parts[TIMER_FILES]["queues"]
     return queues

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commitlog import snapshot
+from commitlog import layout, snapshot
+from commitlog.errors import StoreDamaged
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.store import repair
+from services.store.copying import copy_store
 from services.store.opening import look_at, open_store
 from services.store.state import fold
 from services.store.verify import verify
+from timingwheel.partition import HEAD
 
 
 def test_a_store_with_every_verb_on_timers_is_sound(timer_shop: Any) -> None:
@@ -24,7 +28,8 @@ def test_a_store_with_every_verb_on_timers_is_sound(timer_shop: Any) -> None:
     assert ends == {"DELIVERED": 3, "CANCELLED": 9, "MOVED": 6, "REPLACED": 3, "FIRED": 3}
     waiting = list(state.pending_timers())
     assert len(waiting) == timer_shop.broker.gauges().pending_timers == state.timers.counted_count
-    assert [one.due_ms for one in waiting] == sorted(one.due_ms for one in waiting)
+    due_ms = [one.due_ms or 0 for one in waiting]
+    assert due_ms == sorted(due_ms)
     assert state.timers.next_due_ms() == waiting[0].due_ms
     assert {one.topic for one in (*waiting, *state.ended_timers())} == {"orders"}
 
@@ -104,3 +109,43 @@ def test_a_snapshot_that_contradicts_is_told(timer_shop: Any, contradict: Any) -
     newest.write(timer_shop.disk)
     findings = verify(look_at(timer_shop.disk, "store"), timer_shop.now_ms).findings
     assert any(CONTRADICTIONS[contradict] in one.what and one.is_damage for one in findings), findings
+
+
+def largest(root: Path) -> Path:
+    return max((root / layout.TIMERS).iterdir(), key=lambda path: path.stat().st_size)
+
+
+def test_what_a_damaged_partition_loses_is_named_by_file_and_byte_and_stays(timers_at: Any) -> None:
+    root = timers_at("store")
+    path = largest(root)
+    content = bytearray(path.read_bytes())
+    record_at = content.rfind(b"orders")
+    content[record_at] ^= 1
+    content[HEAD.size + 3] ^= 1
+    path.write_bytes(content)
+    with repair.locked(root) as store:
+        plan = repair.plan(store, 0, gives_up=True)
+        repair.carry_out(plan, root, store, 0)
+    assert path.read_bytes() == content, "nothing of it is ever deleted"
+    damaged = [one for one in plan.hopeless if one.part == "partition"]
+    assert {one.path for one in damaged} == {f"{layout.TIMERS}/{path.name}"}
+    assert damaged[0].first_offset == 0
+    assert "what timers they hold is unknown" in damaged[0].what
+    record = next(one for one in damaged if "the record of timer" in one.what)
+    assert record.first_offset < record_at < record.end_offset
+    lost = [one for one in plan.hopeless if "neither waits nor has ended" in one.what]
+    assert len(lost) >= 1
+
+
+def test_a_partition_that_is_gone_is_told_and_neither_copied_nor_started_without(timers_at: Any) -> None:
+    root = timers_at("store")
+    path = largest(root)
+    path.unlink()
+    findings = verify(open_store(root), 0).findings
+    assert any(one.path == f"{layout.TIMERS}/{path.name}" and "is missing" in one.what for one in findings)
+    assert any(one.part == "start" and path.name in one.what for one in findings)
+    with pytest.raises(StoreDamaged, match=path.name):
+        copy_store(root, root.parent / "copy")
+    assert not (root.parent / "copy").exists()
+    with pytest.raises(StoreDamaged, match=path.name):
+        fold(open_store(root), 0)
