@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,7 +76,15 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
     """
     logs.configure()
+    allow_many_files()
     asyncio.run(run(settings, announce))
+
+
+def allow_many_files() -> None:
+    """Let the process open as many files as it may at all: queues and partitions of time keep theirs open."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:

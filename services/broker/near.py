@@ -27,6 +27,9 @@ class Near:
     def __len__(self) -> int:
         return len(self._wheel)
 
+    def __contains__(self, timer_offset: int) -> bool:
+        return timer_offset in self._wheel
+
     def place_ms(self, timer_offset: int, due_ms: int, frontier_ms: int) -> int:
         """The due time of a new timer's place."""
         place_ms = max(due_ms, frontier_ms, self._wheel.now_ms)

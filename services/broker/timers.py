@@ -285,6 +285,8 @@ class Timers:
         """A checkpoint is durable."""
         self.partitions.written(done.partitions)
         self.ends.written(done.ends)
+        for timer_offset in done.partitions.unreadable:
+            self._lost(timer_offset)
 
     def failed(self, done: TimersToWrite) -> None:
         """A checkpoint was not written."""
@@ -308,6 +310,13 @@ class Timers:
         self._unarmed[timer.physical_offset] = timer, due_ms
         self.pending_by_topic[topic] += 1
         return self.crowding.add(due_ms)
+
+    def _lost(self, timer_offset: int) -> None:
+        """A checkpoint could not read a timer's record from the log: unless it is near, that was all."""
+        if timer_offset not in self.near:
+            self.statistics.unreadable_records += 1
+            ended_ms = self._store.last_store_ms
+            self.note_end("", timer_offset, ended_ms, TimerEnd(End.UNREADABLE, ended_ms, timer_offset))
 
     def _replaced(self, topic: str, replaced: Replaced, by: Record, end: End) -> None:
         self.end(topic, *replaced, TimerEnd(end, by.store_ms, by.physical_offset))
