@@ -170,6 +170,24 @@ def test_what_was_forgotten_does_not_wait_again_when_the_clock_is_set_back() -> 
     assert store.waiting() == ["other"]
 
 
+def test_a_clock_that_is_set_back_does_not_ask_for_checkpoints_for_ever() -> None:
+    store = Store()
+    store.broker._timers.partitions._rows_max = 1  # so that two timers are many, and are split
+    for number in range(3):
+        store.send(f"m{number}", 2 * DAY)
+    store.checkpoint()
+    store.now_ms += DAY + 22 * HOUR
+    store.broker.tick(store.now_ms)
+    assert store.broker.is_checkpoint_due, "its partition is to be split by now"
+    store.now_ms -= DAY
+    for _ in range(5):  # one for each level
+        store.checkpoint()
+        store.broker.tick(store.now_ms)
+    assert not store.broker.is_checkpoint_due
+    store.go(DAY + 2 * HOUR)
+    assert [one.message_id for one in store.delivered()] == ["m0", "m1", "m2"]
+
+
 def test_what_waits_outlives_the_log_that_it_was_written_to() -> None:
     """Retention of an hour: what is delayed 30 days is delivered, cancelled, moved, fired all the same."""
     store = Store(retention=RetentionPolicy(age_ms=HOUR))
