@@ -81,7 +81,7 @@ class Broker(Verbs):
         for found in scan:
             broker._replay(found)
             broker._store.keys.spill(log.first_offset)
-            broker._timers.ends.spill(now_ms)
+            broker._timers.ends.spill(broker._store.last_store_ms)
         scan.cut()
         log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()

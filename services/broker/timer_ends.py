@@ -140,13 +140,13 @@ class TimerEnds:
         return known_ms < max(now_ms, self._merged_ms) - self._history_ms
 
     def spill(self, now_ms: int) -> None:
-        """Writes what is too much for memory, while a start replays the log."""
+        """Writes what is too much for memory, while a start replays the log; `now_ms` as for `to_write`."""
         self._merged_ms = max(self._merged_ms, now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """What a checkpoint is to write."""
+        """What a checkpoint is to write; `now_ms` is the newest store time, not a clock that may be wrong."""
         self._merged_ms = max(self._merged_ms, now_ms)
         return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms), self._merged_ms)
 

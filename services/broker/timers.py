@@ -278,7 +278,7 @@ class Timers:
 
     def to_write(self, now_ms: int) -> TimersToWrite:
         """What a checkpoint is to write of partitions and ends."""
-        partitions, ends = self.partitions.to_write(now_ms), self.ends.to_write(now_ms)
+        partitions, ends = self.partitions.to_write(now_ms), self.ends.to_write(self._store.last_store_ms)
         return TimersToWrite(partitions, ends, self.source, self.queues)
 
     def written(self, done: TimersToWrite) -> None:

@@ -160,14 +160,25 @@ def test_what_was_forgotten_does_not_wait_again_when_the_clock_is_set_back() -> 
     store.send("m", SECOND, "k")
     store.go(2 * SECOND)
     store.checkpoint()
-    store.send("other", DAY)
     store.now_ms += 3 * HOUR
+    store.send("other", DAY)
     store.checkpoint()
     store.now_ms -= 3 * HOUR
     for name in (by_id("m"), TimerName("t", key="k")):
         verdict = store.broker.cancel_timer(name, "", store.now_ms).verdict
         assert verdict in (Verdict.FORGOTTEN, Verdict.NEVER_SET)
     assert store.waiting() == ["other"]
+
+
+def test_what_is_set_after_a_clock_was_far_ahead_is_known() -> None:
+    store = Store()
+    store.send("before", DAY)
+    store.now_ms += 4_000 * DAY
+    store.checkpoint()  # and nothing is stored at the wrong time
+    store.now_ms -= 4_000 * DAY
+    store.send("after", HOUR, "k")
+    assert store.broker.cancel_timer(TimerName("t", key="k"), "", store.now_ms).verdict is Verdict.CANCELLED
+    assert store.broker.cancel_timer(by_id("before"), "", store.now_ms).verdict is Verdict.CANCELLED
 
 
 def test_a_clock_that_is_set_back_does_not_ask_for_checkpoints_for_ever() -> None:
