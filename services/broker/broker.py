@@ -183,6 +183,11 @@ class Broker(Verbs):
         is_wanted = self._housekeeping.wants_checkpoint or self._timers.partitions.wants_checkpoint
         return is_much or is_full or is_wanted
 
+    @property
+    def is_overfull(self) -> bool:
+        """Whether so much lies behind the last checkpoint that no more should come before it is written."""
+        return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
+
     def checkpoint(self, now_ms: int) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
         assert self._log.is_quiet, "a snapshot must not hold what is not durable"

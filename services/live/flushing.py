@@ -7,6 +7,8 @@ Rules:
 - Once a flush fails no new one begins; when the last one under way has ended, `rebuild` is called once, so
   that nothing is still being written while the log is cut.
 - With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
+- While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
+  so that memory and the next start's work stay bounded.
 - When the core wants a checkpoint, no new flush begins; when the last one has ended, what was appended
   meanwhile is written in the loop itself (one sync), the state is taken, and a worker writes it down.
 """
@@ -115,6 +117,8 @@ class Flushing:
     def _is_held(self) -> bool:
         """Whether no flush may begin, or not before those under way have ended."""
         if self._is_stopped or self._failure is not None:
+            return True
+        if self._is_checkpointing and self._owner.core.is_overfull:
             return True
         return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
