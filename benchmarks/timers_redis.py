@@ -57,19 +57,6 @@ def ours(where: str, count: str) -> dict[str, Any]:
     }
 
 
-def ours_restarted(where: str, count: str) -> dict[str, Any]:
-    """Open the store again and look at the memory."""
-    shell = Shell(Path(where))
-    assert shell.core.gauges().pending_timers == int(count)
-    return {"rss_anon_mib": memory_mib("RssAnon"), "pending": int(count)}
-
-
-def ours_empty(where: str) -> dict[str, Any]:
-    """Open an empty store."""
-    shell = Shell(Path(where))
-    return {"rss_anon_mib": memory_mib("RssAnon"), "pending": shell.core.gauges().pending_timers}
-
-
 def theirs(where: str, count: str, appendfsync: str) -> dict[str, Any]:
     """Set in pipelines, one outstanding."""
     process, url = redis_server.start(made(Path(where)))

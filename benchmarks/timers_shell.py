@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from commitlog import limits
 from commitlog.flush import Flush
@@ -50,13 +51,16 @@ def memory() -> dict[str, float]:
 
 
 def disk_bytes(root: Path) -> dict[str, int]:
-    """Return the bytes that each folder of a store takes on disk, and all of them."""
-    found: dict[str, int] = {"all": 0}
+    """Return the bytes that each folder of a store takes on disk, and all of them.
+
+    Not counted is `reserve`, which is taken in advance as the rest of the last segment is.
+    """
+    found: dict[str, int] = {}
     for folder, _, names in os.walk(root):
-        part = Path(folder).relative_to(root).parts[:1]
-        taken = sum((Path(folder) / name).stat().st_blocks * 512 for name in names)
-        found["all"] += taken
-        found[part[0] if part else "."] = found.get(part[0] if part else ".", 0) + taken
+        if folder != str(root):
+            part = Path(folder).relative_to(root).parts[0]
+            taken = sum((Path(folder) / name).stat().st_blocks * 512 for name in names)
+            found[part] = found.get(part, 0) + taken
     return found
 
 
@@ -132,16 +136,22 @@ class Shell:
         while not self._is_held() and (flush := self.core.take_flush()) is not None:
             self._flying_count += 1
             self._give(partial(flush.write, self.disk), partial(self._flushed, flush))
+        self._calm()
+
+    def _calm(self) -> None:
         is_calm = self._flying_count == 0 and not self._is_checkpointing
         if is_calm and self.core.is_checkpoint_due:
             self._checkpoint()
 
     def _is_held(self) -> bool:
+        if self._is_checkpointing and self.core.is_overfull:
+            return True
         return self._flying_count > 0 and self.core.is_checkpoint_due
 
     def _flushed(self, flush: Flush) -> None:
         self._flying_count -= 1
         self._carry_out(self.core.flushed(flush, self.clock()))
+        self._calm()
 
     def _checkpoint(self) -> None:
         last = self.core.take_flush()
@@ -189,3 +199,10 @@ class Shell:
             raise error
         then()
         return True
+
+
+def held(where: str, count: str) -> dict[str, Any]:
+    """Return what a process holds that has just opened a store with so many timers pending."""
+    shell = Shell(Path(where))
+    assert shell.core.gauges().pending_timers == int(count)
+    return {"rss_anon_mib": memory_mib("RssAnon"), "pending": int(count)}

@@ -45,7 +45,7 @@ def partitions(where: str, count: str, span_ms: str) -> dict[str, Any]:
     root.mkdir()
     wheel = Wheel(RealDisk(root))
     set_seconds = wheel.set(int(count), int(span_ms))
-    stored = disk_bytes(root)["all"]
+    stored = sum(disk_bytes(root).values())
     advance_seconds = wheel.advance(int(count), START_MS + int(span_ms))
     return {
         "count": int(count),

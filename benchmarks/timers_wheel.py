@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ SPAN_MS = 30 * DAY_MS
 AHEAD_MS = 3_600_000
 MINUTE_MS = 60_000
 SAMPLE = 50_000
+TOLD_OF = 1_000_000
 LEAD_MS = 30_000
 WATCHED_SECONDS = 10.0
 
@@ -40,6 +42,8 @@ def set_all(shell: Shell, count: int, from_ms: int, span_ms: int) -> dict[str, A
         assert all(isinstance(answer, SendReceipt) for answer in answers)
         shell.turn()
         unwritten_counts.append(shell.core._timers.partitions.unwritten_count)
+        if first % TOLD_OF == 0:
+            tell(first, began, shell.checkpoint_count)
     shell.durable()
     seconds = time.perf_counter() - began
     return {
@@ -54,12 +58,20 @@ def set_all(shell: Shell, count: int, from_ms: int, span_ms: int) -> dict[str, A
     }
 
 
+def tell(count: int, began: float, checkpoint_count: int) -> None:
+    """Say how far it is: this takes minutes."""
+    seconds = time.perf_counter() - began
+    text = f"{count} set in {seconds:.0f} s, {checkpoint_count} checkpoints, {memory()}"
+    print(text, file=sys.stderr, flush=True)
+
+
 def uniform(where: str, count: str) -> dict[str, Any]:
     """Set, cancel by key and move with all pending; then die without a word."""
     shell = Shell(Path(where))
     figures = set_all(shell, int(count), real_ms() + MINUTE_MS, SPAN_MS)
     shell.settle()
-    stored = disk_bytes(Path(where))
+    stored = disk_bytes(Path(where)) | {"commitlog": shell.core.end_offset}
+    stored["all"] = sum(stored.values())
     figures["disk_bytes_per_timer"] = {part: round(taken / int(count), 1) for part, taken in stored.items()}
     sample = min(SAMPLE, int(count) // 4)
     numbers = random.Random(2).sample(range(int(count)), 2 * sample)
