@@ -102,7 +102,7 @@ class World(Machine):
         waiting = self.oracle.waiting(TimerName(topic, key=key)) if key else None
         if waiting is not None:
             self.oracle.end(waiting, "REPLACED", at, self.now_ms)
-        self.oracle.set(Timer(at, topic, message_id, key, due_ms, body, self.seen_ms))
+        self.oracle.set(Timer(at, topic, message_id, key, due_ms, body, self.now_ms))
 
     def send_plain(self) -> None:
         message = self._message()
@@ -219,7 +219,7 @@ class World(Machine):
         self.oracle.end(timer, told.verdict.value, told.ended_offset, self.now_ms)
         if told.verdict is Verdict.MOVED:
             self.oracle.set(replace(
-                timer, offset=told.ended_offset, due_ms=to_ms, stored_ms=self.seen_ms, armed_at=None,
+                timer, offset=told.ended_offset, due_ms=to_ms, stored_ms=self.now_ms, armed_at=None,
                 is_late_set=False, ended="", ended_offset=-1, ended_ms=0, is_seen=False,
             ))  # fmt: skip
 
