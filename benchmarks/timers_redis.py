@@ -26,6 +26,7 @@ from services.shop import redis_server
 
 SPAN_MS = 30 * DAY_MS
 MIB = 1024 * 1024
+RESOLUTION_MIB = 1.0
 SET, BODIES = "timers", "bodies"
 
 
@@ -48,7 +49,7 @@ def ours(where: str, count: str) -> dict[str, Any]:
         shell.durable()
     seconds = time.perf_counter() - began
     shell.settle()
-    held = memory_mib("RssAnon") - before
+    held = max(memory_mib("RssAnon") - before, RESOLUTION_MIB)
     shell.checkpoint()
     shell.close()
     return {
@@ -102,8 +103,10 @@ def made(folder: Path) -> Path:
 def compared(
     ours: dict[str, Any], pending: dict[str, Any], empty: dict[str, Any], redis: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the ratios that matter."""
-    per_pending = (pending["rss_anon_mib"] - empty["rss_anon_mib"]) * MIB / pending["pending"]
+    """Return the ratios that matter; less memory than can be told apart counts as `RESOLUTION_MIB`."""
+    per_pending = (
+        max(pending["rss_anon_mib"] - empty["rss_anon_mib"], RESOLUTION_MIB) * MIB / pending["pending"]
+    )
     always = next(one for one in redis if one["appendfsync"] == "always")
     return {
         "our_bytes_per_pending_after_restart": round(per_pending, 1),
