@@ -82,11 +82,14 @@ def messages(broker: Broker) -> Messages:
     }
 
 
-def before(shop: Any) -> Before:
-    disk = shop.disk
-    names = [path for folder in FOLDERS for path in paths(disk, folder)]
+def files_of(disk: MemoryDisk) -> dict[str, bytes]:
+    names = [path for folder in (*FOLDERS, *TIMER_FOLDERS) for path in paths(disk, folder)]
     small = [path for path in disk.list("") if disk.size(path) >= 0]
-    files = {name: bytes(disk.view(name)) for name in names + small}
+    return {name: bytes(disk.view(name)) for name in names + small}
+
+
+def before(shop: Any) -> Before:
+    disk, files = shop.disk, files_of(shop.disk)
     records = list(LogScan(disk, shop.settings.segment_bytes))
     assert len(records) >= 200
     assert len(disk.list(layout.COMMITLOG)) == 3
@@ -139,10 +142,7 @@ def is_of(hit: Found | None, place: tuple[int, int]) -> bool:
 def test_a_flipped_bit_in_the_files_of_timers_costs_only_timers_that_are_named(
     timer_shop: Any, folder: str
 ) -> None:
-    disk = timer_shop.disk
-    names = [path for one in (*FOLDERS, *TIMER_FOLDERS) for path in paths(disk, one)]
-    small = [path for path in disk.list("") if disk.size(path) >= 0]
-    files = {name: bytes(disk.view(name)) for name in names + small}
+    disk, files = timer_shop.disk, files_of(timer_shop.disk)
     before = Before(timer_shop, files, [], {})
     waiting = {one.timer_offset: one.message_id for one in fold(look_at(disk, "store"), 0).pending_timers()}
     assert len(waiting) > 15
