@@ -3,7 +3,7 @@
     set_timers, tick --> core --> flushes, checkpoints, read-ahead in worker threads --> told to the core here
 
 Rules as in `services.live.flushing`: everything gathered goes into one flush, several fly at a time, none
-begins while a checkpoint is due, and a checkpoint is written by a worker while the core goes on.
+begins while a checkpoint is due, and a checkpoint is written by a worker while the core goes on, to a bound.
 """
 
 from __future__ import annotations
