@@ -19,7 +19,7 @@ from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS
 from services.broker.timers import Timers, pending_timer
-from services.broker.values import PendingTimer, TimerFilter, TimerPage
+from services.broker.values import PendingTimer, TimerFilter, TimerName, TimerPage
 from timingwheel.partition import IN_LOG, Rows
 
 _EVERYTHING: Final = TimerFilter()
@@ -105,6 +105,9 @@ class TimerViews:
         if wanted.key and wanted.topic:
             hashed = np.uint64(hash_of(wanted.topic, wanted.key))
             named = [rows[column] == hashed for column in NAME_COLUMNS]
+            keyed = self._timers.known(TimerName(wanted.topic, key=wanted.key))
+            if keyed is not None:
+                named.append(rows["timer_offset"] == np.uint64(keyed.timer_offset))
             matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
         if wanted.tag:
             matching &= rows["tags_code"] == tags_code(wanted.tag)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from services.broker.values import PendingTimer, TimerName, Verdict
+from commitlog.message import Message
+from services.broker.values import PendingTimer, TimerFilter, TimerName, Verdict
 
 VERDICTS = {
     "DELIVERED": Verdict.TOO_LATE,
@@ -29,11 +30,8 @@ class Timer:
     """
 
     offset: int
-    topic: str
-    message_id: str
-    key: str
+    message: Message = field(repr=False)
     due_ms: int
-    body: bytes = field(repr=False)
     stored_ms: int
     armed_at: int | None = None
     place_ms: int = 0
@@ -43,6 +41,25 @@ class Timer:
     ended_ms: int = 0
     is_seen: bool = False
     """Whether the record of its end was found in the log."""
+
+    @property
+    def topic(self) -> str:
+        return self.message.topic
+
+    @property
+    def message_id(self) -> str:
+        return self.message.message_id
+
+    @property
+    def key(self) -> str:
+        return self.message.properties.get("TW_TIMER_KEY", "")
+
+    def is_wanted(self, wanted: TimerFilter) -> bool:
+        """Whether a filter without times is to find it."""
+        names = (*self.message.keys, self.key, self.message_id)
+        is_named = not wanted.key or wanted.key in names
+        is_tagged = not wanted.tag or wanted.tag == self.message.tag
+        return (not wanted.topic or wanted.topic == self.topic) and is_named and is_tagged
 
     def names(self) -> list[TimerName]:
         by_id = TimerName(self.topic, self.message_id)
@@ -55,11 +72,7 @@ class Half:
 
     offset: int
     transaction_id: str
-    message_id: str
-    topic: str
-    body: bytes
-    key: str
-    due_ms: int | None
+    message: Message
     verb: tuple[str, str, int] | None
     ended_offset: int = -1
 

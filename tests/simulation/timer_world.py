@@ -28,6 +28,7 @@ SPANS_MS = (
     5 * MINUTE, 18 * MINUTE, 50 * MINUTE, 3 * HOUR, 19 * HOUR, 2 * DAY, 30 * DAY, 50 * DAY, 400 * DAY,
     3_000 * DAY, 3_650 * DAY,
 )  # fmt: skip
+EVERYTHING = TimerFilter()
 KEYS = ("k1", "k2", "k3", "k4")
 
 
@@ -95,14 +96,15 @@ class World(Machine):
         at = receipt.physical_offset
         self.handles.append((TimerName(message.topic, message.message_id), receipt.recall_handle))
         self._carried(message.topic, verb, at)
-        self._set(at, message.topic, message.message_id, key, message.delivery_ms or 0, message.body)
+        self._set(at, message)
 
-    def _set(self, at: int, topic: str, message_id: str, key: str, due_ms: int, body: bytes) -> None:
+    def _set(self, at: int, message: Message) -> None:
         """A timer is set, in place of the one that waits for its key."""
-        waiting = self.oracle.waiting(TimerName(topic, key=key)) if key else None
+        timer = Timer(at, message, message.delivery_ms or 0, self.now_ms)
+        waiting = self.oracle.waiting(TimerName(timer.topic, key=timer.key)) if timer.key else None
         if waiting is not None:
             self.oracle.end(waiting, "REPLACED", at, self.now_ms)
-        self.oracle.set(Timer(at, topic, message_id, key, due_ms, body, self.now_ms))
+        self.oracle.set(timer)
 
     def send_plain(self) -> None:
         message = self._message()
@@ -122,11 +124,9 @@ class World(Machine):
             message.delivery_ms = self.now_ms + self.chance.choice(SPANS_MS)
         verb = self._carry(message) if self.chance.random() < 0.4 else None
         receipt = self.broker.send(message, self.now_ms)
-        at, key = receipt.physical_offset, message.properties.get("TW_TIMER_KEY", "")
-        self.oracle.halves[at] = Half(
-            at, receipt.transaction_id, message.message_id, message.topic, message.body, key,
-            message.delivery_ms, (verb.kind, verb.name, verb.to_ms) if verb else None,
-        )  # fmt: skip
+        at = receipt.physical_offset
+        carried = (verb.kind, verb.name, verb.to_ms) if verb else None
+        self.oracle.halves[at] = Half(at, receipt.transaction_id, message, carried)
 
     def end_half(self) -> None:
         durable = self.broker.durable_offset
@@ -138,21 +138,19 @@ class World(Machine):
         half = self.chance.choice(open_ones)
         verb = Verb(*half.verb) if half.verb else None
         how = self.chance.choice([Resolution.COMMIT, Resolution.COMMIT, Resolution.ROLLBACK])
-        for name in (
-            self._meant(half.topic, verb.name) if verb else None,
-            TimerName(half.topic, key=half.key),
-        ):
+        topic, key = half.message.topic, half.message.properties.get("TW_TIMER_KEY", "")
+        for name in (self._meant(topic, verb.name) if verb else None, TimerName(topic, key=key)):
             self._in_step(name)
         with contextlib.suppress(TransactionEnded):
             end = self.broker.end_transaction(
-                half.topic, half.transaction_id, half.message_id, how, self.now_ms
+                topic, half.transaction_id, half.message.message_id, how, self.now_ms
             )
             half.ended_offset = end.durable_at - 1
             if how is Resolution.COMMIT:
                 at = self._last_offset(end.durable_at)
-                self._carried(half.topic, verb, at)
-                if half.due_ms is not None:
-                    self._set(at, half.topic, half.message_id, half.key, half.due_ms, half.body)
+                self._carried(topic, verb, at)
+                if half.message.delivery_ms is not None:
+                    self._set(at, half.message)
 
     def retry(self) -> None:
         """A client sends again what it has sent: there is one timer all the same."""
@@ -184,7 +182,7 @@ class World(Machine):
             assert timer is not None
             assert not timer.ended
             assert found.message is not None
-            assert found.message.body == timer.body
+            assert found.message.body == timer.message.body
             self.oracle.check_look(found, timer)
         else:
             self._told(name, timer, expected, found)
@@ -311,6 +309,14 @@ class World(Machine):
             count = sum(timer.topic == topic for timer in pending.values())
             assert self.broker.count_timers(TimerFilter(topic=topic)) == count
         self.oracle.check_keys()
+        wanted = TimerFilter(
+            topic=self.chance.choice(["", *TOPICS]),
+            key=self.chance.choice(["", "k1", "x", "z", f"m{self.count - 3}"]),
+            tag=self.chance.choice(["", "", "red"]),
+        )
+        matching = {offset for offset, timer in pending.items() if timer.is_wanted(wanted)}
+        assert {one.timer_offset for one in self._all_listed(wanted)} == matching
+        assert self.broker.count_timers(wanted) == len(matching)
         self.oracle.check_page(self._all_listed())
         if not any(timer.is_late_set for timer in pending.values()):
             from_ms = self.now_ms + self.chance.choice(SPANS_MS)
@@ -319,11 +325,11 @@ class World(Machine):
             assert self.broker.count_timers(window) == len(inside)
             assert sum(count for _, count in self.broker.timer_histogram(window, MINUTE)) == len(inside)
 
-    def _all_listed(self) -> list[PendingTimer]:
+    def _all_listed(self, wanted: TimerFilter = EVERYTHING) -> list[PendingTimer]:
         listed: list[PendingTimer] = []
         after = None
         while True:
-            page = self.broker.timers(TimerFilter(), after, self.chance.choice([1, 7, 1000]))
+            page = self.broker.timers(wanted, after, self.chance.choice([1, 7, 1000]))
             listed += page.timers
             after = page.after
             if after is None:

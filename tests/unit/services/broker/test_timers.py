@@ -170,6 +170,16 @@ def test_what_was_forgotten_does_not_wait_again_when_the_clock_is_set_back() -> 
     assert store.waiting() == ["other"]
 
 
+def test_a_timer_in_a_partition_is_listed_by_its_timer_key() -> None:
+    store = Store()
+    store.send("m", HOUR, "k")
+    store.send("other", HOUR, "l")
+    store.checkpoint()
+    wanted = TimerFilter(topic="t", key="k")
+    assert [one.message_id for one in store.broker.timers(wanted, None, 9).timers] == ["m"]
+    assert store.broker.count_timers(wanted) == 1
+
+
 def test_what_is_set_after_a_clock_was_far_ahead_is_known() -> None:
     store = Store()
     store.send("before", DAY)
