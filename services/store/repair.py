@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import layout, snapshot
+from commitlog import layout
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
@@ -34,6 +34,7 @@ from services.store.progress import Progress, unseen
 from services.store.repair_facts import give_up, is_whole, mend
 from services.store.verify import Verdict, verify
 from services.store.verify_facts import PARTS, named_runs
+from services.store.verify_timers import sound_snapshots
 
 _DERIVED: Final = ("queue", "index")
 _REPAIRABLE: Final = ("log", "snapshot", *_DERIVED)
@@ -138,8 +139,7 @@ def _damaged_runs(store: OpenStore, bad: list[Finding]) -> tuple[list[FactRun], 
     """The damaged runs of names and ends: those that can be written again, and the others."""
     disk = store.overlay()
     paths = {one.path for one in bad if one.part in PARTS.values()}
-    found = [one for offset in store.snapshot_offsets if (one := snapshot.read(disk, offset)) is not None]
-    damaged = [run for run in named_runs(found) if run.path in paths]
+    damaged = [run for run in named_runs(sound_snapshots(store)) if run.path in paths]
     mends = [run for run in damaged if is_whole(run, disk)]
     return mends, [run for run in damaged if run not in mends]
 
