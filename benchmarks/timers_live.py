@@ -26,17 +26,21 @@ SENDS_PER_SECOND = 500
 SECOND_MS = 1_000
 LEAD_SECONDS = 15
 READ = 1_000
+SCATTER = 15_485_863
+"""A prime: its multiples, modulo a count, come in no order."""
+
 Delivered = tuple[int, float]
 """(due, durable), in milliseconds since 1970."""
 
 
 def prepare(where: str, count: str, from_ms: str, span_ms: str) -> dict[str, Any]:
-    """Set so many timers evenly over a span, in a store of their own."""
+    """Set so many timers evenly over a span, in a store of their own; they do not come in due order."""
     shell, step = Shell(Path(where)), int(span_ms) / int(count)
     began = time.perf_counter()
     for first in range(0, int(count), BATCH):
         numbers = range(first, min(first + BATCH, int(count)))
-        batch = [message(number, int(from_ms) + int(number * step)) for number in numbers]
+        due = [int(from_ms) + int(number * SCATTER % int(count) * step) for number in numbers]
+        batch = [message(number, due_ms) for number, due_ms in zip(numbers, due, strict=True)]
         shell.core.set_timers(batch, shell.clock())
         shell.turn()
     shell.durable()
