@@ -24,7 +24,7 @@ a run; one that finds, a block more. Memory: 4 MB, and 13 to 25 bits a fact in r
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -260,18 +260,20 @@ class FactIndex:
                 self._spill_count += UNSAVED_MAX
             self.failed(done)
 
-    def adopt(self, frozen: Any) -> str:
+    def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
         """Takes over the runs that a snapshot names; says which of them are lost, if any, and takes the rest.
 
-        A lost run is named by the next snapshots too: what it said is missing, not untrue.
+        The files of the runs that others name are kept for the snapshots that they are of. A lost run is named
+        by the next snapshots too: what it said is missing, not untrue.
         """
         self._clear()
         self._runs = tuple(FactRun(self._folder, *fields) for fields in frozen or [])
         for run in self._runs:
             run.load(self._disk)
         self._named = _names(self._runs)
-        self._next_number = 1 + max((run.number for run in self._runs), default=-1)
-        _delete_all_but(self._disk, self._folder, self._named)
+        kept = [FactRun(self._folder, *fields) for other in others for fields in other]
+        self._next_number = 1 + max((run.number for run in (*self._runs, *kept)), default=-1)
+        _delete_all_but(self._disk, self._folder, self._named | _names(tuple(kept)))
         return self.damage
 
     def drop(self) -> None:

@@ -26,7 +26,7 @@ read ahead, and as many being read. Where nothing lies, boundaries jump, so idle
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, Final
 
 import numpy as np
@@ -219,8 +219,8 @@ class Partitions(MovingLevels):
         self._fresh.count += later.count
         self._must_look, self._is_next_known = True, False
 
-    def adopt(self, frozen: Any, now_ms: int) -> None:
-        """Takes over what a snapshot names (None: nothing), and deletes all other files.
+    def adopt(self, frozen: Any, now_ms: int, kept: Set[str] = frozenset()) -> None:
+        """Takes over what a snapshot names (None: nothing), and deletes all other files but `kept`.
 
         Raises `StoreDamaged`, with nothing changed, if a file is missing or too short.
         """
@@ -236,7 +236,7 @@ class Partitions(MovingLevels):
         self.frontier = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
         for name in self._disk.list(TIMERS):
-            if name not in self._damaged and name not in frozen["files"]:
+            if name not in self._damaged and name not in frozen["files"] and name not in kept:
                 self._disk.delete(f"{TIMERS}/{name}")
         for slot in sorted(files, key=lambda slot: slot.start_ms):
             if slot.start_ms < self._boundaries.starts_ms[slot.level]:

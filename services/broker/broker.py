@@ -245,7 +245,8 @@ class Broker(Verbs):
             if name in start.parts or name != "schedules":  # there were none before schedules were written
                 part.thaw(start.parts[name])
         self.made_anew = derived.adopt(self._store, self._disk, start)
-        self.lost = self._timers.adopt(start.parts[TIMER_FILES], now_ms)
+        others = [one.parts[TIMER_FILES] for one in snapshot.others(self._disk, start)]
+        self.lost = self._timers.adopt(start.parts[TIMER_FILES], others, now_ms)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
         """Delivers what is due, and reads ahead what soon will be."""

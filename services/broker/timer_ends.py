@@ -160,10 +160,13 @@ class TimerEnds:
         self.names.failed(done.names)
         self.ends.failed(done.ends)
 
-    def adopt(self, frozen: Any) -> list[str]:
-        """Takes a snapshot's files over; returns what of them is damaged."""
+    def adopt(self, frozen: Any, others: list[Any]) -> list[str]:
+        """Takes a snapshot's files over, and keeps those of others; returns what of them is damaged."""
         self._merged_ms = frozen.get("merged_ms", 0)
-        reasons = (self.names.adopt(frozen["names"]), self.ends.adopt(frozen["ends"]))
+        reasons = (
+            self.names.adopt(frozen["names"], [other["names"] for other in others]),
+            self.ends.adopt(frozen["ends"], [other["ends"] for other in others]),
+        )
         return [reason for reason in reasons if reason]
 
     def drop(self) -> None:

@@ -293,11 +293,15 @@ class Timers:
         self.partitions.failed(done.partitions)
         self.ends.failed(done.ends)
 
-    def adopt(self, frozen: Any, now_ms: int) -> list[str]:
-        """Takes the files over that a snapshot names; returns what of them is damaged, in words."""
+    def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
+        """Takes the files over that a snapshot names; returns what of them is damaged, in words.
+
+        The files that `others` name are kept for the snapshots that they are of.
+        """
         self.queues.thaw(frozen["queues"])
-        self.partitions.adopt(frozen["partitions"], now_ms)
-        return self.ends.adopt(frozen["ends"])
+        kept = {name for other in others for name in other["partitions"]["files"]}
+        self.partitions.adopt(frozen["partitions"], now_ms, kept)
+        return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 
     def drop(self) -> None:
         """Deletes all files: a start without a snapshot replays the whole log."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from commitlog import snapshot
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
@@ -178,6 +179,27 @@ def test_a_timer_in_a_partition_is_listed_by_its_timer_key() -> None:
     wanted = TimerFilter(topic="t", key="k")
     assert [one.message_id for one in store.broker.timers(wanted, None, 9).timers] == ["m"]
     assert store.broker.count_timers(wanted) == 1
+
+
+def test_after_a_restart_the_older_snapshot_can_still_start_the_broker() -> None:
+    store = Store()
+    for number in range(3):
+        store.send(f"soon-{number}", 100 * SECOND)
+    store.send("late", DAY)
+    store.checkpoint()
+    store.go(200 * SECOND)
+    store.broker.cancel_timer(by_id("late"), "", store.now_ms)
+    store.checkpoint()
+    store.crash()
+    newest = max(snapshot.offsets(store.disk))
+    store.disk.flip_bit(snapshot.path_of(newest), 8 * 40)
+    store.crash()
+    assert store.broker.lost == []
+    assert store.waiting() == []
+    assert len(store.delivered()) == 3
+    found = store.broker.timer(by_id("late"), store.now_ms)
+    assert isinstance(found, TimerVerdict)
+    assert found.verdict is Verdict.ALREADY
 
 
 def test_what_is_set_after_a_clock_was_far_ahead_is_known() -> None:
