@@ -13,12 +13,9 @@ from typing import NamedTuple
 
 from commitlog import snapshot
 from commitlog.errors import StoreDamaged
-from commitlog.layout import TIMERS
 from commitlog.snapshot import Snapshot
-from services.broker.timer_ends import ENDS, NAMES
-from services.broker.timer_files import TIMER_FILES
 from services.store.reading import Overlay, StoreFiles
-from services.store.timers import runs_of
+from services.store.timers import timer_files
 
 
 class HeldFile(NamedTuple):
@@ -34,24 +31,13 @@ def held_timers(files: StoreFiles, newest: Snapshot | None, stack: ExitStack) ->
     Raises `StoreDamaged` if one is missing though the newest snapshot names it.
     """
     held: dict[str, HeldFile] = {}
-    for path, length in _named(newest).items():
+    for path, length in ({} if newest is None else timer_files(newest)).items():
         if files.size(path) < (length or 0):
             _check_newer(files, newest, path)
             return None
         held[path] = HeldFile(files.open(path), length)
         stack.callback(os.close, held[path].descriptor)
     return held
-
-
-def _named(newest: Snapshot | None) -> dict[str, int | None]:
-    """How much of each file the snapshot counts on."""
-    if newest is None:
-        return {}
-    part = newest.parts[TIMER_FILES]
-    partitions = (part["partitions"] or {"files": {}})["files"]
-    runs = (*runs_of(NAMES, part["ends"]["names"]), *runs_of(ENDS, part["ends"]["ends"]))
-    lengths: dict[str, int | None] = {f"{TIMERS}/{name}": length for name, (length, *_) in partitions.items()}
-    return lengths | dict.fromkeys(run.path for run in runs)
 
 
 def _check_newer(files: StoreFiles, newest: Snapshot | None, path: str) -> None:

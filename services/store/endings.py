@@ -18,6 +18,7 @@ from commitlog.record import Record
 from services.broker.timer_ends import End
 from services.broker.timer_records import FIRE, MOVE, TIMER_TOPIC, VERB_TOPIC
 
+_OURS: Final = b"TW_"
 _SAID: Final = (
     properties.REPLACES,
     properties.REPLACED_DUE_MS,
@@ -37,6 +38,8 @@ class Ending(NamedTuple):
 
 def endings(record: Record) -> Iterator[Ending]:
     """The ends of timers that a record tells."""
+    if _OURS not in record.properties:
+        return
     timer_offset = _number(record, properties.TIMER_OFFSET)
     if timer_offset is not None:
         yield Ending(timer_offset, _kind(record), _number(record, properties.DUE_MS) or 0)

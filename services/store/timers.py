@@ -20,8 +20,10 @@ import numpy as np
 from commitlog import record as records
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from commitlog.record import Record
+from commitlog.snapshot import Snapshot
 from consumequeue import sorted_merge
 from consumequeue.timerindex import FactsToWrite
 from consumequeue.timerindex_fact import Facts, newest_of
@@ -30,6 +32,7 @@ from consumequeue.timerindex_run import READ_BLOCKS, FactRun
 from services.broker.timer_ends import ENDS, NAMES
 from services.broker.timer_files import TIMER_FILES, TimersToWrite
 from services.broker.timer_records import due_ms_of, undelivered
+from services.store.opening import OpenStore
 from timingwheel.boundaries import Numbers, slot_named
 from timingwheel.cascade import File
 from timingwheel.listing import Listing
@@ -168,6 +171,20 @@ class StoredTimers:
         if not records.is_sound(stored, may_lack_crc=False):
             raise StoreDamaged(f"The timer at byte {position} of {path} does not match its CRC.")
         return undelivered(records.decode(stored))
+
+
+def timer_files(found: Snapshot) -> dict[str, int | None]:
+    """The files that a snapshot names by path, and how much of each it counts on (None: all)."""
+    part = found.parts[TIMER_FILES]
+    partitions = (part["partitions"] or {"files": {}})["files"]
+    runs = (*runs_of(NAMES, part["ends"]["names"]), *runs_of(ENDS, part["ends"]["ends"]))
+    lengths: dict[str, int | None] = {f"{TIMERS}/{name}": length for name, (length, *_) in partitions.items()}
+    return lengths | dict.fromkeys(run.path for run in runs)
+
+
+def timer_files_are_there(store: OpenStore, found: Snapshot) -> bool:
+    """Whether the files that a snapshot names are there, and long enough: else nothing can start from it."""
+    return all(store.files.size(path) >= (length or 0) for path, length in timer_files(found).items())
 
 
 def runs_of(folder: str, frozen: Any) -> tuple[FactRun, ...]:

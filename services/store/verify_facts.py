@@ -1,6 +1,7 @@
 """Whether names and ends of timers are whole: each run that a snapshot names, block by block.
 
-    run       is there with the head that the snapshot names; every block, the fences and the filter
+    run       is there with the head that the snapshot names; every block, the fences and the filter. One that
+              only an older snapshot names may be gone: a start deletes it
     order     facts ascend, fences name the first of each block, the filter knows them all
     log       a name or end points at a record of the log that says so, where the log still has it
 
@@ -38,9 +39,11 @@ def check_facts(store: OpenStore, found: Sequence[Snapshot], rules: Invariants) 
         NAMES: lambda facts: _untrue_names(facts, rules),
         ENDS: lambda facts: _untrue_ends(facts, rules),
     }
+    needed = {run.path for run in named_runs(found[-1:])}
     for run in named_runs(found):
+        is_damage = run.path in needed or store.files.size(run.path) >= 0
         for first, end, what in _RunCheck(store, run, untrue[run.folder]).problems():
-            yield Finding(PARTS[run.folder], run.path, first, end, what)
+            yield Finding(PARTS[run.folder], run.path, first, end, what, is_damage)
 
 
 def named_runs(found: Sequence[Snapshot]) -> list[FactRun]:

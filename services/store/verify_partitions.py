@@ -1,6 +1,7 @@
 """Whether the files of far timers are whole: those that a snapshot names, batch by batch, record by record.
 
-    file      is there, and as long as the snapshot counts on
+    file      is there, and as long as the snapshot counts on; one that only an older snapshot names may be
+              gone (a start deletes it)
     batch     its CRC, its own place; rows in order, of this slot, as many as the snapshot says
     record    its CRC; names its timer and its queue; is what the log's record makes, where the log has that
 
@@ -10,6 +11,7 @@ Memory: one batch. Cost: each record is decoded, and made again from the log whe
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -37,15 +39,10 @@ def check_partitions(
     for one in found:
         for name, fields in (one.parts[TIMER_FILES]["partitions"] or {"files": {}})["files"].items():
             named.setdefault(name, []).append(File(*fields))
+    needed = (found[-1].parts[TIMER_FILES]["partitions"] or {"files": {}})["files"]
     for name, files in sorted(named.items()):
-        yield from _FileCheck(store, slot_named(name), files, _queues(found[-1]), in_log).findings()
-
-
-def partitions_are_there(store: OpenStore, found: Snapshot) -> bool:
-    """Whether the files that a snapshot names are there, and long enough: else nothing can start from it."""
-    disk = store.overlay()
-    files = (found.parts[TIMER_FILES]["partitions"] or {"files": {}})["files"]
-    return all(disk.size(slot_named(name).path) >= length for name, (length, *_) in files.items())
+        check = _FileCheck(store, slot_named(name), files, _queues(found[-1]), in_log, name in needed)
+        yield from check.findings()
 
 
 def _queues(newest: Snapshot) -> list[list[Any]]:
@@ -57,9 +54,15 @@ class _FileCheck:
     """One file, as one snapshot or both name it."""
 
     def __init__(
-        self, store: OpenStore, slot: Slot, files: list[File], queues: list[list[Any]], in_log: Container[int]
+        self,
+        store: OpenStore,
+        slot: Slot,
+        files: list[File],
+        queues: list[list[Any]],
+        in_log: Container[int],
+        is_needed: bool,
     ) -> None:
-        self._slot, self._files, self._in_log = slot, files, in_log
+        self._slot, self._files, self._in_log, self._is_needed = slot, files, in_log, is_needed
         self._disk = store.overlay()
         self._queues = queues
         table = QueueTable()
@@ -73,7 +76,8 @@ class _FileCheck:
         size = self._disk.size(self._slot.path)
         if size < length:
             is_there = f"is {size} bytes long" if size >= 0 else "is missing"
-            yield self._finding(max(size, 0), length, f"{is_there}, and a snapshot counts on {length}")
+            what = f"{is_there}, and a snapshot counts on {length}"
+            yield replace(self._finding(max(size, 0), length, what), is_damage=self._is_needed or size >= 0)
         end = 0
         for batch in partition.batches(Window(self._disk, self._slot.path, min(size, length)), []):
             yield from self._gap(end, batch.position)

@@ -19,8 +19,7 @@ from services.store.comparing import NO_OFFSETS, beyond, kinds, unreadable_offse
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 from services.store.state import GroupState, State, fold, stored_state
-from services.store.timers import StoredTimers
-from services.store.verify_partitions import partitions_are_there
+from services.store.timers import StoredTimers, timer_files_are_there
 from timingwheel.boundaries import Numbers
 
 FirstOffsets = Mapping[tuple[str, int], int]
@@ -41,7 +40,7 @@ def check_snapshots(
         if stored is None:
             yield Finding("snapshot", path, offset, offset, "does not match its CRC; the other one is used")
             continue
-        if not partitions_are_there(store, stored):
+        if not timer_files_are_there(store, stored):
             base = None
             continue
         if base is None or any(one.first_offset < offset and one.end_offset > base for one in damaged):
