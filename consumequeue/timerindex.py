@@ -263,8 +263,8 @@ class FactIndex:
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
         """Takes over the runs that a snapshot names; says which of them are lost, if any, and takes the rest.
 
-        The files of the runs that others name are kept for the snapshots that they are of. A lost run is named
-        by the next snapshots too: what it said is missing, not untrue.
+        The files of the runs that others name are kept for the snapshots that they are of. A lost run is
+        named by the next snapshots too: what it said is missing, not untrue.
         """
         self._clear()
         self._runs = tuple(FactRun(self._folder, *fields) for fields in frozen or [])

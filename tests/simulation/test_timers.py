@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
+from services.store.opening import look_at
+from services.store.verify import verify
 from tests.simulation.timer_world import World
 
 
@@ -21,5 +23,7 @@ def test_every_timer_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest
     world.compare()
     world.drain()
     world.check_names()
+    verdict = verify(look_at(world.disk, "the store"), world.now_ms)
+    assert verdict.is_sound, verdict.findings
     world.crash()
     world.compare()

@@ -22,7 +22,7 @@ from services.broker.values import (
 )
 
 NOW_MS = 1_763_700_000_000
-SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 SEGMENT_BYTES = 1 << 14
 BODY = bytes(range(256))
 
@@ -187,16 +187,19 @@ def test_after_a_restart_the_older_snapshot_can_still_start_the_broker() -> None
         store.send(f"soon-{number}", 100 * SECOND)
     store.send("late", DAY)
     store.checkpoint()
-    store.go(200 * SECOND)
+    store.go(6 * HOUR)
+    store.send("between", SECOND)
+    store.go(MINUTE)
     store.broker.cancel_timer(by_id("late"), "", store.now_ms)
     store.checkpoint()
+    assert len(snapshot.offsets(store.disk)) == 2
     store.crash()
     newest = max(snapshot.offsets(store.disk))
     store.disk.flip_bit(snapshot.path_of(newest), 8 * 40)
     store.crash()
     assert store.broker.lost == []
     assert store.waiting() == []
-    assert len(store.delivered()) == 3
+    assert len(store.delivered()) == 4
     found = store.broker.timer(by_id("late"), store.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict is Verdict.ALREADY
