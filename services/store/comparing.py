@@ -7,11 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from commitlog.limits import TIMER_HISTORY_MS
 from consumequeue import sorted_merge
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.timer_ends import KIND_SHIFT, End
-from services.store.timers import StoredTimers
+from services.store.timers import FactSource, StoredTimers
 from timingwheel.boundaries import Numbers
 
 NO_OFFSETS: Final = np.empty(0, np.uint64)
@@ -46,14 +45,16 @@ def unreadable_offsets(timers: StoredTimers) -> Numbers:
     return np.concatenate([NO_OFFSETS, *found])
 
 
-def kept_ms(timers: StoredTimers) -> int:
-    """How long names are surely kept, as the ends tell: the broker's setting is not stored."""
-    shortest_ms = TIMER_HISTORY_MS
-    for chunk in timers.ends.newest(timers.disk):
+def kept_ms(timers: StoredTimers) -> int | None:
+    """How long names are surely kept, as the ends on disk tell: the broker's setting is not stored.
+
+    None if there are no ends that tell.
+    """
+    shortest_ms: int | None = None
+    for chunk in FactSource(timers.ends.runs).newest(timers.disk):
         until_ms = chunk["extra"] & np.uint64((1 << KIND_SHIFT) - 1)
-        is_later = until_ms >= chunk["at"]
-        left_ms = (until_ms - chunk["at"])[is_later]
-        shortest_ms = min(shortest_ms, int(left_ms.min(initial=shortest_ms)))
+        left_ms = int((until_ms - chunk["at"]).min())
+        shortest_ms = left_ms if shortest_ms is None else min(shortest_ms, left_ms)
     return shortest_ms
 
 

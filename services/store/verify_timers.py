@@ -62,7 +62,7 @@ def check_waiting(
     yield from _told(bare, "waits, but its record cannot be read")
     gone = np.setdiff1d(np.setdiff1d(stored, waiting), np.union1d(ended, known))
     yield from _told(gone, "neither waits nor has ended")
-    over = np.setdiff1d(_named(timers, now_ms - kept_ms(timers)), np.union1d(waiting, known))
+    over = np.setdiff1d(_named(timers, now_ms), np.union1d(waiting, known))
     for offset in over.tolist():
         what = f"the timer at {offset} has a name and does not wait, but its end is not known"
         yield Finding(PARTS[ENDS], ENDS, -1, -1, what)
@@ -71,9 +71,13 @@ def check_waiting(
         yield Finding("timer", "", -1, -1, what)
 
 
-def _named(timers: StoredTimers, from_ms: int) -> Numbers:
-    """The timers with names that are due from then on."""
+def _named(timers: StoredTimers, now_ms: int) -> Numbers:
+    """The timers with names that are surely still kept; none if nothing tells how long that is."""
+    history_ms = kept_ms(timers)
     found = [np.empty(0, np.uint64)]
+    if history_ms is None:
+        return found[0]
+    from_ms = now_ms - history_ms
     for facts in timers.names.newest(timers.disk):
         found.append(facts["offset"][facts["at"] > np.uint64(max(from_ms, 0))])
     return np.concatenate(found)
