@@ -46,15 +46,17 @@ def unreadable_offsets(timers: StoredTimers) -> Numbers:
 
 
 def kept_ms(timers: StoredTimers) -> int | None:
-    """How long names are surely kept, as the ends on disk tell: the broker's setting is not stored.
+    """How long names are surely kept, as the deliveries on disk tell: the broker's setting is not stored.
 
-    None if there are no ends that tell.
+    None if there are none that tell.
     """
     shortest_ms: int | None = None
     for chunk in FactSource(timers.ends.runs).newest(timers.disk):
-        until_ms = chunk["extra"] & np.uint64((1 << KIND_SHIFT) - 1)
-        left_ms = int((until_ms - chunk["at"]).min())
-        shortest_ms = left_ms if shortest_ms is None else min(shortest_ms, left_ms)
+        told = chunk[chunk["extra"] >> np.uint64(KIND_SHIFT) == End.DELIVERED]
+        if len(told):
+            until_ms = told["extra"] & np.uint64((1 << KIND_SHIFT) - 1)
+            left_ms = int((until_ms - told["at"]).min())
+            shortest_ms = left_ms if shortest_ms is None else min(shortest_ms, left_ms)
     return shortest_ms
 
 
