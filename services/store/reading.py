@@ -171,6 +171,9 @@ class Overlay:
     def sync_folder(self, folder: str) -> None:
         """Nothing is to be kept."""
 
+    def will_need(self, path: str) -> None:
+        """Nothing is read ahead for a look."""
+
     def usage(self) -> tuple[int, int]:
         """As an empty disk: whoever only looks never makes room."""
         return 1, 1

@@ -1,4 +1,4 @@
-"""Every 97th bit of a store (fewer of its indexes) is flipped: only the record that it hits is lost, and told.
+"""Every 97th bit of a store (fewer of its indexes) is flipped: only the record that it hits is lost.
 
 A bit may hit a record, a filler, the unused end of a segment, an entry of a queue or a snapshot. Apache
 RocketMQ lost 31 good records of 42 to one such bit. In the files of timers each flip is told too, and costs

@@ -1,4 +1,4 @@
-"""`verify` finds no damage in stores that were used, crashed, retired and recovered in any way (simulated)."""
+"""`verify` finds no damage in stores that were used, crashed, retired and recovered in any way."""
 
 from __future__ import annotations
 
