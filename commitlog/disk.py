@@ -40,6 +40,9 @@ class Disk(Protocol):
     def sync_folder(self, folder: str) -> None:
         """Makes the names of files created in a folder durable."""
 
+    def will_need(self, path: str) -> None:
+        """Says that the file will soon be read all over, so that it may be read ahead."""
+
     def usage(self) -> tuple[int, int]:
         """(free, total) bytes of the file system, as far as this user may fill it."""
 

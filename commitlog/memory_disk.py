@@ -71,6 +71,9 @@ class MemoryDisk:
     def sync_folder(self, folder: str) -> None:
         """Names are durable at once here."""
 
+    def will_need(self, path: str) -> None:
+        pass
+
     def usage(self) -> tuple[int, int]:
         used = sum(len(file.current) for file in self._files.values())
         return max(0, self.total_bytes - used), self.total_bytes

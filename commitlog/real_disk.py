@@ -64,6 +64,10 @@ class RealDisk:
     def sync_folder(self, folder: str) -> None:
         self._sync_folder(self.root / folder)
 
+    def will_need(self, path: str) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor(path), 0, 0, os.POSIX_FADV_WILLNEED)
+
     def usage(self) -> tuple[int, int]:
         system = os.statvfs(self.root)
         used_blocks = system.f_blocks - system.f_bfree

@@ -129,6 +129,7 @@ class ReadAhead:
     def run(self, disk: Disk) -> None:
         """Reads; raises OSError."""
         path = self.slot.path
+        disk.will_need(path)
         gone = gone_offsets(disk, path, self.length) if self.has_gone else np.empty(0, np.uint64)
         self.rows, self.is_last = first_in_due_order(self._wanted(disk, gone), self.count_max)
 

@@ -45,6 +45,8 @@ class Broker(Verbs):
 
     def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
         super().__init__(disk, log, settings, now_ms)
+        self.is_crowded = False
+        """Whether the last tick had more to deliver than its slice."""
         self._recoverers: dict[str, Callable[[Record], None]] = {
             TOPIC_TOPIC: self._topics.recovered,
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
@@ -78,10 +80,11 @@ class Broker(Verbs):
         )
         broker = cls(disk, log, settings, now_ms)
         broker._thaw(start, scan, now_ms)
-        for found in scan:
+        for number, found in enumerate(scan):
             broker._replay(found)
-            broker._store.keys.spill(log.first_offset)
-            broker._timers.ends.spill(broker._store.last_store_ms)
+            if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
+                broker._store.keys.spill(log.first_offset)
+                broker._timers.ends.spill(broker._store.last_store_ms)
         scan.cut()
         log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()
@@ -252,7 +255,8 @@ class Broker(Verbs):
         """Delivers what is due, and reads ahead what soon will be."""
         if self._timers.near.follow(now_ms):
             self.statistics.clock_jumps["backward"] += 1
-        self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
+        count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
+        self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
         job = self._look_ahead(now_ms)
         return [] if job is None else [ReadTimers(job)]
 

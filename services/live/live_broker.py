@@ -7,7 +7,8 @@
 
 Rules:
 - The callers of one turn of the loop share one flush, however many they are (`services.live.flushing`).
-- A tick that has more to do than its slice is due again at once; the loop serves callers in between.
+- A tick that has more to do than its slice is due again soon; the loop serves callers in between, for as many
+  turns as a call needs.
 - A flush that fails refuses every waiting caller (`ResultUnknown`) and rebuilds the core from the disk.
 - Callers speak of real time, the core of the broker's time: this is the border (`services.live.clock`).
 - A bug in the core is not survived: `broken` gets the exception, and the process is expected to end.
@@ -76,6 +77,9 @@ Asker = Callable[[CheckBack], bool]
 Present = Callable[[], Iterable[str]]
 """The ids of the clients that are heard from."""
 
+
+TURNS_BETWEEN_FULL_TICKS = 40
+"""gRPC takes one call in two or three turns of the loop, and a send needs about ten in all."""
 
 log = structlog.get_logger()
 
@@ -398,8 +402,19 @@ class LiveBroker:
             self._loop.call_soon(self._set_alarm)
 
     def _set_alarm(self) -> None:
-        self._is_alarm_stale = False
-        self._alarm.set(self._broker.next_due_ms())
+        if self._broker.is_crowded:
+            self._turn(TURNS_BETWEEN_FULL_TICKS)
+        else:
+            self._is_alarm_stale = False
+            self._alarm.set(self._broker.next_due_ms())
+
+    def _turn(self, left: int) -> None:
+        """In a crowded moment, let callers have some turns of the loop before the next tick."""
+        if left > 0:
+            self._loop.call_soon(self._turn, left - 1)
+        else:
+            self._is_alarm_stale = False
+            self._alarm.set(self._broker.next_due_ms())
 
     def settle(self, flush: Flush) -> None:
         """A flush is on disk: give the answers that waited for it, and wake receivers."""
