@@ -81,24 +81,31 @@ def crowd(folder: Path, count: int, measured: Callable[..., Any]) -> dict[str, A
 
 
 def steady(folder: Path, rate: int, seconds: int, measured: Callable[..., Any]) -> dict[str, Any]:
-    """So many due every second, and a consumer that receives them."""
-    count = rate * seconds
+    """So many due every second: with nobody there to receive them, then with a consumer."""
+    alone = stream(folder / "alone", rate, seconds, measured, is_consumed=False)
+    consumed = stream(folder / "consumed", rate, seconds, measured, is_consumed=True)
+    return {"per_second": rate, "seconds": seconds, "alone": alone, "with_a_consumer": consumed}
+
+
+def stream(
+    folder: Path, rate: int, seconds: int, measured: Callable[..., Any], *, is_consumed: bool
+) -> dict[str, Any]:
+    """Let a stream be delivered; return how late it was."""
+    folder.mkdir()
+    count, span_ms, received = rate * seconds, seconds * SECOND_MS, []
     due_ms = (real_ms() // SECOND_MS + count // 5_000 + 2 * LEAD_SECONDS) * SECOND_MS
-    span_ms = seconds * SECOND_MS
     prepared = measured("prepare", str(folder / "store"), str(count), str(due_ms), str(span_ms))
     assert prepared["ready_ms"] < due_ms - LEAD_SECONDS * SECOND_MS, "preparing took too long"
     with serving(folder / "store") as server:
-        received = outcome(part("consume", server["listen"], TOPIC, str(count)))
+        if is_consumed:
+            received = outcome(part("consume", server["listen"], TOPIC, str(count)))
+        else:
+            time.sleep((due_ms + span_ms + 2 * SECOND_MS - real_ms()) / 1000)
     found = measured("delivered", str(folder / "store"), str(folder / "notes"))
-    return {
-        "per_second": rate,
-        "seconds": seconds,
-        "count": len(found),
-        "missing": count - len(found),
-        "durable_append_minus_due_ms": figures([durable_ms - due for due, durable_ms in found]),
-        "client_receipt_minus_due_ms": figures(received),
-        "server_memory": server["memory"],
-    }
+    late = {"durable_append_minus_due_ms": figures([durable_ms - due for due, durable_ms in found])}
+    if is_consumed:
+        late["client_receipt_minus_due_ms"] = figures(received)
+    return {"missing": count - len(found), **late, "server_memory": server["memory"]}
 
 
 def delivered(where: str, notes: str) -> list[Delivered]:

@@ -116,11 +116,6 @@ class Shell:
             self._take_up(wait=True)
             self._begin()
 
-    def wait(self) -> None:
-        """Return when a worker has done something, or at once if none works."""
-        if self._under_way_count:
-            self._take_up(wait=True)
-
     def checkpoint(self) -> None:
         """Write a checkpoint now, as a stop does."""
         self.settle()
