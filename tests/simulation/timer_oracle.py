@@ -87,8 +87,8 @@ class Oracle:
     verdicts: dict[int, str] = field(default_factory=dict)
     """What a carrier's record must say, by its offset."""
     names: defaultdict[TimerName, list[int]] = field(default_factory=lambda: defaultdict(list))
-    forgotten: dict[TimerName, int] = field(default_factory=dict)
-    """The timer that was the newest of a name when the core said that it has forgotten it."""
+    forgotten: defaultdict[TimerName, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """The timers that were the newest of a name when the core said that it has forgotten them."""
 
     def set(self, timer: Timer) -> None:
         assert timer.offset not in self.timers, "two timers at one offset"
@@ -103,13 +103,17 @@ class Oracle:
     def named(self, name: TimerName) -> Timer | None:
         """The newest timer of a name."""
         offsets = self.names.get(name)
-        if not offsets or self.forgotten.get(name) == offsets[-1]:
+        if not offsets or offsets[-1] in self.forgotten[name]:
             return None
         return self.timers[offsets[-1]]
 
+    def is_remembered(self, timer: Timer) -> bool:
+        """Whether a timer is the one that its key means: not if it is late by more than the history."""
+        return timer.offset not in self.forgotten[TimerName(timer.topic, key=timer.key)]
+
     def forget(self, name: TimerName) -> None:
         """The core has forgotten what became of the newest timer of a name."""
-        self.forgotten[name] = self.names[name][-1]
+        self.forgotten[name].add(self.names[name][-1])
 
     def waiting(self, name: TimerName) -> Timer | None:
         found = self.named(name)
@@ -134,6 +138,7 @@ class Oracle:
         for offset in [offset for offset in self.timers if offset >= end_offset]:
             for name in self.timers.pop(offset).names():
                 self.names[name].remove(offset)
+                self.forgotten[name].discard(offset)
         for timer in self.timers.values():
             if timer.ended_offset >= end_offset:
                 assert not timer.is_seen, "what was durable is gone"
@@ -164,7 +169,6 @@ class Oracle:
 
     def check_keys(self) -> None:
         """At most one waits for each key that is remembered."""
-        waiting = [timer for timer in self.pending().values() if timer.key]
-        named = [one for one in waiting if self.named(TimerName(one.topic, key=one.key)) is one]
+        named = [one for one in self.pending().values() if one.key and self.is_remembered(one)]
         keys = [(timer.topic, timer.key) for timer in named]
         assert len(keys) == len(set(keys)), "two wait for one key"
