@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
 
@@ -31,6 +32,10 @@ class RealDisk:
 
     def read(self, path: str, position: int, length: int) -> bytes:
         return os.pread(self._descriptor(path), length, position)
+
+    def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
+        descriptor, pread = self._descriptor(path), os.pread
+        return b"".join([pread(descriptor, length, position) for position, length in spans])
 
     def view(self, path: str) -> memoryview:
         if self.size(path) <= 0:

@@ -21,7 +21,8 @@ A batch is a head, rows, and for kind 1 the records' own bytes back to back; int
     48     8      key_hash
     56     8      spare
 
-Rows of a batch are in ascending order of timer_offset. Each record carries its own CRC, which whoever reads
+Rows of a batch are in ascending order of timer_offset, records in due order, so that those of a crowded
+moment lie together. Each record carries its own CRC, which whoever reads
 it checks. A snapshot names the files and how long they are: what is beyond was never there. A batch that
 does not match its CRC is told of, and the reading goes on at the next that does: at the damaged one's end
 if its head still tells it, else wherever the magic comes next.
@@ -186,11 +187,12 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
     lengths = np.fromiter(map(len, records), np.uint64, len(records))
     rows["record_bytes"] = lengths
     first = np.uint64(position + HEAD.size + rows.nbytes)
-    rows["record_at"] = first + np.cumsum(lengths, dtype=np.uint64) - lengths
+    order = np.argsort(rows["due_ms"], kind="stable")
+    rows["record_at"][order] = first + np.cumsum(lengths[order], dtype=np.uint64) - lengths[order]
     rows["record_at"][lengths == 0] = IN_LOG
     stored = rows.tobytes()
     head = _sealed(position, WITH_RECORDS, stored, len(rows), int(lengths.sum()))
-    return b"".join((head, stored, *records))
+    return b"".join((head, stored, *[records[place] for place in order.tolist()]))
 
 
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -129,6 +130,10 @@ class Overlay:
         below = self._below.read(path, position, kept) if kept else b""
         start = max(0, position - patched.kept_bytes)
         return below + bytes(patched.tail[start : start + length - kept])
+
+    def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
+        """The bytes of many (position, length) back to back."""
+        return b"".join([self.read(path, position, length) for position, length in spans])
 
     def view(self, path: str) -> memoryview:
         if path in self._patched:
