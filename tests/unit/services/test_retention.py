@@ -12,7 +12,7 @@ from commitlog.message import Message
 from commitlog.retention import RetentionPolicy, Retirement, SegmentAge
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Effect, Resolution, ReadTimers, Retire, SendReceipt, Verdict
+from services.broker.values import Delivery, Effect, ReadTimers, Resolution, Retire, SendReceipt, Verdict
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000
