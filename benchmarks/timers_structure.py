@@ -1,7 +1,7 @@
 """`structure`: `timingwheel.partitions` alone, offsets only, beside heapq and SQLite.
 
 Offsets only: a timer is its due time and a number; no record, no name, no log. Set: `put_many` in batches,
-with the checkpoints that the structure asks for. Advance: virtual time goes on a second at a time; files are
+with the checkpoints that the structure asks for. Advance: virtual time goes on a quarter of a minute at a time; files are
 split, read ahead and taken in due order until none is left.
 All of it in one thread, all of it durable as it is in the broker.
 """
@@ -26,7 +26,7 @@ from timingwheel.partitions import Partitions
 BATCH = 65_536
 TAKE = 10_000
 SQLITE_BATCH = 10_000
-STEP_MS = 1_000
+STEP_MS = 15_000
 AHEAD_MS = 60_000
 START_MS = 1_800_000_000_000
 
