@@ -123,8 +123,9 @@ class _FileCheck:
         yield from self._unlike_log(rows, stored, sound)
 
     def _lie_within(self, batch: Batch, rows: Rows) -> bool:
-        """Whether the records fill the batch behind its rows, in their order."""
-        places, lengths = rows["record_at"].tolist(), rows["record_bytes"].tolist()
+        """Whether the records fill the batch behind its rows, in due order."""
+        ordered = rows[np.argsort(rows["due_ms"], kind="stable")]
+        places, lengths = ordered["record_at"].tolist(), ordered["record_bytes"].tolist()
         ends = [place + length for place, length in zip(places, lengths, strict=True)]
         first = batch.position + HEAD.size + batch.rows.nbytes
         return [first, *ends] == [*places, batch.end]
