@@ -1,8 +1,8 @@
 """`structure`: `timingwheel.partitions` alone, offsets only, beside heapq and SQLite.
 
 Offsets only: a timer is its due time and a number; no record, no name, no log. Set: `put_many` in batches,
-with the checkpoints that the structure asks for. Advance: virtual time goes on a quarter of a minute at a time; files are
-split, read ahead and taken in due order until none is left.
+with the checkpoints that the structure asks for. Advance: virtual time goes on a quarter of a minute at a
+time; files are split, read ahead and taken in due order until none is left.
 All of it in one thread, all of it durable as it is in the broker.
 """
 
