@@ -81,7 +81,7 @@ def make_empty(disk: RealDisk) -> int:
     assert flush is not None
     flush.write(disk)
     broker.flushed(flush, NOW_MS)
-    broker.checkpoint().write(disk)
+    broker.checkpoint(NOW_MS).write(disk)
     return broker.durable_offset
 
 

@@ -7,6 +7,7 @@ Every method may raise OSError.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -21,6 +22,9 @@ class Disk(Protocol):
 
     def read(self, path: str, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer at the end of the file."""
+
+    def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
+        """The bytes of many (position, length) back to back; less where a file ends before."""
 
     def view(self, path: str) -> memoryview:
         """The whole file to read in place; valid until the file is truncated or deleted."""
@@ -39,6 +43,9 @@ class Disk(Protocol):
 
     def sync_folder(self, folder: str) -> None:
         """Makes the names of files created in a folder durable."""
+
+    def will_need(self, path: str) -> None:
+        """Says that the file will soon be read all over, so that it may be read ahead."""
 
     def usage(self) -> tuple[int, int]:
         """(free, total) bytes of the file system, as far as this user may fill it."""

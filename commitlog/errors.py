@@ -7,13 +7,13 @@
     |   |-- BodyEmpty, BodyTooLarge, PropertiesTooLarge
     |   |-- MessageTypeConflict
     |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
-    |   |-- IllegalAdvance
+    |   |-- IllegalAdvance, IllegalSchedule
     |-- NotFound                 it is not here
-    |   |-- TopicNotFound, MessageNotFound
+    |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound
     |-- RefusedByState           it is here, and what has already happened forbids the request
-    |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal
+    |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending
     |-- Busy                     try again later
-    |   |-- ResultUnknown, DiskFull
+    |   |-- ResultUnknown, DiskFull, TooManyTimers
     |-- StoreError               the files on disk are not what they should be
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
     |-- ConfigurationError       a setting or an address cannot be used
@@ -156,6 +156,12 @@ class IllegalAdvance(ClientMistake):
     code = "TW-148"
 
 
+class IllegalSchedule(ClientMistake):
+    """The schedule cannot be kept."""
+
+    code = "TW-149"
+
+
 class NotFound(TidewheelError):
     """It was not found."""
 
@@ -172,6 +178,12 @@ class MessageNotFound(NotFound):
     """The message was not found."""
 
     code, status = "TW-152", "MESSAGE_NOT_FOUND"
+
+
+class ScheduleNotFound(NotFound):
+    """The schedule does not exist."""
+
+    code = "TW-153"
 
 
 class RefusedByState(TidewheelError):
@@ -209,6 +221,12 @@ class ClockIsReal(RefusedByState):
     code = "TW-164"
 
 
+class KeyPending(RefusedByState):
+    """A timer with this key waits already."""
+
+    code = "TW-165"
+
+
 class Busy(TidewheelError):
     """The broker is busy."""
 
@@ -219,6 +237,12 @@ class DiskFull(Busy):
     """The disk is nearly full, so new messages are refused."""
 
     code = "TW-172"
+
+
+class TooManyTimers(Busy):
+    """Too many delayed messages wait for this topic."""
+
+    code = "TW-173"
 
 
 class ResultUnknown(Busy):

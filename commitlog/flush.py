@@ -22,7 +22,7 @@ class SegmentWrite:
     first_offset: int
     position: int
     allocate_bytes: int
-    chunks: list[bytes] = field(default_factory=list)
+    chunks: list[bytes | bytearray] = field(default_factory=list)
 
     def write(self, disk: Disk, sync: bool) -> bool:
         """Writes the bytes; True if there was no room for a new segment and the reserve took its place."""

@@ -5,6 +5,9 @@
     keyindex/<20 digits>-<20 digits>           derived: see `consumequeue.keyindex`
     consumequeue.whole                         says that the queues are as the snapshots say
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
+    timers/<level>-<20 digits>                 far timers by time, see `timingwheel.partition`
+    timers-names/<20 digits>                   names of timers, see `consumequeue.timerindex`
+    timers-ends/<20 digits>                    how timers ended, likewise
     keep/<20 digits>                           records that outlive their segment, see `commitlog.keep`
     reserve                                    an empty segment for when the disk is full
     durable                                    the published durable offset, see below
@@ -32,7 +35,10 @@ CONSUMEQUEUE: Final = "consumequeue"
 QUEUES_WHOLE: Final = "consumequeue.whole"
 KEYINDEX: Final = "keyindex"
 SNAPSHOTS: Final = "snapshots"
+TIMER_NAMES: Final = "timers-names"
+TIMER_ENDS: Final = "timers-ends"
 KEEP: Final = "keep"
+TIMERS: Final = "timers"
 RESERVE: Final = "reserve"
 DURABLE: Final = "durable"
 CLOCK: Final = "clock"
@@ -157,7 +163,10 @@ _KNOWN_NAMES: Final = frozenset(
         QUEUES_WHOLE,
         KEYINDEX,
         SNAPSHOTS,
+        TIMER_NAMES,
+        TIMER_ENDS,
         KEEP,
+        TIMERS,
         RESERVE,
         DURABLE,
         CLOCK,

@@ -8,7 +8,10 @@ visible to readers once its flush has succeeded. One writer.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from commitlog import foreign, layout, record
@@ -56,6 +59,18 @@ class CommitLog:
             encoded = record.encode(new)
         self._gather(encoded)
         return new.physical_offset
+
+    def room_for(self, record_bytes: Sequence[int]) -> int:
+        """How many of these records, in order, the present segment takes; opens the next for the first."""
+        if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
+            self._close_segment()
+        ends = list(accumulate(record_bytes))
+        return bisect_right(ends, self._left_bytes() - record.BLANK_BYTES)
+
+    def append_encoded(self, encoded: bytearray) -> None:
+        """Gathers whole records that lie back to back, are stamped for `end_offset` on, and have room."""
+        assert len(encoded) + record.BLANK_BYTES <= self._left_bytes()
+        self._gather(encoded)
 
     @property
     def is_quiet(self) -> bool:
@@ -137,7 +152,7 @@ class CommitLog:
             self._gather(record.blank(left_bytes))
             self.end_offset += left_bytes - record.BLANK_BYTES
 
-    def _gather(self, encoded: bytes) -> None:
+    def _gather(self, encoded: bytes | bytearray) -> None:
         position = self.end_offset % self.segment_bytes
         if not self._gathered or position == 0:
             self._gathered.append(

@@ -7,7 +7,7 @@ write nothing, all, or a prefix, as the caller's `choose` decides; what was sync
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 
@@ -38,6 +38,9 @@ class MemoryDisk:
 
     def read(self, path: str, position: int, length: int) -> bytes:
         return bytes(self._file(path).current[position : position + length])
+
+    def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
+        return b"".join([self.read(path, position, length) for position, length in spans])
 
     def view(self, path: str) -> memoryview:
         return memoryview(bytes(self._file(path).current))
@@ -70,6 +73,9 @@ class MemoryDisk:
 
     def sync_folder(self, folder: str) -> None:
         """Names are durable at once here."""
+
+    def will_need(self, path: str) -> None:
+        pass
 
     def usage(self) -> tuple[int, int]:
         used = sum(len(file.current) for file in self._files.values())

@@ -30,20 +30,36 @@ DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_OFFSET: Final = "TW_TIMER_OFFSET"
 OUTCOME: Final = "TW_OUTCOME"
 VERB: Final = "TW_VERB"
+TIMER_KEY: Final = "TW_TIMER_KEY"
+TIMER_UNIQUE: Final = "TW_TIMER_UNIQUE"
+TIMER_VERDICT: Final = "TW_TIMER_VERDICT"
+REPLACES: Final = "TW_REPLACES"
+REPLACED_DUE_MS: Final = "TW_REPLACED_DUE_MS"
+REASON: Final = "TW_REASON"
+CANCELS: Final = "TW_CANCELS"
+CANCELS_TOPIC: Final = "TW_CANCELS_TOPIC"
+SCHEDULE: Final = "TW_SCHEDULE"
+OCCURRENCE_MS: Final = "TW_OCCURRENCE_MS"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
 RESERVED: Final = frozenset({
     MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID,
     TRANSACTIONAL, PRODUCER_GROUP, CHECK_IMMUNITY_SECONDS, DUE_MS, DELIVER_MS, TIMER_OFFSET, OUTCOME, VERB,
+    REPLACES, REPLACED_DUE_MS, REASON, CANCELS, CANCELS_TOPIC,
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "MIN_OFFSET",
     "MAX_OFFSET", "WAIT", "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME",
     "MSG_REGION", "TRACE_ON", "CONSUME_START_TIME", "INSTANCE_ID", "CORRELATION_ID", "MSG_TYPE", "CLUSTER",
     "TTL", "1ST_POP_TIME", "POP_CK", "POP_CK_OFFSET", "INNER_NUM", "INNER_BASE", "DUP_INFO", "__CRC32#",
     "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "TIMER_DELAY_LEVEL", "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
+    SCHEDULE, OCCURRENCE_MS,
+    "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
 })  # fmt: skip
 """Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
+
+SHOWN: Final = frozenset({SCHEDULE, OCCURRENCE_MS})
+"""Reserved names that consumers see: of which schedule a message is, and which of its occurrences."""
 
 
 def encode(properties: dict[str, str]) -> bytes:
@@ -88,7 +104,7 @@ def to_message(record: Record) -> Message:
         message_group=stored.get(MESSAGE_GROUP, ""),
         delivery_ms=int(due_ms) if due_ms.isdigit() else None,
         transactional=stored.get(TRANSACTIONAL) == "true",
-        properties={name: value for name, value in stored.items() if name not in RESERVED},
+        properties={name: value for name, value in stored.items() if name not in RESERVED or name in SHOWN},
         born_ms=record.born_ms,
         born_host=record.born_host,
         gzip=gzip,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
 
@@ -31,6 +32,10 @@ class RealDisk:
 
     def read(self, path: str, position: int, length: int) -> bytes:
         return os.pread(self._descriptor(path), length, position)
+
+    def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
+        descriptor, pread = self._descriptor(path), os.pread
+        return b"".join([pread(descriptor, length, position) for position, length in spans])
 
     def view(self, path: str) -> memoryview:
         if self.size(path) <= 0:
@@ -63,6 +68,10 @@ class RealDisk:
 
     def sync_folder(self, folder: str) -> None:
         self._sync_folder(self.root / folder)
+
+    def will_need(self, path: str) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor(path), 0, 0, os.POSIX_FADV_WILLNEED)
 
     def usage(self) -> tuple[int, int]:
         system = os.statvfs(self.root)

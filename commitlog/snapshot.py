@@ -67,6 +67,12 @@ def newest(disk: Disk) -> Snapshot | None:
     return None
 
 
+def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
+    """The sound snapshots beside the one that a start begins with; what they name is kept too."""
+    found = (read(disk, offset) for offset in offsets(disk) if offset != start.offset)
+    return [one for one in found if one is not None]
+
+
 def read(disk: Disk, offset: int) -> Snapshot | None:
     """The snapshot at `offset`; None if its file is not what was written."""
     path = path_of(offset)

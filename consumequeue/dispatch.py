@@ -17,7 +17,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
-from consumequeue.entry import Entry, tags_code
+from consumequeue.entry import Entries, Entry, tags_code
 from consumequeue.queue import ConsumeQueue
 
 
@@ -55,6 +55,12 @@ class Dispatch:
             queue.put(queue_offset, entry_of(record, record_bytes, queue_offset))
         self._changed[queue] = None
         return True
+
+    def dispatch_many(self, topic: str, queue_id: int, queue_offset: int, entries: Entries) -> None:
+        """Indexes many durable records of one queue, the first of which has `queue_offset`."""
+        queue = self.queue(topic, queue_id)
+        queue.put_many(queue_offset, entries.tobytes())
+        self._changed[queue] = None
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
         """Every queue: (topic, queue id, index)."""

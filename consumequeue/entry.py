@@ -13,9 +13,17 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 ENTRY_BYTES: Final = 20
+ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("record_bytes", ">i4"), ("tags_code", ">i8")])
+"""The same layout for many entries at once."""
+
+Entries = np.ndarray[Any, np.dtype[np.void]]
+"""An array of `ENTRY`."""
+
 _LAYOUT: Final = struct.Struct(">qiq")
 
 

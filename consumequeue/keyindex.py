@@ -35,6 +35,9 @@ from consumequeue.keyindex_run import ENTRY, Entries, Run
 
 BATCH_ENTRIES: Final = 16_384
 UNSAVED_MAX: Final = 1_000_000
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+"""An array of hashes, or of offsets."""
+
 _HASH: Final = struct.Struct("<Q")
 
 
@@ -159,6 +162,13 @@ class KeyIndex:
         for name in names:
             self._hashes.append(hash_of(topic, name))
             self._offsets.append(record.physical_offset)
+        if len(self._hashes) >= BATCH_ENTRIES:
+            self._close_batch()
+
+    def put_many(self, hashes: Hashes, offsets: Hashes) -> None:
+        """Indexes many durable records, one entry each by the hash of a name; offsets ascend."""
+        self._hashes.frombytes(hashes.tobytes())
+        self._offsets.frombytes(offsets.tobytes())
         if len(self._hashes) >= BATCH_ENTRIES:
             self._close_batch()
 

@@ -51,6 +51,13 @@ class ConsumeQueue:
         self.pad_to(queue_offset, new.physical_offset)
         self._unwritten += entry.encode(new)
 
+    def put_many(self, queue_offset: int, encoded: bytes) -> None:
+        """Adds entries that lie back to back, the first at `queue_offset`, where the queue ends."""
+        if self.next_offset == 0:
+            self._begin_at(queue_offset)
+        assert queue_offset == self.next_offset, f"{self._folder}: {queue_offset} is not the queue's end"
+        self._unwritten += encoded
+
     def entry(self, queue_offset: int) -> Entry:
         """One entry, of those below `next_offset`; read ahead, since the next is wanted soon."""
         assert 0 <= queue_offset < self.next_offset

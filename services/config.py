@@ -70,6 +70,8 @@ class ServeSettings(Environment):
     housekeeping_ms: int = Field(10_000, ge=100)
     auto_create: bool = True
     queue_count: int = Field(limits.QUEUE_COUNT_DEFAULT, ge=1, le=limits.QUEUE_COUNT_MAX)
+    timers_per_topic: int = Field(limits.TIMERS_PER_TOPIC_MAX, ge=0)
+    timer_history_hours: float = Field(limits.TIMER_HISTORY_MS / 3_600_000, gt=0)
     check_immunity_ms: int = Field(limits.CHECK_IMMUNITY_MS, ge=0)
     check_interval_ms: int = Field(limits.CHECK_INTERVAL_MS, ge=1)
     check_count_max: int = Field(limits.CHECK_COUNT_MAX, ge=1)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +53,8 @@ from services.rpc.sessions import Sessions
 from txn.checkback import CheckBackPolicy
 
 GRACE_SECONDS = 2.0
+SWITCH_SECONDS = 0.0005
+"""How long a busy worker may hold the interpreter while the loop waits; Python's own is ten times that."""
 HOUR_MS = 3_600_000
 
 log = structlog.get_logger()
@@ -75,7 +79,16 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
     """
     logs.configure()
+    allow_many_files()
+    sys.setswitchinterval(SWITCH_SECONDS)
     asyncio.run(run(settings, announce))
+
+
+def allow_many_files() -> None:
+    """Let the process open as many files as it may at all: queues and partitions of time keep theirs open."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
@@ -141,8 +154,8 @@ def count_boot(root: Path) -> int:
 
 @asynccontextmanager
 async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
-    """Open the core in this loop, with threads for the flushes in flight and for a snapshot."""
-    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1, thread_name_prefix="flush") as writer:
+    """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
+    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 3, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
         kept = kept_offset(disk, settings.clock)
         live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer, kept)
@@ -180,6 +193,8 @@ def core_settings(settings: ServeSettings) -> BrokerSettings:
         invisible_ms_min=settings.invisible_ms_min,
         sync_flush=settings.flush == "sync",
         housekeeping_ms=settings.housekeeping_ms,
+        timers_per_topic_max=settings.timers_per_topic,
+        timer_history_ms=int(settings.timer_history_hours * HOUR_MS),
         retention=RetentionPolicy(
             age_ms=None if settings.retain_hours is None else int(settings.retain_hours * HOUR_MS),
             log_bytes_max=settings.retain_bytes,
@@ -238,13 +253,15 @@ async def serving_grpc(
 @asynccontextmanager
 async def serving_http(bound: socket.socket, live: LiveBroker, metrics: Metrics) -> AsyncIterator[Address]:
     """Serve the HTTP interface on a socket that listens already."""
-    server = HttpServer(make_app(live, metrics))
+    app = make_app(live, metrics)
+    server = HttpServer(app)
     serving = asyncio.create_task(server.serve([bound]))
     try:
         yield Address(*bound.getsockname()[:2])
     finally:
         server.should_exit = True
         await serving
+        await app.state.timer_tasks.close()
 
 
 @contextmanager

@@ -71,6 +71,8 @@ PROPERTIES: Final = {
     "timer_offset": (names.TIMER_OFFSET, pa.int64()),
     "outcome": (names.OUTCOME, pa.string()),
     "verb": (names.VERB, pa.string()),
+    "replaces": (names.REPLACES, pa.int64()),
+    "cancels": (names.CANCELS, pa.string()),
     "dead_letter_topic": (names.DEAD_LETTER_TOPIC, pa.string()),
     "dead_letter_message_id": (names.DEAD_LETTER_MESSAGE_ID, pa.string()),
 }

@@ -7,11 +7,15 @@
     expired       outcome records, when nobody ever answered; name their half     key
     timer         of the timer topic                                              key
     delivered     of a user topic, naming its timer                               key
+    fired         likewise, before its time because somebody wanted it            key
     cancelled     verb records naming their timer                                 its timer's key
     asked         check-back counters naming their half                           its half's key
     acknowledged  ranges of queue offsets of a group                              the message's key
     dead letter   of a group's dead letter topic                                  key
     normal, topic, other, damage                                                  not used
+
+A record may end a timer beside being what it is: a timer record the one that it moves or replaces, a message
+the one that it cancels. `timer_ends` has each end of a timer with how it ended, whatever record tells it.
 
 An order is whatever a message's first key says. Records may be met in any order and more than once; a fact
 is the first place in the log where something happened, and `timeline` holds all of them.
@@ -37,13 +41,14 @@ ACK_TOPIC: Final = "TW_SYS_ACK"
 TOPIC_TOPIC: Final = "TW_SYS_TOPIC"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 
-MESSAGE_KINDS: Final = ("normal", "committed", "delivered")
+MESSAGE_KINDS: Final = ("normal", "committed", "delivered", "fired")
 """The kinds of record that a consumer gets."""
 
 RECORDS: Final = (
     "physical_offset bigint, record_bytes bigint, topic string, queue_id int, queue_offset bigint, "
     "sys_flag int, store_ms bigint, half_offset bigint, body binary, keys string, real_topic string, "
-    "due_ms bigint, timer_offset bigint, outcome string, verb string, dead_letter_topic string, damage string"
+    "due_ms bigint, timer_offset bigint, outcome string, verb string, replaces bigint, cancels string, "
+    "dead_letter_topic string, damage string"
 )
 """The columns of the data source that the audit works on."""
 
@@ -103,7 +108,7 @@ def order_facts(events: DataFrame) -> DataFrame:
         _first("acknowledged", created).alias("ack_offset"),
         _first("dead letter", created).alias("dead_letter_offset"),
         _first("timer", ~created).alias("timer_offset"),
-        _first("delivered", ~created).alias("delivered_offset"),
+        F.least(_first("delivered", ~created), _first("fired", ~created)).alias("delivered_offset"),
         _first("cancelled", ~created).alias("cancel_offset"),
         F.first(F.when(created, F.col("message")), ignorenulls=True).alias("message"),
         F.sort_array(F.collect_list(F.struct("physical_offset", "store_ms", "kind", "topic"))).alias(
@@ -127,6 +132,7 @@ def _kind() -> Column:
         .when(topic == TOPIC_TOPIC, "topic")
         .when(topic.startswith("TW_SYS_"), "other")
         .when(topic.startswith(DEAD_LETTER_PREFIX), "dead letter")
+        .when(F.col("timer_offset").isNotNull() & (F.col("verb") == "FIRE"), "fired")
         .when(F.col("timer_offset").isNotNull(), "delivered")
         .when(is_commit, "committed")
         .otherwise("normal")
@@ -139,7 +145,7 @@ def _is_shop_message() -> Column:
 
 def _named(about_orders: DataFrame) -> DataFrame:
     """Events whose records carry their order's id themselves."""
-    kinds = ("half", "committed", "rolled back", "expired", "timer", "delivered", "dead letter")
+    kinds = ("half", "committed", "rolled back", "expired", "timer", "delivered", "fired", "dead letter")
     return (
         about_orders.filter(F.col("kind").isin(*kinds))
         .withColumn("topic", F.col("about"))
@@ -152,12 +158,36 @@ def _referring(records: DataFrame, about_orders: DataFrame) -> DataFrame:
     anchors = about_orders.filter(F.col("kind").isin("half", "timer")).select(
         F.col("physical_offset").alias("anchor"), "order_id", F.col("about").alias("topic")
     )
+    asked = records.filter(F.col("kind") == "asked").withColumn("anchor", F.col("half_offset"))
+    ends = timer_ends(records).filter(~F.col("kind").isin("delivered", "fired"))
     return (
-        records.filter(F.col("kind").isin("cancelled", "asked"))
+        asked.unionByName(ends.withColumnRenamed("ended_timer", "anchor"))
         .drop("order_id", "topic")
-        .withColumn("anchor", F.coalesce("timer_offset", "half_offset"))
         .join(anchors, "anchor")
         .select(*_EVENT)
+    )
+
+
+def timer_ends(records: DataFrame) -> DataFrame:
+    """Each end of a timer: the record that tells it, `ended_timer`, and as `kind` how that timer ended.
+
+    The kinds are delivered, fired, cancelled, moved and replaced. A delivered message may still carry the
+    cancel of its timer record, which did that.
+    """
+    own = records.filter(F.col("timer_offset").isNotNull()).withColumn("ended_timer", F.col("timer_offset"))
+    placed = records.filter((F.col("kind") == "timer") & F.col("replaces").isNotNull())
+    carrying = records.filter(F.col("timer_offset").isNull() & F.col("cancels").isNotNull())
+    cancelled_timer = F.substring_index("cancels", " ", 1).cast("bigint")
+    return (
+        own.filter(F.col("kind").isin("delivered", "fired", "cancelled"))
+        .unionByName(
+            placed.withColumn("ended_timer", F.col("replaces")).withColumn(
+                "kind", F.when(F.col("verb") == "MOVE", "moved").otherwise("replaced")
+            )
+        )
+        .unionByName(
+            carrying.withColumn("ended_timer", cancelled_timer).withColumn("kind", F.lit("cancelled"))
+        )
     )
 
 

@@ -267,6 +267,7 @@ def _log_totals(statistics: LogStatistics) -> dict[str, int]:
         **{
             f"records {kind}": count for kind, count in sorted(statistics.by_kind.items()) if kind != "damage"
         },
+        **{f"timers {how}": count for how, count in sorted(statistics.timer_ends.items())},
         "unreadable messages": statistics.unreadable,
         "messages without key": statistics.without_key,
         "damaged bytes": statistics.damaged_bytes,

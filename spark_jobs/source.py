@@ -11,9 +11,9 @@ Columns (ask for few with `.schema(...)`, the API does not prune by itself; all 
     born_ms, store_ms long                   milliseconds since 1970, by the producer's and the broker's clock
     half_offset long                         of committed, outcome and check records: their half
     body binary                              inflated if stored compressed; null unless asked for
-    message_id, tag, keys, producer_group, real_topic, outcome, verb, dead_letter_topic,
+    message_id, tag, keys, producer_group, real_topic, outcome, verb, cancels, dead_letter_topic,
     dead_letter_message_id string            properties; null where a record has none
-    real_queue_id int, due_ms, timer_offset long
+    real_queue_id int, due_ms, timer_offset, replaces long
     damage string                            why these bytes are no record; then only the first two are set
 
 Options:

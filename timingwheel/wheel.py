@@ -57,15 +57,22 @@ class Wheel:
         """Forgets a timer; False if it was not pending."""
         return self._due_ms.pop(timer, None) is not None
 
-    def advance(self, now_ms: int, count_max: int) -> list[int]:
+    def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
         """Moves the present to `now_ms` and takes out up to `count_max` due timers, in due order.
 
-        With `count_max` timers returned more may be due at once: call again.
+        Returns (due time, timer). With `count_max` of them more may be due at once: call again.
         """
-        due: list[int] = []
+        due: list[tuple[int, int]] = []
         while len(due) < count_max and (self._expired or self._step(now_ms)):
             self._take_expired(due, count_max)
         return due
+
+    def rebased(self, now_ms: int) -> Wheel:
+        """The same timers on a wheel at `now_ms`: for a clock that was set back."""
+        wheel = Wheel(now_ms)
+        for timer, due_ms in self._due_ms.items():
+            wheel.place(timer, due_ms)
+        return wheel
 
     def next_due_ms(self) -> int | None:
         """When `advance` next has something to do, never later than the next due time; None if nothing pends.
@@ -118,10 +125,10 @@ class Wheel:
             else:
                 self._link(timer, due_ms)
 
-    def _take_expired(self, due: list[int], count_max: int) -> None:
+    def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()
             due_ms = self._due_ms.get(timer)
             if due_ms is not None and due_ms <= self.now_ms:
                 del self._due_ms[timer]
-                due.append(timer)
+                due.append((due_ms, timer))

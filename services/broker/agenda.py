@@ -1,12 +1,12 @@
-"""The one wheel and what its timers are for.
+"""The broker's own wheel and what its timers are for; delayed messages have theirs (`services.broker.near`).
 
-A timer of the wheel is an integer: the subject shifted left by two bits, plus the purpose.
+A timer of the wheel is an integer: the subject shifted left by three bits, plus the purpose.
 
     purpose  subject
-    TIMER    physical offset of a timer record: a delayed message is due
     CHECK    physical offset of a half: ask its producer
     LEASE    generation of a lease: it ends
     HOUSE    0: look at the room on disk
+    SCHEDULE number of a schedule: its next occurrence is due, or is to be computed
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Final
 
 from timingwheel.wheel import Wheel
 
-_PURPOSE_BITS: Final = 2
+_PURPOSE_BITS: Final = 3
 _PURPOSE_MASK: Final = (1 << _PURPOSE_BITS) - 1
 
 
 class Purpose(IntEnum):
     """What a timer is for."""
 
-    TIMER = 0
     CHECK = 1
     LEASE = 2
     HOUSE = 3
+    SCHEDULE = 4
 
 
 class Agenda:
@@ -50,7 +50,7 @@ class Agenda:
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """What is due by `now_ms`, in due order, at most `count_max`."""
         due = self._wheel.advance(now_ms, count_max)
-        return [(Purpose(timer & _PURPOSE_MASK), timer >> _PURPOSE_BITS) for timer in due]
+        return [(Purpose(timer & _PURPOSE_MASK), timer >> _PURPOSE_BITS) for _, timer in due]
 
     def next_due_ms(self) -> int | None:
         """When to call `advance` next; None if nothing pends."""

@@ -9,104 +9,52 @@ effects go out as values (`services.broker.values`), and the shell does what the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from commitlog import foreign, layout, limits, properties, snapshot
 from commitlog.disk import Disk
-from commitlog.errors import TopicNotFound
 from commitlog.flush import Flush, Sync
 from commitlog.log import CommitLog
-from commitlog.message import Message, MessageType
 from commitlog.record import TYPE_COMMIT, Record
-from commitlog.recovery import Damage, Found, LogScan
+from commitlog.recovery import Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
 from services.broker import derived
-from services.broker.agenda import Agenda, Purpose
+from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
-from services.broker.finding import Finding
-from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, Groups
-from services.broker.housekeeping import Housekeeping
-from services.broker.leases import Leases
-from services.broker.receiving import Receiving
-from services.broker.sending import Sending
+from services.broker.copies import Appended
+from services.broker.groups import ACK_TOPIC, GROUP_TOPIC
+from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.settings import BrokerSettings
-from services.broker.statistics import Gauges, Statistics
-from services.broker.store import Store
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC, Timers
-from services.broker.topics import TOPIC_TOPIC, Topics, is_system
-from services.broker.transactions import Transactions
+from services.broker.timer_files import TIMER_FILES
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
+from services.broker.topics import TOPIC_TOPIC, is_system
 from services.broker.values import (
-    Delivery,
     Effect,
-    EndReceipt,
-    PendingTimer,
-    Resolution,
+    ReadTimers,
     Retire,
-    SendReceipt,
-    TimerVerdict,
-    Topic,
     Wake,
+    Warn,
 )
+from services.broker.verbs import Verbs
+from timingwheel.due_run import ReadAhead
 from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
 
-class Part(Protocol):
-    """A state machine whose state a snapshot keeps."""
-
-    def freeze(self) -> Any:
-        """The state, as JSON can hold it."""
-
-    def thaw(self, frozen: Any) -> None:
-        """Takes a frozen state over."""
-
-
-class Broker:
+class Broker(Verbs):
     """A broker over an open store; make it with `Broker.open`."""
 
     def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
-        self.statistics = Statistics()
-        self.damaged: list[Damage] = []
-        self.made_anew: list[str] = []
-        self._disk = disk
-        self._log = log
-        self._checkpoint_offset = log.first_offset
-        self._agenda = Agenda(now_ms)
-        self._store = Store(disk, log, settings.store_host)
-        self._topics = Topics(self._store, settings)
-        self._timers = Timers(self._store, self._agenda, settings, self.statistics)
-        self._transactions = Transactions(self._store, self._agenda, settings, self.statistics)
-        self._sending = Sending(self._store, self._topics, settings, self.statistics)
-        self._groups = Groups(self._store)
-        self._housekeeping = Housekeeping(
-            disk,
-            self._store,
-            self._groups,
-            self._timers,
-            self._transactions,
-            settings,
-            self.statistics,
-        )
-        self._housekeeping_ms = settings.housekeeping_ms
-        leases = Leases(self._agenda, now_ms)
-        self._receiving = Receiving(
-            self._store, self._topics, self._groups, leases, settings, self.statistics
-        )
-        self._finding = Finding(self._store, self.statistics)
-        self._parts: dict[str, Part] = {
-            "store": self._store,
-            "topics": self._topics,
-            "timers": self._timers,
-            "transactions": self._transactions,
-            "sending": self._sending,
-            "groups": self._groups,
-        }
+        super().__init__(disk, log, settings, now_ms)
+        self.is_crowded = False
+        """Whether the last tick had more to deliver than its slice."""
         self._recoverers: dict[str, Callable[[Record], None]] = {
             TOPIC_TOPIC: self._topics.recovered,
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
             CHECK_TOPIC: self._transactions.recovered_check,
+            TIMER_TOPIC: self._recovered_timer,
             VERB_TOPIC: self._timers.recovered_verb,
             GROUP_TOPIC: self._groups.recovered_group,
+            SCHEDULE_TOPIC: self._schedules.recovered_schedule,
             ACK_TOPIC: self._groups.recovered_acks,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
@@ -131,16 +79,19 @@ class Broker:
             disk, scan.segment_bytes, scan.first_offset, scan.end_offset, sync=settings.sync_flush
         )
         broker = cls(disk, log, settings, now_ms)
-        broker._thaw(start, scan)
-        for found in scan:
+        broker._thaw(start, scan, now_ms)
+        for number, found in enumerate(scan):
             broker._replay(found)
-            broker._store.keys.spill(log.first_offset)
+            if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
+                broker._store.keys.spill(log.first_offset)
+                broker._timers.ends.spill(broker._store.last_store_ms)
         scan.cut()
         log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
         broker._housekeeping.follow()
         broker._housekeeping.see_to_room()
+        broker._read_ahead_now(now_ms)
         broker._agenda.place(Purpose.HOUSE, 0, now_ms)
         return broker
 
@@ -159,125 +110,43 @@ class Broker:
         """Up to here the log is surely on disk."""
         return self._log.synced_offset
 
-    def topics(self) -> list[Topic]:
-        """All topics, by name."""
-        return self._topics.all()
-
-    def topic(self, name: str) -> Topic:
-        """One topic; raises `TopicNotFound`."""
-        return self._topics.get(name)
-
-    def create_topic(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
-        """Creates a topic; raises `IllegalTopic`, or `TopicExists` if it exists with other settings."""
-        return self._topics.create(name, message_type, queue_count, now_ms)
-
-    def route(self, name: str, now_ms: int) -> Topic:
-        """The topic, created on first use if the settings allow that; else raises `TopicNotFound`."""
-        return self._topics.route(name, now_ms)
-
-    def send(self, message: Message, now_ms: int) -> SendReceipt:
-        """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
-        self._housekeeping.refuse_if_full()
-        return self._sending.send(message, now_ms)
-
-    def recall(self, topic: str, recall_handle: str, now_ms: int) -> TimerVerdict:
-        """Cancels a delayed message, or says why it cannot be."""
-        return self._timers.recall(topic, recall_handle, now_ms)
-
-    def end_transaction(
-        self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
-    ) -> EndReceipt:
-        """Ends a transaction; the first end wins."""
-        return self._transactions.end(topic, transaction_id, message_id, resolution, now_ms)
-
-    def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """The answer to a `CheckBack`: whether a producer could be asked."""
-        self._transactions.check_asked(transaction_id, asked, now_ms)
-
-    def receive(
-        self,
-        group: str,
-        topic: str,
-        tag_expression: str,
-        batch_size: int,
-        invisible_ms: int,
-        client_id: str,
-        auto_renew: bool,
-        now_ms: int,
-    ) -> list[Delivery]:
-        """Leases up to `batch_size` messages of a topic to a client of a group."""
-        return self._receiving.receive(
-            group, topic, tag_expression, batch_size, invisible_ms, client_id, auto_renew, now_ms
-        )
-
-    def ack(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
-        """Acknowledges a leased message; returns what must be durable before the consumer is told."""
-        self._store.last_store_ms = max(self._store.last_store_ms, now_ms)
-        return self._receiving.ack(group, topic, receipt_handle)
-
-    def change_invisible(
-        self, group: str, topic: str, receipt_handle: str, invisible_ms: int, now_ms: int
-    ) -> str:
-        """Ends a lease `invisible_ms` from now; returns its new handle."""
-        return self._receiving.change_invisible(group, topic, receipt_handle, invisible_ms, now_ms)
-
-    def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
-        """Moves a leased message to the group's dead letters; returns what must be durable first."""
-        return self._receiving.forward_to_dead_letter(group, topic, receipt_handle, now_ms)
-
-    def client_alive(self, client_id: str, now_ms: int) -> None:
-        """A client was heard from: the leases kept for it go on."""
-        self._receiving.client_alive(client_id, now_ms)
-
-    def client_gone(self, client_id: str, now_ms: int) -> None:
-        """A client has left: the leases kept for it end with the next tick."""
-        self._receiving.client_gone(client_id, now_ms)
-
-    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Looks at messages without leasing them."""
-        self._check_queue(topic, queue_id)
-        return self._receiving.read(topic, queue_id, queue_offset, count)
-
-    def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
-        """Looks up to `count_max` messages up by key or message id, newest first, without leasing them."""
-        return self._finding.find(topic, key, count_max)
-
-    def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Looks at delayed messages that wait for topics with that prefix, the first due first."""
-        return self._timers.pending(topic_prefix, count_max)
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(first, next) queue offset of a queue."""
-        self._check_queue(topic, queue_id)
-        queue = self._store.dispatch.queue(topic, queue_id)
-        return queue.min_offset, queue.next_offset
-
-    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """The first queue offset stored at or after a time (ms since 1970); the queue's end if none was."""
-        self._check_queue(topic, queue_id)
-        return self._receiving.offset_at(topic, queue_id, store_ms)
-
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so."""
+        self._ticked_ms = now_ms
         woken: dict[str, None] = {}
-        others: list[Effect] = []
+        others = self._tick_timers(now_ms)
         for purpose, subject in self._agenda.advance(now_ms, limits.DELIVERIES_PER_TICK_MAX):
-            if purpose is Purpose.TIMER:
-                self._timers.deliver(subject, now_ms)
-            elif purpose is Purpose.LEASE:
+            if purpose is Purpose.LEASE:
                 woken[self._receiving.expire(subject)] = None
+            elif purpose is Purpose.SCHEDULE:
+                self._schedules.occur(subject, now_ms)
             elif purpose is Purpose.HOUSE:
                 others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
                 others.append(check)
-        self._timers.forget(now_ms)
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
+        self._schedules.forget(now_ms)
         return [*map(Wake, woken), *others]
 
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
-        return self._agenda.next_due_ms()
+        moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def read_ahead(self, job: ReadAhead) -> None:
+        """Timers have been read ahead: they will be delivered when due."""
+        for due_ms, timer_offset in self._timers.partitions.read_ahead(job):
+            self._timers.near.put(timer_offset, due_ms)
+
+    def read_ahead_failed(self, job: ReadAhead) -> None:
+        """Timers could not be read ahead; it is tried again."""
+        self._timers.partitions.read_ahead_failed(job)
+
+    def clock_jumped(self, from_ms: int, until_ms: int) -> None:
+        """The clock was set forward: what was due in between is late for that."""
+        self.statistics.clock_jumps["forward"] += 1
+        self._delivery.jumped(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
         """Looks at the room on disk next at `until_ms`: a clock that leaps need not stop for it."""
@@ -292,7 +161,13 @@ class Broker:
         """A flush is durable: its records become visible. Returns whom to wake."""
         if flush.used_reserve:
             self._housekeeping.reserve_is_gone()
-        woken = {topic: None for found in self._store.flushed(flush) if (topic := self._publish(found))}
+        woken: dict[str, None] = {}
+        for found in self._store.flushed(flush):
+            if isinstance(found, Appended):
+                self._store.index_copies(found)
+                woken |= {topic: None for topic, _ in found.copies.queues_used()}
+            elif topic := self._publish(found):
+                woken[topic] = None
         self._store.dispatch.write()
         self.statistics.flushes += 1
         return [Wake(topic) for topic in woken]
@@ -306,10 +181,17 @@ class Broker:
     def is_checkpoint_due(self) -> bool:
         """Whether much lies behind the last snapshot, or retention waits for a new one."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
-        is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES or self._store.keys.is_full
-        return is_much or self._housekeeping.wants_checkpoint
+        is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
+        is_full = self._store.keys.is_full or self._timers.ends.is_full
+        is_wanted = self._housekeeping.wants_checkpoint or self._timers.partitions.wants_checkpoint
+        return is_much or is_full or is_wanted
 
-    def checkpoint(self) -> Checkpoint:
+    @property
+    def is_overfull(self) -> bool:
+        """Whether so much lies behind the last checkpoint that no more should come before it is written."""
+        return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
+
+    def checkpoint(self, now_ms: int) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
         assert self._log.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
@@ -319,6 +201,7 @@ class Broker:
             log_sync=self._log.take_sync(),
             queue_paths=self._store.dispatch.unsynced_paths(),
             keys=self._store.keys.to_write(self._log.first_offset),
+            timers=self._timers.to_write(now_ms),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self._store)),
             unneeded_paths=self._log.keep.forget_all_but(self._housekeeping.needed_offsets()),
         )
@@ -328,10 +211,12 @@ class Broker:
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
         self._store.keys.written(checkpoint.keys)
+        self._timers.written(checkpoint.timers)
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
         """A checkpoint could not be written: nothing that it was to sync counts as synced."""
         self._store.dispatch.distrust()
+        self._timers.failed(checkpoint.timers)
         if checkpoint.log_sync is not None:
             self._log.distrust(checkpoint.log_sync)
 
@@ -351,38 +236,56 @@ class Broker:
         """A retirement could not run; it is tried again later."""
         self._housekeeping.failed()
 
-    def gauges(self) -> Gauges:
-        """What is so at this moment, for metrics."""
-        open_halves = self._transactions.outcomes.open
-        return Gauges(
-            pending_timers=self._timers.pending_count,
-            open_halves=len(open_halves),
-            oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
-            in_flight=self._groups.in_flight(),
-            lag=self._groups.lag(),
-            topic_count=len(self._topics.all()),
-            log_first_offset=self._log.first_offset,
-            log_end_offset=self._log.end_offset,
-            durable_offset=self._log.durable_offset,
-            disk_used=self._housekeeping.disk_used,
-            is_full=self._housekeeping.is_full,
-        )
-
-    def _thaw(self, start: Snapshot | None, scan: LogScan) -> None:
+    def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
         """Takes over a snapshot, and what is derived from the log up to it."""
         self._checkpoint_offset = scan.first_offset
         if start is None:
             derived.drop(self._store)
+            self._timers.drop()
             return
         self._checkpoint_offset = start.offset
         for name, part in self._parts.items():
-            part.thaw(start.parts[name])
+            if name in start.parts or name != "schedules":  # there were none before schedules were written
+                part.thaw(start.parts[name])
         self.made_anew = derived.adopt(self._store, self._disk, start)
+        others = [one.parts[TIMER_FILES] for one in snapshot.others(self._disk, start)]
+        self.lost = self._timers.adopt(start.parts[TIMER_FILES], others, now_ms)
+
+    def _tick_timers(self, now_ms: int) -> list[Effect]:
+        """Delivers what is due, and reads ahead what soon will be."""
+        if self._timers.near.follow(now_ms):
+            self.statistics.clock_jumps["backward"] += 1
+        count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
+        self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
+        job = self._look_ahead(now_ms)
+        return [] if job is None else [ReadTimers(job)]
+
+    def _look_ahead(self, now_ms: int) -> ReadAhead | None:
+        look = self._timers.partitions.look(now_ms)
+        for due_ms, timer_offset in look.near:
+            self._timers.near.put(timer_offset, due_ms)
+        return look.job
+
+    def _read_ahead_now(self, now_ms: int) -> None:
+        """Reads ahead what a start has to deliver first."""
+        job = self._look_ahead(now_ms)
+        while job is not None:
+            job.run(self._disk)
+            self.read_ahead(job)
+            job = None if self._timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
+
+    def _recovered_timer(self, record: Record) -> None:
+        self._timers.added(record)
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         retirement = self._housekeeping.look(now_ms)
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
-        return [] if retirement is None else [Retire(retirement)]
+        effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
+        if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:
+            effects.append(
+                Warn(_short_of_room(self._timers.partitions.disk_bytes, self._housekeeping.free_bytes))
+            )
+        return effects
 
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
@@ -400,16 +303,21 @@ class Broker:
         self._topics.seen(record.topic, record.queue_id)
         if record.type == TYPE_COMMIT:
             self._transactions.recovered_commit(record)
+        self._carrying.recovered(record)
         recover = self._recoverers.get(record.topic)
         if recover is not None:
             recover(record)
         elif properties.value_of(record.properties, properties.TIMER_OFFSET):
             self._timers.recovered_delivery(record)
+        elif properties.value_of(record.properties, properties.SCHEDULE):
+            self._schedules.recovered_occurrence(record)
         self._publish(found)
-        if record.topic in self._publishers and record.type != TYPE_COMMIT:
+        if record.topic == HALF_TOPIC:
             self._sending.recovered(record)
 
-    def _check_queue(self, topic: str, queue_id: int) -> None:
-        queue_count = self._topics.get(topic).queue_count
-        if not 0 <= queue_id < queue_count:
-            raise TopicNotFound(f"{topic!r} has queues 0 to {queue_count - 1}, there is no {queue_id}.")
+
+def _short_of_room(pending_bytes: int, free_bytes: int) -> str:
+    return (
+        f"the delayed messages that wait have {pending_bytes} bytes, the disk has room for {free_bytes}: it "
+        "cannot hold them once more when they are delivered. Free some space, or let retention delete."
+    )

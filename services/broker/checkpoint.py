@@ -13,6 +13,7 @@ from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
 from consumequeue.keyindex import KeysToWrite
 from services.broker import derived
+from services.broker.timer_files import TIMER_FILES, TimersToWrite
 
 
 @dataclass(slots=True, frozen=True)
@@ -22,6 +23,7 @@ class Checkpoint:
     log_sync: Sync | None
     queue_paths: list[str]
     keys: KeysToWrite
+    timers: TimersToWrite
     snapshot: Snapshot
     unneeded_paths: list[str]
 
@@ -36,7 +38,10 @@ class Checkpoint:
             disk.sync(layout.QUEUES_WHOLE)
             disk.sync_folder("")
         keys = self.keys.write(disk)
-        replace(self.snapshot, parts=self.snapshot.parts | {derived.KEYS: keys.freeze()}).write(disk)
+        self.timers.write(disk)
+        files = {derived.KEYS: keys.freeze(), TIMER_FILES: self.timers.freeze()}
+        replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
         self.keys.tidy(disk)
+        self.timers.tidy(disk)
         for path in self.unneeded_paths:
             disk.delete(path)

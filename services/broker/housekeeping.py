@@ -29,7 +29,6 @@ from services.broker.groups import Groups
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.timers import Timers
 from services.broker.transactions import Transactions
 
 RETENTION_TOPIC: Final = "TW_SYS_RETENTION"
@@ -44,7 +43,6 @@ class Housekeeping:
         disk: Disk,
         store: Store,
         groups: Groups,
-        timers: Timers,
         transactions: Transactions,
         settings: BrokerSettings,
         statistics: Statistics,
@@ -52,13 +50,13 @@ class Housekeeping:
         self._disk = disk
         self._store = store
         self._groups = groups
-        self._timers = timers
         self._transactions = transactions
         self._policy = settings.retention
         self._statistics = statistics
         self._running: Retirement | None = None
         self._wished_offset = 0
         self.disk_used = 0.0
+        self.free_bytes = 0
         self.has_reserve = False
         self.wants_checkpoint = False
 
@@ -93,9 +91,9 @@ class Housekeeping:
         return self._running
 
     def needed_offsets(self) -> list[int]:
-        """The records that something still waits for: open and expired halves, pending timers."""
+        """The records that something still waits for: open and expired halves. Timers are in partitions."""
         outcomes = self._transactions.outcomes
-        return sorted({*outcomes.open, *outcomes.expired, *self._timers.pending_offsets()})
+        return sorted({*outcomes.open, *outcomes.expired})
 
     def retired(self, retirement: Retirement, now_ms: int) -> None:
         """The segments are gone: queues, groups and the log's start follow."""
@@ -124,8 +122,8 @@ class Housekeeping:
 
     def see_to_room(self) -> None:
         """Measures the disk, and makes the reserve if it is missing and there is room."""
-        free_bytes, total_bytes = self._disk.usage()
-        self.disk_used = 1 - free_bytes / total_bytes if total_bytes else 1.0
+        self.free_bytes, total_bytes = self._disk.usage()
+        self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) != segment_bytes:
             try:

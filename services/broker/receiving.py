@@ -264,7 +264,8 @@ def delivery(record: Record, attempt: int, receipt_handle: str, visible_ms: int)
 def dead_letter_record(record: Record, dead_letter_topic: str) -> Record:
     """A message for a group's dead letters, naming where it came from."""
     stored = properties.decode(record.properties)
-    stored.pop(properties.TIMER_OFFSET, None)
+    for done in (properties.TIMER_OFFSET, properties.CANCELS, properties.CANCELS_TOPIC):
+        stored.pop(done, None)
     marks = {
         properties.DEAD_LETTER_TOPIC: record.topic,
         properties.DEAD_LETTER_MESSAGE_ID: stored.get(properties.MESSAGE_ID, ""),

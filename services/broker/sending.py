@@ -12,18 +12,23 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from commitlog import properties
+from commitlog.errors import KeyPending
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
 from services.broker import recall
+from services.broker.carrying import Carrying
 from services.broker.recall import Recall
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.timers import TIMER_TOPIC, timer_record
+from services.broker.timer_ends import Named
+from services.broker.timer_records import Replaced, timer_record
+from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.validation import check_message
-from services.broker.values import SendReceipt, Topic
+from services.broker.values import SendReceipt, TimerName, Topic
+from services.broker.verb_properties import CarriedVerb, carried_verb
 from txn import half
 
 
@@ -31,10 +36,18 @@ class Sending:
     """The way in."""
 
     def __init__(
-        self, store: Store, topics: Topics, settings: BrokerSettings, statistics: Statistics
+        self,
+        store: Store,
+        topics: Topics,
+        timers: Timers,
+        carrying: Carrying,
+        settings: BrokerSettings,
+        statistics: Statistics,
     ) -> None:
         self._store = store
         self._topics = topics
+        self._timers = timers
+        self._carrying = carrying
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[str] = Counter()
@@ -44,18 +57,58 @@ class Sending:
         """Stores a message; raises a `ClientMistake` or `TopicNotFound` and stores nothing otherwise."""
         topic = self._topics.route(message.topic, now_ms)
         check_message(message, topic, self._settings.delay_ms_max, now_ms)
-        known = self._receipts.get((message.topic, message.message_id))
-        if known is not None and known[0] > now_ms - self._settings.dedupe_ms:
-            return known[1]
-        record = _RECORDS[message.message_type](message, self._queue_for(message, topic))
-        durable_at = self._store.append(record, now_ms)
-        self._statistics.messages_in[message.topic] += 1
-        self._statistics.bytes_in[message.topic] += len(message.body)
-        return self._remember(record, message.message_id, durable_at)
+        carried = carried_verb(message, now_ms, self._settings.delay_ms_max)
+        known = self._known(message, now_ms)
+        if known is not None:
+            return known
+        queue_id = self._queue_for(message, topic)
+        if message.message_type is MessageType.DELAY:
+            return self._send_timer(message, queue_id, carried, now_ms)
+        record = _RECORDS[message.message_type](message, queue_id)
+        durable_at = self._append(record, carried, now_ms)
+        self._count(message)
+        if message.message_type is MessageType.TRANSACTION:
+            return self._half_receipt(record, durable_at)
+        return SendReceipt(
+            message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
+        )
 
-    def recovered(self, record: Record) -> None:
-        """Takes over a half or timer that was sent before a restart."""
-        self._remember(record, properties.value_of(record.properties, properties.MESSAGE_ID), 0)
+    def _send_timer(
+        self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
+    ) -> SendReceipt:
+        assert message.delivery_ms is not None
+        replaced = self._replaced(message, now_ms)
+        record = timer_record(message, queue_id, replaced)
+        cancelled = self._carrying.prepare(carried, record, now_ms) if carried else None
+        if carried:
+            replaced = self._timers.mark_replaced(record, cancelled, now_ms)
+        durable_at = self._store.append(record, now_ms)
+        if carried and cancelled:
+            self._carrying.appended(carried, cancelled, record)
+        self._count(message)
+        return SendReceipt(
+            message_id=message.message_id,
+            queue_offset=record.queue_offset,
+            physical_offset=record.physical_offset,
+            transaction_id="",
+            recall_handle=self._recall_handle(message.topic, message.delivery_ms, message.message_id),
+            durable_at=durable_at,
+            sharing_count=self._timers.sent(record, message, replaced),
+        )
+
+    def send_own(self, message: Message, now_ms: int) -> SendReceipt:
+        """Stores a message of a schedule, whose template was checked when the schedule was set."""
+        topic = self._topics.route(message.topic, now_ms)
+        record = _message_record(message, self._queue_for(message, topic))
+        durable_at = self._store.append(record, now_ms)
+        self._count(message)
+        return SendReceipt(
+            message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
+        )
+
+    def recovered(self, half_record: Record) -> None:
+        """Takes over a half that was sent before a restart."""
+        self._half_receipt(half_record, 0)
 
     def forget(self, now_ms: int) -> None:
         """Drops the receipts that are too old to be asked for."""
@@ -83,30 +136,77 @@ class Sending:
         self._turns[topic.name] += 1
         return self._turns[topic.name] % topic.queue_count
 
-    def _remember(self, record: Record, message_id: str, durable_at: int) -> SendReceipt:
-        if record.topic not in (half.HALF_TOPIC, TIMER_TOPIC):
-            return SendReceipt(message_id, record.queue_offset, record.physical_offset, "", "", durable_at)
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+    def _known(self, message: Message, now_ms: int) -> SendReceipt | None:
+        """The first receipt of a half or timer that was sent before with this id."""
+        if message.message_type is MessageType.TRANSACTION:
+            known = self._receipts.get((message.topic, message.message_id))
+            return known[1] if known and known[0] > now_ms - self._settings.dedupe_ms else None
+        if message.message_type is not MessageType.DELAY:
+            return None
+        found = self._timers.known(TimerName(message.topic, message.message_id))
+        if found is None or found.stored_ms <= now_ms - self._settings.dedupe_ms:
+            return None
+        return self._receipt_again(message, found)
+
+    def _receipt_again(self, message: Message, found: Named) -> SendReceipt:
+        return SendReceipt(
+            message_id=message.message_id,
+            queue_offset=self._timers.queue_offset(found),
+            physical_offset=found.timer_offset,
+            transaction_id="",
+            recall_handle=self._recall_handle(message.topic, found.due_ms, message.message_id),
+            durable_at=found.timer_offset + 1,
+        )
+
+    def _replaced(self, message: Message, now_ms: int) -> Replaced | None:
+        """The timer that this one takes the place of, under its key; raises `KeyPending` if it must not."""
+        self._timers.check_room(message.topic)
+        key = message.properties.get(properties.TIMER_KEY, "")
+        if not key:
+            return None
+        found = self._timers.pending(TimerName(message.topic, key=key), now_ms)
+        if found is None:
+            return None
+        if message.properties.get(properties.TIMER_UNIQUE, "").lower() == "true":
+            raise KeyPending(
+                f"{key!r} of topic {message.topic!r} is due at {found.due_ms} (ms since 1970). Move or "
+                f"cancel it, or leave {properties.TIMER_UNIQUE} out to replace it.",
+                durable_at=found.timer_offset + 1,
+            )
+        return Replaced(found.timer_offset, found.due_ms)
+
+    def _append(self, record: Record, carried: CarriedVerb | None, now_ms: int) -> int:
+        if carried is None or record.topic == half.HALF_TOPIC:
+            return self._store.append(record, now_ms)
+        cancelled = self._carrying.prepare(carried, record, now_ms)
+        durable_at = self._store.append(record, now_ms)
+        if cancelled is not None:
+            self._carrying.appended(carried, cancelled, record)
+        return durable_at
+
+    def _count(self, message: Message) -> None:
+        self._statistics.messages_in[message.topic] += 1
+        self._statistics.bytes_in[message.topic] += len(message.body)
+
+    def _half_receipt(self, record: Record, durable_at: int) -> SendReceipt:
+        """The receipt of a half, remembered for a retry."""
+        stored = record.properties
+        topic = properties.value_of(stored, properties.REAL_TOPIC)
+        message_id = properties.value_of(stored, properties.MESSAGE_ID)
+        due_ms = properties.value_of(stored, properties.DUE_MS)
         receipt = SendReceipt(
             message_id=message_id,
             queue_offset=record.queue_offset,
             physical_offset=record.physical_offset,
-            transaction_id=_transaction_id(record, message_id),
-            recall_handle=self._recall_handle(record, topic, message_id),
+            transaction_id=half.transaction_id(record.physical_offset, message_id),
+            recall_handle=self._recall_handle(topic, int(due_ms), message_id) if due_ms else "",
             durable_at=durable_at,
         )
         self._receipts[(topic, message_id)] = (record.store_ms, receipt)
         return receipt
 
-    def _recall_handle(self, record: Record, topic: str, message_id: str) -> str:
-        due_ms = properties.value_of(record.properties, properties.DUE_MS)
-        if not due_ms:
-            return ""
-        return recall.encode(Recall(topic, int(due_ms), message_id), self._settings.broker_name)
-
-
-def _transaction_id(record: Record, message_id: str) -> str:
-    return half.transaction_id(record.physical_offset, message_id) if record.topic == half.HALF_TOPIC else ""
+    def _recall_handle(self, topic: str, due_ms: int, message_id: str) -> str:
+        return recall.encode(Recall(topic, due_ms, message_id), self._settings.broker_name)
 
 
 def _message_record(message: Message, queue_id: int) -> Record:
@@ -124,6 +224,5 @@ def _message_record(message: Message, queue_id: int) -> Record:
 _RECORDS: Final[dict[MessageType, Callable[[Message, int], Record]]] = {
     MessageType.NORMAL: _message_record,
     MessageType.FIFO: _message_record,
-    MessageType.DELAY: timer_record,
     MessageType.TRANSACTION: half.half_record,
 }

@@ -28,6 +28,7 @@ class BrokerSettings:
     delay_ms_max: int = limits.DELAY_MS_MAX
     dedupe_ms: int = limits.DEDUPE_MS
     timer_history_ms: int = limits.TIMER_HISTORY_MS
+    timers_per_topic_max: int = limits.TIMERS_PER_TOPIC_MAX
     sync_flush: bool = True
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     housekeeping_ms: int = 10_000

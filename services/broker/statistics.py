@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
+
+from commitlog.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
 
@@ -22,12 +25,14 @@ class Lateness:
     max_ms: int = 0
     early_count: int = 0
 
-    def add(self, lateness_ms: int) -> None:
-        """Counts one delivery."""
-        self.counts[bisect_left(LATENESS_BOUNDS_MS, lateness_ms)] += 1
-        self.sum_ms += lateness_ms
-        self.max_ms = max(self.max_ms, lateness_ms)
-        self.early_count += lateness_ms < 0
+    def add_many(self, lateness_ms: Integers) -> None:
+        """Counts many deliveries."""
+        buckets = np.searchsorted(LATENESS_BOUNDS_MS, lateness_ms)
+        counts = np.bincount(buckets, minlength=len(self.counts)).tolist()
+        self.counts = [before + new for before, new in zip(self.counts, counts, strict=True)]
+        self.sum_ms += int(lateness_ms.sum())
+        self.max_ms = max(self.max_ms, int(lateness_ms.max()))
+        self.early_count += int((lateness_ms < 0).sum())
 
 
 @dataclass(slots=True)
@@ -47,12 +52,14 @@ class Statistics:
     checks_asked: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     lateness: dict[str, Lateness] = field(default_factory=dict)
+    lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
+    clock_jumps: Counter[str] = field(default_factory=Counter)
     unreadable_records: int = 0
     flushes: int = 0
 
-    def late(self, topic: str, lateness_ms: int) -> None:
-        """Counts one delayed delivery."""
-        self.lateness.setdefault(topic, Lateness()).add(lateness_ms)
+    def late_many(self, topic: str, lateness_ms: Integers) -> None:
+        """Counts delayed deliveries, at least one."""
+        self.lateness.setdefault(topic, Lateness()).add_many(lateness_ms)
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,6 +67,8 @@ class Gauges:
     """What is so at this moment."""
 
     pending_timers: int
+    pending_by_topic: dict[str, int]
+    timers_bytes: int
     open_halves: int
     oldest_half_ms: int | None
     in_flight: dict[tuple[str, str], int]
@@ -69,4 +78,5 @@ class Gauges:
     log_end_offset: int
     durable_offset: int
     disk_used: float
+    disk_free_bytes: int
     is_full: bool

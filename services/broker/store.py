@@ -10,7 +10,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from commitlog import foreign
+import numpy as np
+
+from commitlog import bulk, foreign
+from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
@@ -20,6 +23,7 @@ from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.keyindex import KeyIndex
+from services.broker.copies import Appended, Copies
 
 
 class Store:
@@ -32,7 +36,7 @@ class Store:
         self.last_store_ms = 0
         self._host = host
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._appended: deque[Found] = deque()
+        self._appended: deque[Found | Appended] = deque()
         self._segment_store_ms: dict[int, int] = {}
 
     def append(self, new: Record, now_ms: int) -> int:
@@ -45,6 +49,21 @@ class Store:
         self._note_age(new)
         self._appended.append(Found(new, self.log.end_offset - new.physical_offset))
         return self.log.end_offset
+
+    def append_copies(self, copies: Copies, now_ms: int) -> Appended:
+        """Appends as many of the copies, from the first on, as the present segment takes."""
+        self.last_store_ms = max(self.last_store_ms, now_ms)
+        copies = copies.part(0, self.log.room_for(copies.record_bytes.tolist()))
+        ends = np.cumsum(copies.record_bytes)
+        starts = ends - copies.record_bytes
+        physical_offsets = self.log.end_offset + starts
+        queue_offsets = self._next_offsets_for(copies)
+        bulk.stamp(copies.content, starts, ends, physical_offsets, queue_offsets, self.last_store_ms)
+        self.log.append_encoded(copies.content)
+        self._note_segment(int(physical_offsets[0]))
+        appended = Appended(copies, physical_offsets, queue_offsets, self.log.end_offset)
+        self._appended.append(appended)
+        return appended
 
     def recovered(self, found: Found) -> None:
         """Takes over a record that the log already holds."""
@@ -85,10 +104,10 @@ class Store:
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
-    def flushed(self, flush: Flush) -> Iterator[Found]:
+    def flushed(self, flush: Flush) -> Iterator[Found | Appended]:
         """Moves the durable offset; gives out the records that are durable now, in log order."""
         self.log.flushed(flush)
-        while self._appended and self._appended[0].record.physical_offset < self.log.durable_offset:
+        while self._appended and _end_offset(self._appended[0]) <= self.log.durable_offset:
             yield self._appended.popleft()
 
     def index(self, found: Found) -> bool:
@@ -98,6 +117,12 @@ class Store:
         self.keys.put(found.record)
         return True
 
+    def index_copies(self, appended: Appended) -> None:
+        """Indexes many durable records by queue and by key."""
+        for topic, queue_id, queue_offset, entries in appended.entries():
+            self.dispatch.dispatch_many(topic, queue_id, queue_offset, entries)
+        self.keys.put_many(*appended.names())
+
     def index_keys(self, found: Found) -> None:
         """Indexes one record by key alone, at a start, where memory must not grow."""
         if is_indexed(found.record):
@@ -105,11 +130,29 @@ class Store:
             self.keys.spill(self.log.first_offset)
 
     def _note_age(self, record: Record) -> None:
-        first_offset = record.physical_offset // self.log.segment_bytes * self.log.segment_bytes
-        self._segment_store_ms[first_offset] = record.store_ms
+        self._note_segment(record.physical_offset, record.store_ms)
+
+    def _note_segment(self, physical_offset: int, store_ms: int | None = None) -> None:
+        first_offset = physical_offset // self.log.segment_bytes * self.log.segment_bytes
+        self._segment_store_ms[first_offset] = self.last_store_ms if store_ms is None else store_ms
+
+    def _next_offsets_for(self, copies: Copies) -> Integers:
+        offsets = np.empty(len(copies), np.int64)
+        for code in np.unique(copies.queue).tolist():
+            mine = np.flatnonzero(copies.queue == code)
+            first = self._next_offsets.get(copies.queues[code], 0)
+            offsets[mine] = first + np.arange(len(mine))
+            self._next_offsets[copies.queues[code]] = first + len(mine)
+        return offsets
 
     def _next_offset(self, new: Record) -> int:
         key = (new.topic, new.queue_id)
         offset = self._next_offsets.get(key, 0)
         self._next_offsets[key] = offset + 1
         return offset
+
+
+def _end_offset(appended: Found | Appended) -> int:
+    if isinstance(appended, Appended):
+        return appended.end_offset
+    return appended.record.physical_offset + appended.record_bytes

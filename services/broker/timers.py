@@ -1,122 +1,255 @@
-"""Delayed messages: stored as timer records, delivered when due, recalled before that.
+"""Delayed messages: set, moved, fired, cancelled, and delivered when due.
 
-A timer record lies in RocketMQ's timer topic with its due time and real topic; the log is the truth, the
-wheel only knows when. Delivery appends the message to its real queue with `TW_TIMER_OFFSET` naming the
-timer record, and a cancel appends a verb record naming it, so that after a restart nothing is delivered
-twice or in spite of its recall. A timer ends once, at the moment that record is appended; whoever is told
-waits until it is durable. Ends are remembered for `timer_history_ms`.
+A timer is a record of the log, and its offset there is its name inside. Everything that happens to it is
+decided when a record is appended, in one thread, so that there is always one answer: a timer ends once, at
+the moment the record that says so is appended, and whoever is told waits until that record is durable.
+
+    where it is                           how long                         memory
+    unarmed: appended, not durable        until its flush                  its record
+    far: `timingwheel.partitions`         until seconds before it is due   16 bytes, none after a checkpoint
+    near: `services.broker.near`          until delivered                  an entry each
+    ended: `services.broker.timer_ends`   `timer_history_ms`               none after a checkpoint
+
+`services.broker.timer_delivery` takes what is due; this file is the verbs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from enum import Enum
-from heapq import nsmallest
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
 
 from commitlog import properties
-from commitlog.errors import InvalidRecallHandle, StoreDamaged
+from commitlog import record as records
+from commitlog.disk import Disk
+from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
+from commitlog.limits import UNFLUSHED_BYTES_MAX
 from commitlog.message import Message
-from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
-from services.broker import recall
-from services.broker.agenda import Agenda, Purpose
-from services.broker.recall import Recall
+from commitlog.record import Record
+from services.broker import recall, timer_records
+from services.broker.crowding import Crowding
+from services.broker.near import Near
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.values import PendingTimer, TimerVerdict, Verdict
+from services.broker.timer_ends import End, Named, TimerEnd, TimerEnds
+from services.broker.timer_files import TimersToWrite
+from services.broker.timer_records import Replaced, due_ms_of, undelivered
+from services.broker.timer_source import QueueTable, TimerSource
+from services.broker.values import PendingTimer, TimerName, TimerVerdict, Verdict
+from timingwheel.partitions import Partitions
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-VERB_TOPIC: Final = "TW_SYS_VERB"
-CANCEL: Final = "CANCEL"
-_DELIVERED_DROPS: Final = (properties.REAL_TOPIC, properties.REAL_QUEUE_ID)
-
-
-class End(Enum):
-    """How a timer ended; UNREADABLE when its record was damaged, which is reported."""
-
-    DELIVERED = "DELIVERED"
-    CANCELLED = "CANCELLED"
-    UNREADABLE = "UNREADABLE"
-
-
-class TimerEnd(NamedTuple):
-    """How and when a timer ended, where the record of it begins, and the log offset behind that record."""
-
-    end: End
-    ended_ms: int
-    ended_offset: int
-    durable_at: int
+_VERDICTS: Final = {
+    End.DELIVERED: Verdict.TOO_LATE,
+    End.FIRED: Verdict.TOO_LATE,
+    End.UNREADABLE: Verdict.TOO_LATE,
+    End.CANCELLED: Verdict.ALREADY,
+    End.MOVED: Verdict.ALREADY,
+    End.REPLACED: Verdict.ALREADY,
+}
 
 
 class Timers:
     """The delayed messages of a broker."""
 
     def __init__(
-        self, store: Store, agenda: Agenda, settings: BrokerSettings, statistics: Statistics
+        self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
     ) -> None:
-        self._store = store
-        self._agenda = agenda
-        self._settings = settings
-        self._statistics = statistics
-        self._offsets: dict[tuple[str, str], int] = {}
-        self._ended: dict[int, TimerEnd] = {}
-        self._names: dict[int, tuple[str, str]] = {}
+        self._disk, self._store, self._settings = disk, store, settings
+        self.statistics = statistics
+        self.ends = TimerEnds(disk, settings.timer_history_ms)
+        self.partitions = Partitions(disk, now_ms)
+        self.queues = QueueTable()
+        self.source = TimerSource(disk, store.log.segment_bytes, self.queues)
+        self.near = Near()
+        self.crowding = Crowding()
+        self.pending_by_topic: Counter[str] = Counter()
+        self._unarmed: dict[int, tuple[Record, int]] = {}
 
     @property
     def pending_count(self) -> int:
         """How many delayed messages wait."""
-        return len(self._names) - len(self._ended)
+        return self.pending_by_topic.total()
 
-    def pending_offsets(self) -> Iterator[int]:
-        """Where the timer records of all waiting messages lie."""
-        return (offset for offset in self._names if offset not in self._ended)
+    def is_held(self) -> bool:
+        """Whether delivery waits for the disk."""
+        return self._store.log.end_offset - self._store.log.durable_offset > UNFLUSHED_BYTES_MAX
 
-    def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Up to `count_max` waiting messages for topics with a prefix, the first due first.
+    # Setting.
 
-        Cost: a look at every timer in memory, and one record read for each that is returned.
-        """
-        waiting = (
-            (self._agenda.due_ms(Purpose.TIMER, offset), offset)
-            for offset in self.pending_offsets()
-            if self._names[offset][0].startswith(topic_prefix)
-        )
-        return [self._pending(offset, due_ms) for due_ms, offset in nsmallest(count_max, waiting)]
+    def check_room(self, topic: str) -> None:
+        """Raises `TooManyTimers` if no more may wait for a topic."""
+        if self.pending_by_topic[topic] >= self._settings.timers_per_topic_max:
+            raise TooManyTimers(
+                f"{self.pending_by_topic[topic]} wait for {topic!r}, which is its limit. Cancel some "
+                "(tidewheel timer cancel --all), or raise --timers-per-topic."
+            )
 
-    def armed(self, record: Record) -> None:
-        """A timer record is durable: its message will be delivered when due."""
-        timer_offset = record.physical_offset
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
-        self._name(timer_offset, topic, properties.value_of(record.properties, properties.MESSAGE_ID))
-        due_ms = int(properties.value_of(record.properties, properties.DUE_MS))
-        self._agenda.place(Purpose.TIMER, timer_offset, due_ms)
+    def pending(self, name: TimerName, now_ms: int) -> Named | None:
+        """The timer that a name means now, if it waits."""
+        found = self.ends.named(name)
+        if found is None or self.ends.is_forgotten(found.known_ms, now_ms):
+            return None
+        return None if self.ends.ended(found.timer_offset) else found
 
-    def deliver(self, timer_offset: int, now_ms: int) -> None:
-        """A timer is due: its message goes to its real queue."""
+    def known(self, name: TimerName) -> Named | None:
+        """The timer that a name means now, whether it waits or has ended."""
+        return self.ends.named(name)
+
+    def queue_offset(self, named: Named) -> int:
+        """Where the record of a timer lies in the timers' own queue; 0 where that is not known any more."""
+        offset = named.timer_offset
+        if offset not in self._unarmed and offset >= self._store.log.durable_offset:
+            return 0  # it has ended before it was durable
         try:
-            timer = self._store.log.read(timer_offset)
+            return self.read(named).queue_offset
         except StoreDamaged:
-            self._statistics.unreadable_records += 1
-            self._end(timer_offset, TimerEnd(End.UNREADABLE, now_ms, timer_offset, 0))
+            return 0
+
+    def added(self, timer: Record) -> int:
+        """A timer record is in the log; returns how many others share its second, if many."""
+        stored = timer.properties
+        topic = properties.value_of(stored, properties.REAL_TOPIC)
+        is_moved = properties.value_of(stored, properties.VERB) == timer_records.MOVE
+        replaced = timer_records.replaced_by(timer)
+        if replaced is not None:
+            self._replaced(topic, replaced, timer, End.MOVED if is_moved else End.REPLACED)
+        return self._set(timer, topic, _names(topic, stored), due_ms_of(timer))
+
+    def sent(self, timer: Record, message: Message, replaced: Replaced | None) -> int:
+        """The timer record of a message is in the log; likewise, without reading what is known."""
+        assert message.delivery_ms is not None
+        if replaced is not None:
+            self._replaced(message.topic, replaced, timer, End.REPLACED)
+        names = [TimerName(message.topic, message.message_id)]
+        key = message.properties.get(properties.TIMER_KEY)
+        if key:
+            names.append(TimerName(message.topic, key=key))
+        return self._set(timer, message.topic, names, message.delivery_ms)
+
+    def mark_replaced(self, timer: Record, cancelled: Named | None, now_ms: int) -> Replaced | None:
+        """Writes into a record that is about to be appended which timer waits for its key.
+
+        After the verb that it carries: what that has cancelled is not replaced as well.
+        """
+        topic = properties.value_of(timer.properties, properties.REAL_TOPIC)
+        key = properties.value_of(timer.properties, properties.TIMER_KEY)
+        found = self.pending(TimerName(topic, key=key), now_ms) if key else None
+        is_over = found is None or (cancelled is not None and cancelled.timer_offset == found.timer_offset)
+        replaced = None if found is None or is_over else Replaced(found.timer_offset, found.due_ms)
+        timer.properties = timer_records.replacing(timer.properties, replaced)
+        return replaced
+
+    def armed(self, timer: Record) -> None:
+        """A timer record is durable: from now on it is delivered when due, unless it has ended already."""
+        timer_offset = timer.physical_offset
+        unarmed = self._unarmed.pop(timer_offset, None)
+        if unarmed is None:
             return
-        message = delivered_record(timer)
-        durable_at = self._store.append(message, now_ms)
-        self._end(
-            timer_offset, TimerEnd(End.DELIVERED, message.store_ms, message.physical_offset, durable_at)
-        )
-        due_ms = int(properties.value_of(timer.properties, properties.DUE_MS))
-        self._statistics.late(message.topic, message.store_ms - max(due_ms, timer.store_ms))
+        _, due_ms = unarmed
+        frontier_ms, _ = self.partitions.frontier
+        place_ms = self.near.place_ms(timer_offset, due_ms, frontier_ms)
+        if self.partitions.put(place_ms, timer_offset):
+            self.near.put(timer_offset, due_ms)
+
+    # Verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancels the message of a handle if it is still pending; says what became of it if not."""
+        """Cancels the message of a handle if it still waits; raises `InvalidRecallHandle`."""
         wanted = recall.decode(handle)
         if wanted.topic != topic:
             raise InvalidRecallHandle(f"It is for topic {wanted.topic!r}, not {topic!r}.")
-        verdict = self._verdict(wanted, now_ms)
-        self._statistics.verdicts[verdict.verdict.value] += 1
+        verdict = self.cancel(TimerName(topic, wanted.message_id), "", now_ms)
+        if verdict.verdict is Verdict.NEVER_SET and self.ends.is_forgotten(wanted.due_ms, now_ms):
+            return replace(verdict, verdict=Verdict.FORGOTTEN)
         return verdict
+
+    def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
+        """Cancels a timer that waits; says what became of it otherwise."""
+        found = self._found(name, now_ms)
+        if isinstance(found, TimerVerdict):
+            return found
+        message_id = name.message_id or self._message_id(found)
+        new = timer_records.cancel_record(found.timer_offset, found.due_ms, name.topic, message_id, reason)
+        durable_at = self._store.append(new, now_ms)
+        ended = TimerEnd(End.CANCELLED, new.store_ms, new.physical_offset)
+        self.end(name.topic, found.timer_offset, found.due_ms, ended)
+        return self._verdict(Verdict.CANCELLED, message_id, new, durable_at, found.due_ms)
+
+    def move(self, name: TimerName, due_ms: int, now_ms: int) -> TimerVerdict:
+        """Gives a timer that waits another time; raises `IllegalDeliveryTime`."""
+        if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
+            raise IllegalDeliveryTime(
+                f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
+                f"not to {due_ms} (ms since 1970)."
+            )
+        found = self._found(name, now_ms)
+        if isinstance(found, TimerVerdict):
+            return found
+        timer = self.read(found)
+        new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms)
+        durable_at = self._store.append(new, now_ms)
+        self.added(new)
+        message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
+        verdict = self._verdict(Verdict.MOVED, message_id, new, durable_at, found.due_ms)
+        return replace(verdict, ended_ms=due_ms)
+
+    def fire(self, name: TimerName, now_ms: int) -> TimerVerdict:
+        """Delivers a timer that waits at once."""
+        found = self._found(name, now_ms)
+        if isinstance(found, TimerVerdict):
+            return found
+        timer = self.read(found)
+        new = timer_records.delivered_record(timer, found.timer_offset, timer_records.FIRE)
+        durable_at = self._store.append(new, now_ms)
+        ended = TimerEnd(End.FIRED, new.store_ms, new.physical_offset)
+        self.end(name.topic, found.timer_offset, found.due_ms, ended)
+        message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
+        return self._verdict(Verdict.FIRED, message_id, new, durable_at, found.due_ms)
+
+    def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
+        """A timer that waits, or what became of it."""
+        found = self._found(name, now_ms, is_verb=False)
+        return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
+
+    def read(self, named: Named) -> Record:
+        """The timer record of a timer that waits; raises `StoreDamaged`."""
+        return self.read_at(named.due_ms, named.timer_offset)
+
+    def read_at(self, due_ms: int, timer_offset: int) -> Record:
+        """The timer record at an offset: from the log, or from its partition where that has lost it."""
+        if timer_offset in self._unarmed:
+            return self._unarmed[timer_offset][0]
+        with suppress(StoreDamaged):
+            return self._store.log.read(timer_offset)
+        place = self.partitions.find(self.near.deviating.get(timer_offset, due_ms), timer_offset)
+        if place is None:
+            raise StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.")
+        path, row = place
+        return self.read_row(path, int(row["record_at"][0]), int(row["record_bytes"][0]))
+
+    def read_row(self, path: str, position: int, record_bytes: int) -> Record:
+        """The timer record that a partition keeps; raises `StoreDamaged`."""
+        stored = self._disk.read(path, position, record_bytes)
+        if not records.is_sound(stored, may_lack_crc=False):
+            raise StoreDamaged(f"The timer at byte {position} of {path} does not match its CRC.")
+        return undelivered(records.decode(stored))
+
+    # Ends.
+
+    def end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
+        """A timer has ended, other than by coming due: it leaves whatever it waits in."""
+        self.note_end(topic, timer_offset, due_ms, ended)
+        if self._unarmed.pop(timer_offset, None) is None:
+            self.near.cancel(timer_offset)
+            self.partitions.gone(self.near.placed_ms(timer_offset, due_ms), timer_offset)
+
+    def note_end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
+        """Remembers an end, and counts one timer less."""
+        self.ends.end(timer_offset, due_ms, ended)
+        self.pending_by_topic[topic] -= 1
+        self.crowding.remove(due_ms)
 
     def recovered_verb(self, record: Record) -> None:
         """Takes over a cancel from its record."""
@@ -124,128 +257,136 @@ class Timers:
 
     def recovered_delivery(self, record: Record) -> None:
         """Takes over a delivery from its record."""
-        self._recovered_end(record, End.DELIVERED)
+        is_fired = properties.value_of(record.properties, properties.VERB) == timer_records.FIRE
+        self._recovered_end(record, End.FIRED if is_fired else End.DELIVERED)
 
-    def forget(self, now_ms: int) -> None:
-        """Drops the ends that are older than the kept history."""
-        while self._ended:
-            timer_offset, ended = next(iter(self._ended.items()))
-            if ended.ended_ms > now_ms - self._settings.timer_history_ms:
-                return
-            del self._ended[timer_offset]
-            name = self._names.pop(timer_offset)
-            if self._offsets.get(name) == timer_offset:
-                del self._offsets[name]
+    # Snapshots.
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: pending timers by due time, and the kept ends in their order."""
-        pending = [
-            [timer_offset, *name, self._agenda.due_ms(Purpose.TIMER, timer_offset)]
-            for timer_offset, name in self._names.items()
-            if timer_offset not in self._ended
-        ]
-        ended = [
-            [timer_offset, *self._names[timer_offset], one.end.value, one.ended_ms, one.ended_offset]
-            for timer_offset, one in self._ended.items()
-        ]
-        return {"pending": sorted(pending, key=itemgetter(3)), "ended": ended}
+        """What a snapshot keeps, beside the files of partitions and ends."""
+        return {
+            "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
+            "deviating": self.near.freeze(),
+            "crowding": self.crowding.freeze(),
+        }
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
-        for timer_offset, topic, message_id, due_ms in frozen["pending"]:
-            self._name(timer_offset, topic, message_id)
-            self._agenda.place(Purpose.TIMER, timer_offset, due_ms)
-        for timer_offset, topic, message_id, end, ended_ms, ended_offset in frozen["ended"]:
-            self._name(timer_offset, topic, message_id)
-            self._ended[timer_offset] = TimerEnd(End(end), ended_ms, ended_offset, 0)
+        self.pending_by_topic = Counter(frozen["pending"])
+        self.near.thaw(frozen["deviating"])
+        self.crowding.thaw(frozen["crowding"])
 
-    def _pending(self, timer_offset: int, due_ms: int) -> PendingTimer:
-        topic, message_id = self._names[timer_offset]
+    def to_write(self, now_ms: int) -> TimersToWrite:
+        """What a checkpoint is to write of partitions and ends."""
+        partitions, ends = self.partitions.to_write(now_ms), self.ends.to_write(self._store.last_store_ms)
+        return TimersToWrite(partitions, ends, self.source, self.queues)
+
+    def written(self, done: TimersToWrite) -> None:
+        """A checkpoint is durable."""
+        self.partitions.written(done.partitions)
+        self.ends.written(done.ends)
+        for timer_offset in done.partitions.unreadable:
+            self._lost(timer_offset)
+
+    def failed(self, done: TimersToWrite) -> None:
+        """A checkpoint was not written."""
+        self.partitions.failed(done.partitions)
+        self.ends.failed(done.ends)
+
+    def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
+        """Takes the files over that a snapshot names; returns what of them is damaged, in words.
+
+        The files that `others` name are kept for the snapshots that they are of.
+        """
+        self.queues.thaw(frozen["queues"])
+        kept = {name for other in others for name in other["partitions"]["files"]}
+        self.partitions.adopt(frozen["partitions"], now_ms, kept)
+        return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
+
+    def drop(self) -> None:
+        """Deletes all files: a start without a snapshot replays the whole log."""
+        self.partitions.drop(self._disk)
+        self.ends.drop()
+
+    def _set(self, timer: Record, topic: str, names: list[TimerName], due_ms: int) -> int:
+        for name in names:
+            self.ends.name(name, timer.physical_offset, due_ms, timer.store_ms)
+        self._unarmed[timer.physical_offset] = timer, due_ms
+        self.pending_by_topic[topic] += 1
+        return self.crowding.add(due_ms)
+
+    def _lost(self, timer_offset: int) -> None:
+        """A checkpoint could not read a timer's record from the log: unless it is near, that was all."""
+        if timer_offset not in self.near:
+            self.statistics.unreadable_records += 1
+            ended_ms = self._store.last_store_ms
+            self.note_end("", timer_offset, ended_ms, TimerEnd(End.UNREADABLE, ended_ms, timer_offset))
+
+    def _replaced(self, topic: str, replaced: Replaced, by: Record, end: End) -> None:
+        self.end(topic, *replaced, TimerEnd(end, by.store_ms, by.physical_offset))
+
+    def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
+        """The timer of a name if it waits; else the verdict, which is counted."""
+        found = self.ends.named(name)
+        ended = None if found is None else self.ends.ended(found.timer_offset)
+        if found is None:
+            verdict = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
+        elif self.ends.is_forgotten(found.known_ms, now_ms):
+            verdict = TimerVerdict(Verdict.FORGOTTEN, name.message_id, 0, -1, 0)
+        elif ended is None:
+            return found
+        else:
+            verdict = TimerVerdict(
+                _VERDICTS[ended.end],
+                name.message_id,
+                ended.ended_ms,
+                ended.ended_offset,
+                ended.ended_offset + 1,
+                found.due_ms,
+            )
+        return self._counted(verdict) if is_verb else verdict
+
+    def _verdict(
+        self, verdict: Verdict, message_id: str, new: Record, durable_at: int, due_ms: int
+    ) -> TimerVerdict:
+        return self._counted(
+            TimerVerdict(verdict, message_id, new.store_ms, new.physical_offset, durable_at, due_ms)
+        )
+
+    def _counted(self, verdict: TimerVerdict) -> TimerVerdict:
+        self.statistics.verdicts[verdict.verdict.value] += 1
+        return verdict
+
+    def _message_id(self, named: Named) -> str:
         try:
-            stored = properties.value_of(self._store.log.read(timer_offset).properties, properties.KEYS)
+            return properties.value_of(self.read(named).properties, properties.MESSAGE_ID)
         except StoreDamaged:
-            stored = ""
-        return PendingTimer(message_id, topic, tuple(stored.split()), due_ms)
-
-    def _verdict(self, wanted: Recall, now_ms: int) -> TimerVerdict:
-        timer_offset = self._offsets.get((wanted.topic, wanted.message_id))
-        if timer_offset is None:
-            kept_from_ms = now_ms - self._settings.timer_history_ms
-            unknown = Verdict.FORGOTTEN if wanted.due_ms < kept_from_ms else Verdict.NEVER_SET
-            return TimerVerdict(unknown, wanted.message_id, 0, -1, 0)
-        ended = self._ended.get(timer_offset)
-        verdict = _VERDICTS[ended.end] if ended else Verdict.CANCELLED
-        ended = ended or self._cancel(timer_offset, wanted, now_ms)
-        return TimerVerdict(verdict, wanted.message_id, ended.ended_ms, ended.ended_offset, ended.durable_at)
-
-    def _cancel(self, timer_offset: int, wanted: Recall, now_ms: int) -> TimerEnd:
-        record = cancel_record(timer_offset, wanted)
-        durable_at = self._store.append(record, now_ms)
-        ended = TimerEnd(End.CANCELLED, record.store_ms, record.physical_offset, durable_at)
-        self._end(timer_offset, ended)
-        return ended
-
-    def _name(self, timer_offset: int, topic: str, message_id: str) -> None:
-        self._names[timer_offset] = (topic, message_id)
-        self._offsets[(topic, message_id)] = timer_offset
+            return ""
 
     def _recovered_end(self, record: Record, end: End) -> None:
         timer_offset = int(properties.value_of(record.properties, properties.TIMER_OFFSET))
-        if timer_offset in self._names:
-            self._end(timer_offset, TimerEnd(end, record.store_ms, record.physical_offset, 0))
-
-    def _end(self, timer_offset: int, ended: TimerEnd) -> None:
-        assert timer_offset not in self._ended, f"timer {timer_offset} ended twice"
-        self._agenda.cancel(Purpose.TIMER, timer_offset)
-        self._ended[timer_offset] = ended
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
+        ended = TimerEnd(end, record.store_ms, record.physical_offset)
+        self.end(topic, timer_offset, due_ms_of(record), ended)
 
 
-_VERDICTS: Final = {
-    End.DELIVERED: Verdict.TOO_LATE,
-    End.CANCELLED: Verdict.ALREADY,
-    End.UNREADABLE: Verdict.TOO_LATE,
-}
-
-
-def timer_record(message: Message, queue_id: int) -> Record:
-    """The timer record of a delayed message, whose real queue will be `queue_id`."""
-    assert message.delivery_ms is not None
-    marks = {
-        properties.DUE_MS: str(message.delivery_ms),
-        properties.REAL_TOPIC: message.topic,
-        properties.REAL_QUEUE_ID: str(queue_id),
-    }
-    return Record(
-        topic=TIMER_TOPIC,
-        body=message.body,
-        properties=properties.encode(properties.of_message(message) | marks),
-        sys_flag=COMPRESSED if message.gzip else 0,
-        born_ms=message.born_ms,
-        born_host=message.born_host,
+def pending_timer(timer: Record) -> PendingTimer:
+    """A timer record as those who look see it."""
+    message = properties.to_message(timer)
+    return PendingTimer(
+        message_id=message.message_id,
+        topic=message.topic,
+        keys=message.keys,
+        due_ms=due_ms_of(timer),
+        timer_offset=timer.physical_offset,
+        timer_key=message.properties.get(properties.TIMER_KEY, ""),
+        tag=message.tag,
+        stored_ms=timer.store_ms,
+        message=message,
     )
 
 
-def delivered_record(timer: Record) -> Record:
-    """The message of a timer record for its real queue, naming the timer."""
-    stored = properties.decode(timer.properties)
-    kept = {name: value for name, value in stored.items() if name not in _DELIVERED_DROPS}
-    return Record(
-        topic=stored[properties.REAL_TOPIC],
-        queue_id=int(stored[properties.REAL_QUEUE_ID]),
-        body=timer.body,
-        properties=properties.encode(kept | {properties.TIMER_OFFSET: str(timer.physical_offset)}),
-        sys_flag=timer.sys_flag & COMPRESSION,
-        born_ms=timer.born_ms,
-        born_host=timer.born_host,
-    )
-
-
-def cancel_record(timer_offset: int, wanted: Recall) -> Record:
-    """The record that a timer was cancelled."""
-    marks = {
-        properties.VERB: CANCEL,
-        properties.TIMER_OFFSET: str(timer_offset),
-        properties.MESSAGE_ID: wanted.message_id,
-        properties.REAL_TOPIC: wanted.topic,
-    }
-    return Record(topic=VERB_TOPIC, body=b"", properties=properties.encode(marks), sys_flag=TYPE_SYSTEM)
+def _names(topic: str, stored: bytes) -> list[TimerName]:
+    names = [TimerName(topic, properties.value_of(stored, properties.MESSAGE_ID))]
+    key = properties.value_of(stored, properties.TIMER_KEY)
+    return [*names, TimerName(topic, key=key)] if key else names

@@ -6,13 +6,16 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
-from commitlog.record import Record
+from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
+from services.broker.carrying import Carrying
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.timers import TIMER_TOPIC
+from services.broker.timer_records import TIMER_TOPIC
+from services.broker.timers import Timers
 from services.broker.values import CheckBack, EndReceipt, Resolution
+from services.broker.verb_properties import carried_verb
 from txn import half, states
 from txn.outcomes import Outcomes
 from txn.states import Event, State
@@ -24,10 +27,18 @@ class Transactions:
     """The half messages of a broker."""
 
     def __init__(
-        self, store: Store, agenda: Agenda, settings: BrokerSettings, statistics: Statistics
+        self,
+        store: Store,
+        agenda: Agenda,
+        timers: Timers,
+        carrying: Carrying,
+        settings: BrokerSettings,
+        statistics: Statistics,
     ) -> None:
         self._store = store
         self._agenda = agenda
+        self._timers = timers
+        self._carrying = carrying
         self._policy = settings.check_back
         self._history_ms = settings.timer_history_ms
         self._statistics = statistics
@@ -125,10 +136,23 @@ class Transactions:
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _append_end(self, record: Record, event: Event, now_ms: int) -> int:
-        durable_at = self._store.append(_end_record(record, event), now_ms)
+        durable_at = self._append(_end_record(record, event), now_ms)
         self.outcomes.end(record.physical_offset, event, now_ms, durable_at)
         self._agenda.cancel(Purpose.CHECK, record.physical_offset)
         self._count(event, properties.value_of(record.properties, properties.REAL_TOPIC))
+        return durable_at
+
+    def _append(self, ending: Record, now_ms: int) -> int:
+        """Appends the record of an end; a commit carries out the verb, and sets the timer, of its message."""
+        carried = carried_verb(properties.to_message(ending), now_ms) if ending.type == TYPE_COMMIT else None
+        cancelled = self._carrying.prepare(carried, ending, now_ms) if carried else None
+        if ending.topic == TIMER_TOPIC:
+            self._timers.mark_replaced(ending, cancelled, now_ms)
+        durable_at = self._store.append(ending, now_ms)
+        if carried and cancelled:
+            self._carrying.appended(carried, cancelled, ending)
+        if ending.topic == TIMER_TOPIC:
+            self._timers.added(ending)
         return durable_at
 
     def _recovered_end(self, record: Record, event: Event) -> None:

@@ -33,6 +33,7 @@ def check_message(message: Message, topic: Topic, delay_ms_max: int, now_ms: int
         _check_key(key)
     _check_group(message.message_group)
     _check_properties(message)
+    _check_timer_key(message.properties)
     _check_delivery(message.delivery_ms, delay_ms_max, now_ms)
     _check_type(message.message_type, topic)
 
@@ -83,6 +84,19 @@ def _check_properties(message: Message) -> None:
     if not _is_surely_small(message) and _user_bytes(message) > limits.PROPERTIES_USER_BYTES_MAX:
         raise PropertiesTooLarge(
             f"Properties, tag and keys together may have {limits.PROPERTIES_USER_BYTES_MAX} bytes."
+        )
+
+
+def _check_timer_key(given: dict[str, str]) -> None:
+    """A key or a "unique" that is not what it seems must not set a timer that nobody can name."""
+    key, unique = given.get(properties.TIMER_KEY), given.get(properties.TIMER_UNIQUE)
+    if key is not None and (not key.strip() or len(key) > limits.TIMER_NAME_CHARACTERS_MAX):
+        raise IllegalKey(
+            f"{properties.TIMER_KEY} has {len(key)} characters; give 1 to {limits.TIMER_NAME_CHARACTERS_MAX}."
+        )
+    if unique is not None and (key is None or unique.lower() not in ("true", "false")):
+        raise IllegalProperty(
+            f"{properties.TIMER_UNIQUE} must be true or false, and stand beside {properties.TIMER_KEY}."
         )
 
 

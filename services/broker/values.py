@@ -11,6 +11,7 @@ from enum import Enum
 
 from commitlog.message import Message, MessageType
 from commitlog.retention import Retirement
+from timingwheel.due_run import ReadAhead
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,12 +34,20 @@ class SendReceipt:
     transaction_id: str
     recall_handle: str
     durable_at: int
+    sharing_count: int = 0
+    """About how many other timers are due in the same second, if it is crowded."""
 
 
 class Verdict(Enum):
-    """The truth about a request to cancel a timer; FORGOTTEN is what ended before the kept history."""
+    """The truth about a verb on a timer.
+
+    ALREADY: it was cancelled, or replaced by a newer timer with its key, before. FORGOTTEN: it ended before
+    the kept history, or in a way that nobody knows any more.
+    """
 
     CANCELLED = "CANCELLED"
+    MOVED = "MOVED"
+    FIRED = "FIRED"
     TOO_LATE = "TOO_LATE"
     ALREADY = "ALREADY"
     NEVER_SET = "NEVER_SET"
@@ -46,24 +55,62 @@ class Verdict(Enum):
 
 
 @dataclass(slots=True, frozen=True)
+class TimerName:
+    """What a verb calls a timer by: its topic, and its message id or else its `TW_TIMER_KEY`."""
+
+    topic: str
+    message_id: str = ""
+    key: str = ""
+
+
+@dataclass(slots=True, frozen=True)
 class TimerVerdict:
-    """A verdict on a message's timer, and when and at which log offset the timer ended (-1: it did not)."""
+    """A verdict, and when and at which log offset the timer ended (-1: it did not, or nobody knows).
+
+    `due_ms` is when the timer was due before the verb, 0 if unknown; for MOVED `ended_ms` is its new time.
+    """
 
     verdict: Verdict
     message_id: str
     ended_ms: int
     ended_offset: int
     durable_at: int
+    due_ms: int = 0
 
 
 @dataclass(slots=True, frozen=True)
 class PendingTimer:
-    """A delayed message that waits until `due_ms`; no keys when its record cannot be read."""
+    """A delayed message that waits until `due_ms`; `topic` is its real one. Empty where unreadable."""
 
     message_id: str
     topic: str
     keys: tuple[str, ...]
     due_ms: int
+    timer_offset: int = -1
+    timer_key: str = ""
+    tag: str = ""
+    stored_ms: int = 0
+    message: Message | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class TimerFilter:
+    """Which timers: those that match everything that is given; due from `from_ms` up to before `until_ms`."""
+
+    topic: str = ""
+    topic_prefix: str = ""
+    key: str = ""
+    tag: str = ""
+    from_ms: int = 0
+    until_ms: int = 1 << 62
+
+
+@dataclass(slots=True, frozen=True)
+class TimerPage:
+    """Timers by due time; `after` asks for the next page, None when there is none."""
+
+    timers: list[PendingTimer]
+    after: tuple[int, int] | None
 
 
 class Resolution(Enum):
@@ -121,4 +168,18 @@ class Retire:
     retirement: Retirement
 
 
-Effect = Wake | CheckBack | Retire
+@dataclass(slots=True, frozen=True)
+class ReadTimers:
+    """Timers will soon be due: run the job in a worker, then say `read_ahead`."""
+
+    job: ReadAhead
+
+
+@dataclass(slots=True, frozen=True)
+class Warn:
+    """Something that an operator should see to, in words."""
+
+    text: str
+
+
+Effect = Wake | CheckBack | Retire | ReadTimers | Warn

@@ -1,6 +1,7 @@
 """The broker's HTTP interface, as the commands call it.
 
-What a broker refuses comes back as the error of the tree it was there, with its code and exit code.
+What a broker refuses comes back as the error of the tree it was there, with its code and exit code. A verdict
+on a timer is an answer, not an error.
 """
 
 from __future__ import annotations
@@ -36,28 +37,41 @@ class Api:
         """Ask for something."""
         return self._call(Request(f"{self._url(path)}?{urlencode(query)}"))
 
-    def post(self, *path: str, body: object) -> Any:
-        """Hand something in."""
-        return self._call(Request(self._url(path), data=json.dumps(body).encode(), method="POST"))
+    def post(self, *path: str, body: object, wait_seconds: float = ANSWER_SECONDS) -> Any:
+        """Hand something in; the broker may take `wait_seconds` for its answer."""
+        data = json.dumps(body).encode()
+        return self._call(Request(self._url(path), data=data, method="POST"), wait_seconds)
+
+    def delete(self, *path: str) -> Any:
+        """End something."""
+        return self._call(Request(self._url(path), method="DELETE"))
+
+    def put(self, *path: str, body: object) -> Any:
+        """Put something in its place."""
+        return self._call(Request(self._url(path), data=json.dumps(body).encode(), method="PUT"))
 
     def _url(self, path: tuple[str, ...]) -> str:
         return f"http://{self._address}/api/" + "/".join(quote(part, safe="") for part in path)
 
-    def _call(self, request: Request) -> Any:
+    def _call(self, request: Request, wait_seconds: float = ANSWER_SECONDS) -> Any:
         try:
-            with urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            with urlopen(request, timeout=wait_seconds) as answer:
                 return json.load(answer)
         except HTTPError as refusal:
-            raise self._refused(refusal) from None
+            return self._verdict(refusal)
         except (OSError, HTTPException, ValueError) as error:
             raise self._unreachable() from error
 
-    def _refused(self, refusal: HTTPError) -> TidewheelError:
+    def _verdict(self, refusal: HTTPError) -> Any:
+        """Return the verdict on a timer, whatever its status; raises any other refusal."""
         try:
             said = json.load(refusal)
-            return error_class(said["code"])(said["detail"])
-        except (ValueError, KeyError, TypeError):
-            return self._unreachable()
+            refused = None if "verdict" in said else error_class(said["code"])(said["detail"])
+        except (OSError, ValueError, KeyError, TypeError):
+            refused = self._unreachable()
+        if refused is not None:
+            raise refused from None
+        return said
 
     def _unreachable(self) -> BrokerUnreachable:
         return BrokerUnreachable(

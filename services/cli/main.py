@@ -44,9 +44,11 @@ COMMANDS = {
     "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree."),
     "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes."),
     "topic": Entry("services.cli.topic", "List, create and show topics."),
+    "schedule": Entry("services.cli.schedule", "Recurring messages: list, set, pause, end them."),
     "send": Entry("services.cli.send", "Send one message, now or later."),
     "msg": Entry("services.cli.msg", "Find messages by key or id."),
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
+    "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),
     "store": Entry("services.cli.store", "Look at a store, prove it, copy it, repair it."),
     "version": Entry("services.cli.version", "Show the versions in use."),
 }

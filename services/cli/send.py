@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from commitlog.errors import IllegalProperty
+from commitlog.errors import ConfigurationError, IllegalProperty
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.durations import parse_ms
+from services.cli.times import both, parse_due_ms
 
 app = typer.Typer(add_completion=False)
 
@@ -24,6 +25,13 @@ def send(
         list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated.")
     ] = None,
     in_: Annotated[str | None, typer.Option("--in", help="Deliver after 500ms, 30s, 1h30m, 2d.")] = None,
+    at: Annotated[str | None, typer.Option(help="Deliver at 2026-11-22T09:00, local or with a zone.")] = None,
+    timer_key: Annotated[
+        str, typer.Option(help="Name it until it is due; one that waits with that name is replaced.")
+    ] = "",
+    unique: Annotated[
+        bool, typer.Option("--unique", help="Refuse it if one waits with its --timer-key.")
+    ] = False,
     group: Annotated[str, typer.Option(help="Message group: messages of one group stay in order.")] = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -40,13 +48,19 @@ def send(
         "message_group": group,
         "properties": dict(pair(text) for text in properties or []),
         "in_ms": None if in_ is None else parse_ms(in_, "--in"),
+        "at_ms": None if at is None else parse_due_ms(at, "--at"),
+        "timer_key": timer_key,
+        "unique": unique,
     }
+    if in_ is not None and at is not None:
+        raise ConfigurationError("--in and --at both say when: give one of them.")
     receipt = Api(http).post("messages", body=wanted)
     if as_json:
         output.print_json(receipt)
         return
     print(receipt["message_id"])
-    output.say(f"stored at log offset {receipt['physical_offset']}" + (f", due in {in_}" if in_ else ""))
+    due = f", due in {in_}" if in_ else f", due {both(parse_due_ms(at, '--at'))}" if at else ""
+    output.say(f"stored at log offset {receipt['physical_offset']}{due}")
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -50,6 +50,10 @@ def serve(
     retain_hours: Annotated[float | None, stored("Delete log files older than this; else kept.")] = None,
     retain_bytes: Annotated[int | None, stored("Delete the oldest log files beyond this size.")] = None,
     group_pin_hours: Annotated[float | None, stored("How long a lagging group holds log files.")] = None,
+    timers_per_topic: Annotated[int | None, stored("Delayed messages that may wait for one topic.")] = None,
+    timer_history_hours: Annotated[
+        float | None, stored("How long it is known how a delayed message ended.")
+    ] = None,
     listen: Annotated[str | None, where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = None,
     http: Annotated[str | None, where("HOST:PORT for metrics, health and the commands.")] = None,
     advertise: Annotated[str | None, where("HOST:PORT clients are told; else what they dialled.")] = None,
@@ -88,7 +92,7 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
     output.say(
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext\n"
-        f"  HTTP    http://{ready.http}   /metrics /livez /readyz /api/topics\n"
+        f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/topics /api/timers\n"
         f"  topics  {made}\n{clock}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"

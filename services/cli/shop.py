@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from services import logs
+from services.cli.api import HttpOption
 
 app = typer.Typer(
     add_completion=False,
@@ -70,15 +71,18 @@ def carts(
 @app.command()
 def pushes(
     broker: Broker = "127.0.0.1:8081",
+    http: HttpOption = None,
     database: Database = "sqlite:///pushes.db",
     listen: Listen = "127.0.0.1:9003",
     ready_file: ReadyFile = None,
 ) -> None:
-    """Deliver texts at a time, or again and again by cron and time zone.
+    """Deliver texts at a time, or again and again by cron and time zone (a schedule in the broker).
 
     Example: tidewheel shop pushes --broker 127.0.0.1:8081 --database sqlite:///pushes.db
     """
+    from services.config import ClientSettings, load
     from services.shop import push_service
 
     logs.configure()
-    push_service.run(broker, database, listen, ready_file)
+    address = load(ClientSettings, http=http).http
+    push_service.run(broker, str(address), database, listen, ready_file)

@@ -163,12 +163,18 @@ def run_repair(
         bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    gives_up: Annotated[
+        bool,
+        typer.Option("--give-up-lost-names", help="Go on without names and ends of timers that are lost."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make damaged queues, index and snapshots anew, and set damaged bytes of the log aside.
 
     The broker must be stopped. The log itself is never changed; a copy of damaged bytes goes to the folder
-    'quarantine', and what was lost is printed. Exits with 5 if damage is left that only a backup can mend.
+    'quarantine', and what was lost is printed. Names and ends of timers that cannot be read wait for a backup
+    and what needs them is refused, until you give them up. Exits with 5 if damage is left that only a backup
+    can mend.
 
     Example: tidewheel store repair --store ./store --dry-run
     """
@@ -177,7 +183,7 @@ def run_repair(
     if dry_run == yes:
         raise typer.BadParameter("say either --dry-run, to see what would be done, or --yes, to do it")
     with repair.locked(store) as opened, progress_bar() as progress:
-        planned = repair.plan(opened, wall_clock_ms(), progress)
+        planned = repair.plan(opened, wall_clock_ms(), progress, gives_up)
         if yes:
             repair.carry_out(planned, store, opened, wall_clock_ms())
     if as_json:

@@ -34,6 +34,7 @@ def print_info(found: Info) -> None:
     print(f"snapshots  {', '.join(snapshots) or 'none'}")
     due = f", the next due {moment(found.next_due_ms)}" if found.next_due_ms is not None else ""
     print(f"timers     {found.pending_timers} pending{due}")
+    print(f"           {found.timer_names} names and {found.timer_ends} ends of timers known")
     print(f"halves     {found.open_halves} open, {found.expired_halves} expired\n")
     topics = (
         (one.topic.name, one.topic.message_type.lower(), one.topic.queue_count, one.message_count)
@@ -78,11 +79,21 @@ def print_finding(finding: Finding) -> None:
 
 def print_plan(planned: Plan, done: bool) -> None:
     """Print what a repair did, or would do."""
-    copied, moved, made = ("copied", "moved", "made") if done else ("would copy", "would move", "would make")
+    copied, moved, made, written = (
+        ("copied", "moved", "made", "wrote")
+        if done
+        else ("would copy", "would move", "would make", "would write")
+    )
     for damage in planned.quarantine:
         print(f"{copied} log {damage.first_offset} to {damage.end_offset} to quarantine")
     for path in planned.bad_snapshots:
         print(f"{moved} {path} to quarantine")
+    for run in planned.mends:
+        print(f"{written} {run.path} again, with all that it said")
+    for run in planned.gives_up:
+        print(f"{moved} {run.path} to quarantine")
+    if planned.makes_facts:
+        print(f"{made} names and ends of timers of what is left")
     if planned.makes_derived:
         print(f"{made} queues and key index anew")
     for lost in planned.lost:
@@ -91,6 +102,8 @@ def print_plan(planned: Plan, done: bool) -> None:
         print_finding(finding)
     if planned.hopeless:
         print("only a backup can mend what is listed as DAMAGED")
+        if any(one.part in ("names", "ends") for one in planned.hopeless):
+            print("names and ends of timers that no backup has can be given up: --give-up-lost-names")
     elif planned.is_empty:
         print("there is nothing to repair")
 

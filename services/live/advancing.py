@@ -6,6 +6,7 @@ Rules:
 - Everything due on the way happens in due order, each at its own time: when something was appended, time
   stands until it is durable, since it may set what is due next.
 - The offset is on disk before what was appended under it (`services.live.clock`).
+- Time also stands while timers that are due next are read from the disk.
 - A producer that is asked on the way how its transaction ended gets `ANSWER_SECONDS` of real time to say
   so; else ten checks would go by before its answer to the first.
 - A half with no producer to ask is looked at again on arrival, not every second of the way.
@@ -43,6 +44,9 @@ class Owner(Protocol):
 
     async def durable(self, offset: int) -> None:
         """Return when the log is durable so far; raises `ResultUnknown`."""
+
+    async def timers_ready(self) -> None:
+        """Return when what will be due next has been read from the disk."""
 
     def time_has_moved(self) -> None:
         """Plan anew what was planned by the time before."""
@@ -94,6 +98,7 @@ class Advancing:
             self._clock.move(offset_ms)
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
+            is_silent = is_silent and not self._owner.core.is_checkpoint_due
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._settle()
@@ -116,6 +121,7 @@ class Advancing:
                 f"Writing the clock failed ({error}). Advance again once it works."
             ) from error
         await self._owner.durable(self._owner.core.end_offset)
+        await self._owner.timers_ready()
         await asyncio.sleep(0)
         if self._questions:
             await asyncio.wait(list(self._questions.values()), timeout=ANSWER_SECONDS)

@@ -1,9 +1,10 @@
 """The broker's time: real time, or on a virtual clock real time plus an offset that only grows.
 
 The core lives in the broker's time. Whoever calls lives in real time, and says when something is due in real
-time. So a virtual clock has a border: absolute times that come in are moved by the offset, those that go
-out are moved back. A message sent "in 60 seconds" is due in 60 seconds however far the clock was advanced.
-Spans of time (leases, long polls) have nothing to do with it.
+time. So a virtual clock has a border: absolute times that come in (a message's own, and the one to which it
+moves another) are moved by the offset, those that go out are moved back. A message sent "in 60 seconds" is
+due in 60 seconds however far the clock was advanced. Spans of time (leases, long polls) have nothing to do
+with it.
 
 The offset is a file of the store (`commitlog.layout`). `move` changes it in memory; `keep` makes it durable,
 before anything that rests on it may be: a restart never finds records from the future.
@@ -19,6 +20,7 @@ from commitlog import layout
 from commitlog.disk import Disk
 from commitlog.errors import WrongClock
 from commitlog.message import Message
+from services.broker import verb_properties
 from services.broker.values import Delivery, PendingTimer, TimerVerdict
 
 ClockKind = Literal["real", "virtual"]
@@ -97,9 +99,18 @@ class Clock:
         if not offset_ms:
             return told
         if isinstance(told, PendingTimer):
-            return replace(told, due_ms=told.due_ms - offset_ms)
+            return replace(
+                told,
+                due_ms=told.due_ms - offset_ms,
+                stored_ms=told.stored_ms - offset_ms,
+                message=told.message and self._shifted(told.message, -offset_ms),
+            )
         if isinstance(told, TimerVerdict):
-            return replace(told, ended_ms=told.ended_ms - offset_ms)
+            return replace(
+                told,
+                ended_ms=told.ended_ms and told.ended_ms - offset_ms,
+                due_ms=told.due_ms and told.due_ms - offset_ms,
+            )
         return replace(
             told,
             message=self._shifted(told.message, -offset_ms),
@@ -117,4 +128,5 @@ class Clock:
             message,
             born_ms=max(0, message.born_ms + by_ms),
             delivery_ms=due_ms if due_ms is None or due_ms < 0 else due_ms + by_ms,
+            properties=verb_properties.with_shifted_time(message.properties, by_ms),
         )

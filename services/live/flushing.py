@@ -7,6 +7,8 @@ Rules:
 - Once a flush fails no new one begins; when the last one under way has ended, `rebuild` is called once, so
   that nothing is still being written while the log is cut.
 - With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
+- While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
+  so that memory and the next start's work stay bounded.
 - When the core wants a checkpoint, no new flush begins; when the last one has ended, what was appended
   meanwhile is written in the loop itself (one sync), the state is taken, and a worker writes it down.
 """
@@ -40,6 +42,9 @@ class Owner(Protocol):
     @property
     def is_retiring(self) -> bool:
         """Whether segments are being deleted: no time to rebuild."""
+
+    def broker_ms(self) -> int:
+        """The broker's time."""
 
     def settle(self, flush: Flush) -> None:
         """A flush is on disk."""
@@ -93,7 +98,11 @@ class Flushing:
         while not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
             self._flying_count += 1
             self._executor.submit(self._write, flush)
-        if self._flying_count == 0 and not self._is_stirred and not self._is_checkpointing:
+        if self._flying_count > 0 or self._is_stirred or self._is_checkpointing:
+            return
+        if self._owner.core.is_checkpoint_due and not self._is_held():
+            self._calm()
+        else:
             self._idle.set()
 
     def _write(self, flush: Flush) -> None:
@@ -108,6 +117,8 @@ class Flushing:
     def _is_held(self) -> bool:
         """Whether no flush may begin, or not before those under way have ended."""
         if self._is_stopped or self._failure is not None:
+            return True
+        if self._is_checkpointing and self._owner.core.is_overfull:
             return True
         return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
@@ -154,7 +165,7 @@ class Flushing:
                 self._owner.rebuild(error)
                 return
             self._owner.settle(flush)
-        checkpoint = self._owner.core.checkpoint()
+        checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         written = self._loop.run_in_executor(self._executor, checkpoint.write, self._disk)
         written.add_done_callback(partial(self._checkpointed, checkpoint))

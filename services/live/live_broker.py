@@ -7,7 +7,8 @@
 
 Rules:
 - The callers of one turn of the loop share one flush, however many they are (`services.live.flushing`).
-- A tick that has more to do than its slice is due again at once; the loop serves callers in between.
+- A tick that has more to do than its slice is due again soon; the loop serves callers in between, for as many
+  turns as a call needs.
 - A flush that fails refuses every waiting caller (`ResultUnknown`) and rebuilds the core from the disk.
 - Callers speak of real time, the core of the broker's time: this is the border (`services.live.clock`).
 - A bug in the core is not survived: `broken` gets the exception, and the process is expected to end.
@@ -37,12 +38,17 @@ from services.broker.values import (
     Effect,
     EndReceipt,
     PendingTimer,
+    ReadTimers,
     Resolution,
     Retire,
     SendReceipt,
+    TimerFilter,
+    TimerName,
+    TimerPage,
     TimerVerdict,
     Topic,
     Wake,
+    Warn,
 )
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
@@ -50,6 +56,9 @@ from services.live.arrivals import Arrivals
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
+from services.live.jumps import Jumps
+from services.live.schedules import LiveSchedules
+from timingwheel.due_run import ReadAhead
 
 Answer = TypeVar("Answer")
 
@@ -68,6 +77,9 @@ Asker = Callable[[CheckBack], bool]
 Present = Callable[[], Iterable[str]]
 """The ids of the clients that are heard from."""
 
+
+TURNS_BETWEEN_FULL_TICKS = 80
+"""gRPC takes one call in two or three turns of the loop, and a send needs about ten in all."""
 
 log = structlog.get_logger()
 
@@ -108,7 +120,10 @@ class LiveBroker:
         self._asker: Asker = nobody
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
+        self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
+        self._jumps = Jumps(self.clock.real_ms(), self._loop.time() * 1000)
         self._retiring: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
         self._stir()
 
@@ -121,6 +136,27 @@ class LiveBroker:
     async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
         """Cancel a delayed message; the verdict is the truth, whatever it is."""
         return self.clock.outward(await self._told(self._broker.recall, topic, recall_handle))
+
+    async def cancel_timer(self, name: TimerName, reason: str) -> TimerVerdict:
+        """Cancel a delayed message by its name."""
+        return self.clock.outward(await self._told(self._broker.cancel_timer, name, reason))
+
+    async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
+        """Give a delayed message another time."""
+        inward_ms = due_ms + self.clock.offset_ms
+        return self.clock.outward(await self._told(self._broker.move_timer, name, inward_ms))
+
+    async def fire_timer(self, name: TimerName) -> TimerVerdict:
+        """Deliver a delayed message at once."""
+        return self.clock.outward(await self._told(self._broker.fire_timer, name))
+
+    async def set_timers(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
+        """Store many messages; each has its own answer, and they come when all are durable."""
+        inward = [self.clock.inward(message) for message in messages]
+        answers = self._call(self._broker.set_timers, inward)
+        stored = [answer.durable_at for answer in answers if isinstance(answer, SendReceipt)]
+        await self._durable.reach(max(stored, default=0))
+        return answers
 
     async def end_transaction(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
@@ -207,6 +243,30 @@ class LiveBroker:
         """Look at delayed messages that wait for topics with that prefix, the first due first."""
         return [self.clock.outward(one) for one in self._broker.pending_timers(topic_prefix, count_max)]
 
+    def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
+        """Look at one delayed message: waiting, or what became of it."""
+        found = self._broker.timer(name, self._clock())
+        if isinstance(found, TimerVerdict):
+            return self.clock.outward(found)
+        return self.clock.outward(found)
+
+    def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+        """Look at delayed messages that wait, by due time."""
+        offset_ms = self.clock.offset_ms
+        inward = None if after is None else (after[0] + offset_ms, after[1])
+        page = self._broker.timers(self._inward(wanted), inward, count_max)
+        outward = None if page.after is None else (page.after[0] - offset_ms, page.after[1])
+        return TimerPage([self.clock.outward(timer) for timer in page.timers], outward)
+
+    def count_timers(self, wanted: TimerFilter) -> int:
+        """Count delayed messages that wait."""
+        return self._broker.count_timers(self._inward(wanted))
+
+    def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+        """Count delayed messages that wait by windows of due time."""
+        found = self._broker.timer_histogram(self._inward(wanted), width_ms)
+        return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
+
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call back after so many seconds."""
         self._call_later(seconds, call)
@@ -237,6 +297,7 @@ class LiveBroker:
     def tick(self) -> bool:
         """Let the core do what is due now; False if nothing came of it."""
         try:
+            self._see_to_jumps()
             effects = self._broker.tick(self._clock())
             self._carry_out(effects)
         except Exception as bug:
@@ -250,6 +311,16 @@ class LiveBroker:
         await self._durable.reach(offset)
         if self.broken.done():
             self.broken.result()
+
+    async def timers_ready(self) -> None:
+        """Return when no timers are being read ahead, nor files rewritten for them."""
+        while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
+            if self._reading is not None:
+                await self._reading
+            self._flushing.stir()
+            await self._flushing.idle()
+            if self.broken.done():
+                return
 
     def time_has_moved(self) -> None:
         """Plan the next tick anew."""
@@ -277,8 +348,17 @@ class LiveBroker:
             await self._retiring
         await self._flushing.idle()
         self._alarm.stop()
+        if self._reading is not None:
+            await self._reading
         if not self.broken.done() and self._broker.is_quiet:
-            self._broker.checkpoint().write(self._disk)
+            self._broker.checkpoint(self._clock()).write(self._disk)
+
+    def _inward(self, wanted: TimerFilter) -> TimerFilter:
+        """Return a filter in the broker's time; no bound stays none."""
+        offset_ms, nothing = self.clock.offset_ms, TimerFilter()
+        from_ms = wanted.from_ms + offset_ms if wanted.from_ms != nothing.from_ms else wanted.from_ms
+        until_ms = wanted.until_ms + offset_ms if wanted.until_ms != nothing.until_ms else wanted.until_ms
+        return replace(wanted, from_ms=from_ms, until_ms=until_ms)
 
     async def _told(self, verb: Callable[..., Resting], *arguments: object) -> Resting:
         """The verb's answer, or its refusal, once what either rests on is durable."""
@@ -306,14 +386,35 @@ class LiveBroker:
         self._flushing.stir()
         self._see_to_alarm()
 
+    def _see_to_jumps(self) -> None:
+        """Tell the core when somebody set the clock, which makes timers late or early for their owners."""
+        wall_ms = self.clock.real_ms()
+        jump_ms = self._jumps.seen(wall_ms, self._loop.time() * 1000)
+        if jump_ms:
+            log.warning("the clock was set", by_seconds=jump_ms / 1000)
+        if jump_ms > 0:
+            now_ms = self._clock()
+            self._broker.clock_jumped(now_ms - jump_ms, now_ms)
+
     def _see_to_alarm(self) -> None:
         if not self._is_alarm_stale:
             self._is_alarm_stale = True
             self._loop.call_soon(self._set_alarm)
 
     def _set_alarm(self) -> None:
-        self._is_alarm_stale = False
-        self._alarm.set(self._broker.next_due_ms())
+        if self._broker.is_crowded:
+            self._turn(TURNS_BETWEEN_FULL_TICKS)
+        else:
+            self._is_alarm_stale = False
+            self._alarm.set(self._broker.next_due_ms())
+
+    def _turn(self, left: int) -> None:
+        """In a crowded moment, let callers have some turns of the loop before the next tick."""
+        if left > 0:
+            self._loop.call_soon(self._turn, left - 1)
+        else:
+            self._is_alarm_stale = False
+            self._alarm.set(self._broker.next_due_ms())
 
     def settle(self, flush: Flush) -> None:
         """A flush is on disk: give the answers that waited for it, and wake receivers."""
@@ -340,6 +441,22 @@ class LiveBroker:
     def is_retiring(self) -> bool:
         """Whether segments are being deleted: the core is not to be rebuilt meanwhile."""
         return self._retiring is not None and not self._retiring.done()
+
+    def broker_ms(self) -> int:
+        """Return the broker's time."""
+        return self._clock()
+
+    async def _read_timers(self, job: ReadAhead) -> None:
+        """Read ahead what will soon be due."""
+        core = self._broker
+        try:
+            await self._loop.run_in_executor(self._executor, job.run, self._disk)
+        except OSError as error:
+            log.warning("timers could not be read ahead", reason=str(error))
+            core.read_ahead_failed(job)
+        else:
+            core.read_ahead(job)
+        self._stir()
 
     async def _retire(self, retirement: Retirement) -> None:
         """Let segments go, once it is sure what of them is still needed."""
@@ -377,6 +494,10 @@ class LiveBroker:
                     self._arrivals.wake(topic)
                 case Retire(retirement):
                     self._retiring = self._loop.create_task(self._retire(retirement))
+                case Warn(text):
+                    log.warning(text)
+                case ReadTimers(job):
+                    self._reading = self._loop.create_task(self._read_timers(job))
                 case CheckBack(transaction_id):
                     message = self.clock.outward_message(effect.message)
                     asked = self._asker(replace(effect, message=message))

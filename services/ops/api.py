@@ -11,11 +11,11 @@ that is not named starts at its end), waiting for it if need be; and the positio
 | GET /api/messages?topic=&key=&limit= | messages with that key or message id, newest first; `stored_topic`
 says where: a waiting timer or an open half lies in the broker's own topics |
 | POST /api/messages | sends one message; the answer comes when it is on disk |
-| GET /api/timers?topic-prefix=&limit= | delayed messages that wait, the first due first |
 | GET /api/clock | the broker's clock, and how far it is ahead of real time |
 | POST /api/clock/advance | lets time pass on a virtual clock: by, such as "30m"; answers on arrival |
 
-Times are real time; the broker's own differs on a virtual clock (`services.live.clock`).
+Delayed messages have an interface of their own, `/api/timers` (`services.ops.timers`). Times are real time;
+the broker's own differs on a virtual clock (`services.live.clock`).
 
 Messages are read until there are `limit` of them or their bodies are large; then ask again from there.
 An error is {"code": "TW-nnn", "detail": ..., "message": ...} with the HTTP status that fits.
@@ -25,31 +25,39 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from commitlog.errors import Busy, ClientMistake, NotFound, RefusedByState, TidewheelError
 from services.broker.values import Delivery, Topic
 from services.live.live_broker import LiveBroker
+from services.ops.queries import (
+    LIMIT_MAX,
+    ArrivalsQuery,
+    FindQuery,
+    MessagesQuery,
+    OneTopicQuery,
+    asked,
+)
 from services.ops.shapes import (
     NewMessage,
     NewTopic,
     TimeToPass,
+    body_of,
     clock_shape,
     found_shape,
     message_shape,
     parse,
     queue_shape,
     receipt_shape,
-    timer_shape,
     topic_shape,
 )
 
-LIMIT_DEFAULT = 20
-LIMIT_MAX = 1_000
 READ_AT_ONCE = 16
 BODIES_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS_MAX = 20_000
+NOT_FOUND = 404
 HTTP_STATUSES = ((ClientMistake, 400), (NotFound, 404), (RefusedByState, 409), (Busy, 503))
 
 Positions = dict[int, int]
@@ -69,39 +77,38 @@ class Api:
 
     async def create_topic(self, request: Request) -> JSONResponse:
         """Create a topic."""
-        wanted = parse(NewTopic, await request.body())
+        wanted = parse(NewTopic, await body_of(request))
         queue_count = wanted.queue_count or self._live.settings.queue_count
         topic = await self._live.create_topic(wanted.name, wanted.message_type, queue_count)
         return JSONResponse(topic_shape(topic), status_code=201)
 
     async def topic(self, request: Request) -> JSONResponse:
         """Show a topic and its queues, each with its first offset since `since_ms`, if that is given."""
-        topic = self._topic(request)
+        topic, query = self._topic(request), asked(OneTopicQuery, request)
         queues = [
             queue_shape(queue_id, self._range(topic, queue_id)) for queue_id in range(topic.queue_count)
         ]
-        if "since_ms" in request.query_params:
-            since_ms = number(request, "since_ms", 0)
+        if query.since_ms is not None:
             for queue_id, shape in enumerate(queues):
-                shape["since_offset"] = str(self._live.offset_at(topic.name, queue_id, since_ms))
+                shape["since_offset"] = str(self._live.offset_at(topic.name, queue_id, query.since_ms))
         return JSONResponse({**topic_shape(topic), "queues": queues})
 
     async def messages(self, request: Request) -> JSONResponse:
         """Show messages of one queue."""
-        topic = self._topic(request)
-        queue_id, limit = number(request, "queue", 0), limit_of(request)
-        if queue_id >= topic.queue_count:
-            raise NotFound(f"Topic {topic.name} has the queues 0 to {topic.queue_count - 1}, not {queue_id}.")
-        offset = number(request, "offset", self._range(topic, queue_id)[0])
-        found = self._read(topic, queue_id, offset, limit)
+        topic, query = self._topic(request), asked(MessagesQuery, request)
+        if query.queue >= topic.queue_count:
+            queues = f"the queues 0 to {topic.queue_count - 1}"
+            raise NotFound(f"Topic {topic.name} has {queues}, not {query.queue}.")
+        offset = self._range(topic, query.queue)[0] if query.offset is None else query.offset
+        found = self._read(topic, query.queue, offset, at_most(query.limit))
         return JSONResponse({"messages": [message_shape(delivery) for delivery in found]})
 
     async def arrivals(self, request: Request) -> JSONResponse:
         """Show what came after some positions, oldest first, and wait for it if there is nothing."""
-        topic, limit = self._topic(request), limit_of(request)
-        positions = self._positions(topic, request)
+        topic, query = self._topic(request), asked(ArrivalsQuery, request)
+        limit, positions = at_most(query.limit), self._positions(topic, query.after)
         found = self._after(topic, positions, limit)
-        wait_ms = min(number(request, "wait_ms", 0), WAIT_MS_MAX)
+        wait_ms = min(query.wait_ms, WAIT_MS_MAX)
         if not found and await self._live.arrival(topic.name, wait_ms / 1000):
             found = self._after(topic, positions, limit)
         after = ",".join(f"{queue_id}:{offset}" for queue_id, offset in positions.items())
@@ -109,21 +116,16 @@ class Api:
 
     async def find(self, request: Request) -> JSONResponse:
         """Show the messages that have a key or message id."""
-        topic = self._live.core.topic(text(request, "topic"))
-        found = self._live.find(topic.name, text(request, "key"), limit_of(request))
+        query = asked(FindQuery, request)
+        topic = self._live.core.topic(query.topic)
+        found = self._live.find(topic.name, query.key, at_most(query.limit))
         return JSONResponse({"messages": [found_shape(delivery) for delivery in found]})
 
     async def send(self, request: Request) -> JSONResponse:
         """Store one message."""
-        wanted = parse(NewMessage, await request.body())
+        wanted = parse(NewMessage, await body_of(request))
         receipt = await self._live.send(wanted.to_message(uuid4().hex.upper(), self._live.now_ms()))
         return JSONResponse(receipt_shape(receipt), status_code=201)
-
-    async def timers(self, request: Request) -> JSONResponse:
-        """Show delayed messages that wait."""
-        prefix = request.query_params.get("topic-prefix", "")
-        found = self._live.pending_timers(prefix, limit_of(request))
-        return JSONResponse({"timers": [timer_shape(timer) for timer in found]})
 
     async def clock(self, request: Request) -> JSONResponse:
         """Show the clock."""
@@ -131,7 +133,7 @@ class Api:
 
     async def advance(self, request: Request) -> JSONResponse:
         """Let time pass."""
-        await self._live.advance(parse(TimeToPass, await request.body()).by_ms())
+        await self._live.advance(parse(TimeToPass, await body_of(request)).by_ms())
         return JSONResponse(clock_shape(self._live.clock))
 
     def _topic(self, request: Request) -> Topic:
@@ -154,10 +156,10 @@ class Api:
             body_bytes += sum(len(delivery.message.body) for delivery in more)
         return found
 
-    def _positions(self, topic: Topic, request: Request) -> Positions:
+    def _positions(self, topic: Topic, after: str) -> Positions:
         ends = {queue_id: self._range(topic, queue_id)[1] for queue_id in range(topic.queue_count)}
         return ends | {
-            queue_id: offset for queue_id, offset in asked_positions(request).items() if queue_id in ends
+            queue_id: offset for queue_id, offset in asked_positions(after).items() if queue_id in ends
         }
 
     def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
@@ -171,36 +173,18 @@ class Api:
         return found
 
 
-def asked_positions(request: Request) -> Positions:
+def asked_positions(after: str) -> Positions:
     """Read `after=0:12,1:7`."""
-    pairs = [pair.partition(":") for pair in request.query_params.get("after", "").split(",") if pair]
+    pairs = [pair.partition(":") for pair in after.split(",") if pair]
     try:
         return {int(queue_id): int(offset) for queue_id, _, offset in pairs}
     except ValueError as error:
         raise ClientMistake("after must be QUEUE:OFFSET,QUEUE:OFFSET, such as after=0:12,1:7.") from error
 
 
-def limit_of(request: Request) -> int:
-    """Return how many messages are wanted at most."""
-    return max(1, min(number(request, "limit", LIMIT_DEFAULT), LIMIT_MAX))
-
-
-def text(request: Request, name: str) -> str:
-    """Return a value of the query that must be there."""
-    value = request.query_params.get(name)
-    if not value:
-        raise ClientMistake(f"{name} is missing: name it in the query, such as ?{name}=...")
-    return value
-
-
-def number(request: Request, name: str, otherwise: int) -> int:
-    """Return a whole number of the query, zero or more."""
-    text = request.query_params.get(name)
-    if text is None:
-        return otherwise
-    if not text.isdecimal():
-        raise ClientMistake(f"{name} is {text!r}; it must be a whole number, 0 or more.")
-    return int(text)
+def at_most(limit: int) -> int:
+    """Return how many messages to show when so many are wanted."""
+    return max(1, min(limit, LIMIT_MAX))
 
 
 async def refuse(request: Request, error: Exception) -> JSONResponse:
@@ -209,3 +193,13 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
     status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
     shape = {"code": error.code, "detail": error.detail, "message": str(error)}
     return JSONResponse(shape, status_code=status)
+
+
+async def unknown(request: Request, error: Exception) -> JSONResponse:
+    """Answer to a path or method that is not served."""
+    assert isinstance(error, HTTPException)
+    asked = f"{request.method} {request.url.path}"
+    kind = NotFound if error.status_code == NOT_FOUND else ClientMistake
+    said = kind(f"{asked[:200]} is not served here; /openapi.json lists what is.")
+    shape = {"code": said.code, "detail": said.detail, "message": str(said)}
+    return JSONResponse(shape, status_code=error.status_code, headers=error.headers)

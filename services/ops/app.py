@@ -1,46 +1,42 @@
-"""The routes of the HTTP interface."""
+"""The application that serves the HTTP interface: every operation of the table, bound to its object."""
 
 from __future__ import annotations
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from functools import partial
+from typing import Any
+
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
-from services.ops.api import Api, refuse
+from services.live.tasks import TimerTasks
+from services.ops.api import Api, refuse, unknown
 from services.ops.metrics import Metrics
+from services.ops.openapi import document
+from services.ops.probes import Probes
+from services.ops.routes import OPERATIONS
+from services.ops.schedules import SchedulesApi
+from services.ops.timers import TimersApi
 
 
 def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
-    """Return the application that serves a broker's HTTP interface."""
-    api = Api(live)
+    """Return the application that serves a broker's HTTP interface.
 
-    async def alive(request: Request) -> Response:
-        return PlainTextResponse("alive\n")
+    Its `state.timer_tasks` are to be closed before the broker is.
+    """
+    tasks = TimerTasks(live)
+    parts = (Probes(live, metrics, document), Api(live), TimersApi(live, tasks), SchedulesApi(live))
+    app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
+    app.state.timer_tasks = tasks
+    return app
 
-    async def ready(request: Request) -> Response:
-        serves = not live.broken.done()
-        return PlainTextResponse("ready\n" if serves else "broken\n", status_code=200 if serves else 503)
 
-    async def scrape(request: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    routes = [
-        Route("/livez", alive),
-        Route("/readyz", ready),
-        Route("/metrics", scrape),
-        Route("/api/topics", api.topics),
-        Route("/api/topics", api.create_topic, methods=["POST"]),
-        Route("/api/topics/{topic}", api.topic),
-        Route("/api/topics/{topic}/messages", api.messages),
-        Route("/api/topics/{topic}/arrivals", api.arrivals),
-        Route("/api/timers", api.timers),
-        Route("/api/clock", api.clock),
-        Route("/api/clock/advance", api.advance, methods=["POST"]),
-        Route("/api/messages", api.find),
-        Route("/api/messages", api.send, methods=["POST"]),
+def routes(parts: tuple[Any, ...]) -> list[Route]:
+    """Return the routes of the table, each bound to the object of its class."""
+    return [
+        Route(one.path, partial(one.handler, part), methods=[one.method], name=one.handler.__name__)
+        for part in parts
+        for one in OPERATIONS[type(part)]
     ]
-    return Starlette(routes=routes, exception_handlers={TidewheelError: refuse})

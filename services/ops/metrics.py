@@ -25,13 +25,16 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from services.broker.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
+from services.broker.values import TimerFilter
 from services.live.live_broker import LiveBroker
+from services.ops.horizon import counts_within
 
 Labels = tuple[str, ...]
 Rows = Iterable[tuple[Any, ...]]
 """Rows of label values, the measured value last."""
 
 NODE = ("cluster", "node_type", "node_id")
+TIMER_BOUNDS_SECONDS = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 LATENCY_BUCKETS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000)
 
 
@@ -148,10 +151,29 @@ class Metrics(Collector):
     def _timers(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
         yield self._gauge("rocketmq_timing_messages", "Delayed messages pending.", gauges.pending_timers)
         verdicts = statistics.verdicts.items()
-        yield self._counters("mq_timer_verdicts", "Cancels, by verdict.", ("verdict",), verdicts)
+        yield self._counters("mq_timer_verdicts", "Verbs on timers, by verdict.", ("verdict",), verdicts)
+        pending = gauges.pending_by_topic.items()
+        yield self._gauges("mq_timer_pending", "Delayed messages pending.", ("topic",), pending)
+        beside = gauges.timers_bytes
+        yield self._gauge("mq_timer_storage_bytes", "Bytes that timers take beside the log.", beside)
+        yield from self._due()
         early = ((topic, late.early_count) for topic, late in statistics.lateness.items())
         yield self._counters("mq_delivery_early", "Delayed messages before their time.", ("topic",), early)
         yield self._lateness(statistics.lateness)
+        causes = ((*labels, count) for labels, count in statistics.lateness_by_cause.items())
+        late = "Delayed messages that were noticeably late, by what held them up."
+        yield self._counters("mq_lateness_cause", late, ("topic", "cause"), causes)
+        jumps = statistics.clock_jumps.items()
+        yield self._counters("mq_clock_jumps", "Leaps of the system's clock.", ("direction",), jumps)
+
+    def _due(self) -> Iterator[Metric]:
+        now_ms, first = self._live.now_ms(), self._live.timers(TimerFilter(), None, 1).timers
+        ahead = [((one.due_ms - now_ms) / 1000,) for one in first]
+        yield self._gauges("mq_timer_next_due_seconds", "Until the next one; none if none waits.", (), ahead)
+        spans_ms = tuple(bound * 1_000 for bound in TIMER_BOUNDS_SECONDS)
+        counts = zip(map(str, TIMER_BOUNDS_SECONDS), counts_within(self._live, spans_ms), strict=True)
+        within = "Delayed messages due before the bound and not before the one below."
+        yield self._gauges("rocketmq_timer_message_snapshot", within, ("timer_bound_s",), counts)
 
     def _storage(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
         stored = gauges.log_end_offset - gauges.log_first_offset

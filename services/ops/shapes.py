@@ -7,15 +7,29 @@ that is UTF-8 text goes out as `body`, any other as `body_base64`.
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
 
-from commitlog.errors import ClientMistake, IllegalAdvance
+from commitlog import limits
+from commitlog.errors import BodyTooLarge, IllegalAdvance
 from commitlog.message import Message, MessageType
 from services import durations
-from services.broker.values import Delivery, PendingTimer, SendReceipt, Topic
+from services.broker.delays import dated
+from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.clock import Clock
+from services.ops.answers import (
+    BodyAnswer,
+    ClockAnswer,
+    ContentAnswer,
+    FoundAnswer,
+    MessageAnswer,
+    QueueAnswer,
+    ReceiptAnswer,
+    TopicAnswer,
+)
+from services.ops.queries import Number, mistake
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
@@ -31,7 +45,11 @@ class NewTopic(BaseModel):
 
 
 class NewMessage(BaseModel):
-    """A message to send: `in_ms` from now, `at_ms` in wall time, or at once."""
+    """A message to send: `in_ms` from now, `at_ms` in wall time, or at once.
+
+    `timer_key` names the timer that it is until then; a pending one with that key is replaced, or with
+    `unique` the message is refused.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,12 +59,14 @@ class NewMessage(BaseModel):
     tag: str = ""
     message_group: str = ""
     properties: dict[str, str] = {}
-    in_ms: int | None = Field(None, ge=0)
-    at_ms: int | None = Field(None, ge=0)
+    in_ms: Number | None = None
+    at_ms: Number | None = None
+    timer_key: str = ""
+    unique: bool = False
 
     def to_message(self, message_id: str, now_ms: int) -> Message:
-        """Return the message as the core takes it."""
-        return Message(
+        """Return the message as the core takes it; raises `IllegalDeliveryTime`."""
+        message = Message(
             topic=self.topic,
             body=self.body.encode(),
             message_id=message_id,
@@ -54,9 +74,14 @@ class NewMessage(BaseModel):
             keys=tuple(self.keys),
             message_group=self.message_group,
             delivery_ms=self.at_ms if self.in_ms is None else now_ms + self.in_ms,
-            properties=self.properties,
+            properties=self.properties | self._timer_properties(),
             born_ms=now_ms,
         )
+        return dated(message, now_ms)
+
+    def _timer_properties(self) -> dict[str, str]:
+        key = {"TW_TIMER_KEY": self.timer_key} if self.timer_key else {}
+        return key | ({"TW_TIMER_UNIQUE": "true"} if self.unique else {})
 
 
 class TimeToPass(BaseModel):
@@ -79,12 +104,21 @@ def parse(kind: type[Shape], body: bytes) -> Shape:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise ClientMistake(f"{where}: {first['msg']}.") from error
+        raise mistake(error, "the body") from error
 
 
-def topic_shape(topic: Topic) -> dict[str, Any]:
+async def body_of(request: Request) -> bytes:
+    """Return a request's body; raises `BodyTooLarge`."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limits.HTTP_BODY_BYTES_MAX:
+            raise BodyTooLarge(f"The request has more than {limits.HTTP_BODY_BYTES_MAX} bytes. Send several.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def topic_shape(topic: Topic) -> TopicAnswer:
     """Return a topic as JSON has it."""
     return {
         "name": topic.name,
@@ -93,12 +127,12 @@ def topic_shape(topic: Topic) -> dict[str, Any]:
     }
 
 
-def queue_shape(queue_id: int, offsets: tuple[int, int]) -> dict[str, Any]:
+def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
     """Return a queue's first and next offset as JSON has them."""
     return {"queue_id": queue_id, "min_offset": str(offsets[0]), "next_offset": str(offsets[1])}
 
 
-def receipt_shape(receipt: SendReceipt) -> dict[str, Any]:
+def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
     """Return a stored message's place as JSON has it."""
     return {
         "message_id": receipt.message_id,
@@ -108,17 +142,7 @@ def receipt_shape(receipt: SendReceipt) -> dict[str, Any]:
     }
 
 
-def timer_shape(timer: PendingTimer) -> dict[str, Any]:
-    """Return a delayed message that waits as JSON has it."""
-    return {
-        "message_id": timer.message_id,
-        "topic": timer.topic,
-        "keys": list(timer.keys),
-        "due_ms": str(timer.due_ms),
-    }
-
-
-def clock_shape(clock: Clock) -> dict[str, Any]:
+def clock_shape(clock: Clock) -> ClockAnswer:
     """Return a clock as JSON has it: the broker's time, and how far that is ahead of real time."""
     return {
         "kind": "virtual" if clock.is_virtual else "real",
@@ -127,32 +151,38 @@ def clock_shape(clock: Clock) -> dict[str, Any]:
     }
 
 
-def message_shape(delivery: Delivery) -> dict[str, Any]:
-    """Return a stored message as JSON has it."""
-    message = delivery.message
+def content_shape(message: Message) -> ContentAnswer:
+    """Return what a message says as JSON has it."""
     return {
         "message_id": message.message_id,
         "topic": message.topic,
-        "queue_id": delivery.queue_id,
-        "queue_offset": str(delivery.queue_offset),
-        "physical_offset": str(delivery.physical_offset),
         "tag": message.tag,
         "keys": list(message.keys),
         "message_group": message.message_group,
         "properties": message.properties,
         "born_ms": str(message.born_ms),
-        "store_ms": str(delivery.store_ms),
         "delivery_ms": None if message.delivery_ms is None else str(message.delivery_ms),
         **body_shape(message.body),
     }
 
 
-def found_shape(delivery: Delivery) -> dict[str, Any]:
+def message_shape(delivery: Delivery) -> MessageAnswer:
+    """Return a stored message as JSON has it."""
+    return {
+        **content_shape(delivery.message),
+        "queue_id": delivery.queue_id,
+        "queue_offset": str(delivery.queue_offset),
+        "physical_offset": str(delivery.physical_offset),
+        "store_ms": str(delivery.store_ms),
+    }
+
+
+def found_shape(delivery: Delivery) -> FoundAnswer:
     """Return a message that was looked up as JSON has it."""
-    return message_shape(delivery) | {"stored_topic": delivery.stored_topic}
+    return {**message_shape(delivery), "stored_topic": delivery.stored_topic}
 
 
-def body_shape(body: bytes) -> dict[str, str]:
+def body_shape(body: bytes) -> BodyAnswer:
     """Return a body as text if it is text, else in base64."""
     try:
         return {"body": body.decode()}

@@ -3,6 +3,8 @@
 Silent killers (reference/wire-protocol.md 4): a delivery without `body_encoding` makes the Python client
 throw its whole batch away; the digest must be MD5 in upper-case hex, because clients disagree on how to
 print CRC32; both cover the body as transported.
+
+A topic that a property names (`TW_TIMER_TOPIC`) is in the message's own namespace, like its topic.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from commitlog.message import Message
+from services.broker import verb_properties
 from services.broker.values import Delivery
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
@@ -52,7 +55,7 @@ def from_wire(sent: wire.Message, caller: Caller) -> Message:
         message_group=system.message_group,
         delivery_ms=wall_ms(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None,
         transactional=system.message_type == wire.MessageType.TRANSACTION,
-        properties=dict(sent.user_properties),
+        properties=stored_properties(dict(sent.user_properties), sent.topic.resource_namespace),
         born_ms=wall_ms(system.born_timestamp),
         born_host=(address(system.born_host, caller.host), 0),
         gzip=system.body_encoding == wire.Encoding.GZIP,
@@ -83,7 +86,7 @@ def envelope(message: Message, namespace: str, system: wire.SystemProperties) ->
     """Return a message of the wire around its system properties."""
     return wire.Message(
         topic=wire_name(message.topic, namespace),
-        user_properties=message.properties,
+        user_properties=wire_properties(message.properties, namespace),
         system_properties=system,
         body=message.body,
     )
@@ -109,6 +112,22 @@ def system_properties(message: Message) -> wire.SystemProperties:
     if message.delivery_ms is not None:
         system.delivery_timestamp.CopyFrom(timestamp(message.delivery_ms))
     return system
+
+
+def stored_properties(given: dict[str, str], namespace: str) -> dict[str, str]:
+    """Return a client's properties with the topic of its verb as the store knows it."""
+    if topic := given.get(verb_properties.TOPIC):
+        return given | {
+            verb_properties.TOPIC: stored_name(wire.Resource(resource_namespace=namespace, name=topic))
+        }
+    return given
+
+
+def wire_properties(stored: dict[str, str], namespace: str) -> dict[str, str]:
+    """Return properties with the topic of a verb as a client of `namespace` knows it."""
+    if topic := stored.get(verb_properties.TOPIC):
+        return stored | {verb_properties.TOPIC: wire_name(topic, namespace).name}
+    return stored
 
 
 def immunity_ms(system: wire.SystemProperties) -> int | None:

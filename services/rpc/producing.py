@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from commitlog.errors import MessageNotFound, TidewheelError, TimerEnded
+from commitlog.errors import NotFound, TidewheelError, TimerEnded
+from services.broker.delays import dated
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
@@ -62,7 +63,7 @@ class Producing:
     async def _send(self, sent: wire.Message, caller: Caller) -> SendResultEntry:
         message = from_wire(sent, caller)
         try:
-            receipt = await self._live.send(message)
+            receipt = await self._live.send(dated(message, self._live.now_ms()))
         except TidewheelError as error:
             return SendResultEntry(status=refusal(error), message_id=message.message_id)
         self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
@@ -72,7 +73,7 @@ class Producing:
 def result(receipt: SendReceipt) -> SendResultEntry:
     """Return a receipt as the wire has it."""
     return SendResultEntry(
-        status=OK,
+        status=stored_status(receipt),
         message_id=receipt.message_id,
         transaction_id=receipt.transaction_id,
         offset=receipt.queue_offset,
@@ -80,8 +81,19 @@ def result(receipt: SendReceipt) -> SendResultEntry:
     )
 
 
+def stored_status(receipt: SendReceipt) -> wire.Status:
+    """Return OK, with a word about a moment that many delayed messages share."""
+    if not receipt.sharing_count:
+        return OK
+    others = f"about {receipt.sharing_count} other delayed messages are due in the same second"
+    return wire.Status(code=wire.Code.OK, message=f"OK, and {others}")
+
+
 def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
-    """Raise what a verdict other than cancelled means to the one who asked."""
+    """Raise what a verdict other than cancelled means to the one who asked.
+
+    Not `MessageNotFound`: the official clients take its status for an empty receive, that is for success.
+    """
     match verdict.verdict:
         case Verdict.TOO_LATE:
             raise TimerEnded(
@@ -89,8 +101,10 @@ def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
                 f" (log offset {verdict.ended_offset})."
             )
         case Verdict.NEVER_SET:
-            raise MessageNotFound("NEVER_SET: no delayed message of this topic has that recall handle.")
+            raise NotFound("NEVER_SET: no delayed message of this topic has that recall handle.")
         case Verdict.FORGOTTEN:
-            raise MessageNotFound("FORGOTTEN: it was due before the kept history; nobody knows how it ended.")
+            raise NotFound("FORGOTTEN: it was due before the kept history; nobody knows how it ended.")
         case Verdict.CANCELLED | Verdict.ALREADY:
             return
+        case Verdict.MOVED | Verdict.FIRED:
+            raise AssertionError(f"a recall is never answered {verdict.verdict.value}")

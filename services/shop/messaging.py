@@ -57,11 +57,15 @@ class JsonListener(MessageListener):  # type: ignore[misc] # the official client
     def consume(self, message: Message) -> ConsumeResult:
         """Handle one message (the official client calls this on its own threads)."""
         try:
-            self._handle(json.loads(message.body))
+            self.act(message)
         except Exception:  # whatever it was, the message must come again
             log.exception("message not handled", topic=message.topic, message_id=message.message_id)
             return ConsumeResult.FAILURE
         return ConsumeResult.SUCCESS
+
+    def act(self, message: Message) -> None:
+        """Act on one message; raises if it must come again."""
+        self._handle(json.loads(message.body))
 
 
 @contextlib.contextmanager

@@ -6,13 +6,16 @@ Delivering means: the row says DELIVERED and the log has a line. A shop would ca
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
+from commitlog import properties
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.messaging import JsonListener, open_consumer, open_producer
-from services.shop.pushes import NewPush, NewSchedule, Pushes
+from services.shop.push_schedules import PushSchedules
+from services.shop.pushes import NewPush, NewSchedule, Occurrence, Pushes
 from services.shop.serving import answering, serve
 from services.shop.tables import push_metadata
 from services.shop.topics import PUSHES, PUSHES_GROUP
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import grpc
+    from rocketmq import Message
     from sqlalchemy import Row
 
 
@@ -72,7 +76,7 @@ class PushService:
         )
 
 
-def as_answer(row: Row[Any]) -> shop_pb2.Push:
+def as_answer(row: Row[Any] | Occurrence) -> shop_pb2.Push:
     """A push's row in the words of the protocol."""
     return shop_pb2.Push(
         push_id=row.push_id,
@@ -86,20 +90,37 @@ def as_answer(row: Row[Any]) -> shop_pb2.Push:
 
 
 @contextlib.contextmanager
-def open_pushes(broker: str, database: str) -> Iterator[Pushes]:
+def open_pushes(broker: str, http: str, database: str) -> Iterator[Pushes]:
     """Pushes over a database and a broker, being delivered, until the block ends."""
     engine = open_database(database, push_metadata)
     with open_producer(broker, [PUSHES]) as producer:
-        pushes = Pushes(engine, producer, wall_clock_ms)
+        pushes = Pushes(engine, producer, PushSchedules(http), wall_clock_ms)
         pushes.send_unsent()
-        listener = JsonListener(lambda content: pushes.deliver(content["push_id"]))
-        with open_consumer(broker, PUSHES_GROUP, PUSHES, listener):
+        pushes.set_schedules()
+        with open_consumer(broker, PUSHES_GROUP, PUSHES, PushListener(pushes)):
             yield pushes
     engine.dispose()
 
 
-def run(broker: str, database: str, listen: str, ready_file: Path | None) -> None:
+class PushListener(JsonListener):
+    """Delivers pushes: a message that a schedule has sent names its occurrence."""
+
+    def __init__(self, pushes: Pushes) -> None:
+        super().__init__(lambda content: pushes.deliver(content["push_id"]))
+        self._pushes = pushes
+
+    def act(self, message: Message) -> None:
+        """Deliver one push."""
+        occurrence_ms = message.properties.get(properties.OCCURRENCE_MS)
+        if occurrence_ms is None:
+            super().act(message)
+            return
+        content = json.loads(message.body)
+        self._pushes.occur(content["schedule_id"], int(occurrence_ms), message.message_id)
+
+
+def run(broker: str, http: str, database: str, listen: str, ready_file: Path | None) -> None:
     """Run the push service until it is told to stop."""
-    with open_pushes(broker, database) as pushes:
+    with open_pushes(broker, http, database) as pushes:
         service = PushService(pushes)
         serve(lambda server: shop_pb2_grpc.add_PushesServicer_to_server(service, server), listen, ready_file)

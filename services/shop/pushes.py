@@ -1,20 +1,21 @@
 """Pushes: one text to one customer at a time, or again and again by cron and time zone.
 
-The idea: the row first, then the message. A row without a message id has not been sent; whatever dies in
-between, `send_unsent` sends it. A recurring schedule has exactly one pending occurrence, whose id is made of
-the schedule's id and its time; when it is delivered, one transaction marks it and inserts the next.
+The idea of a push: the row first, then the message. A row without a message id has not been sent; whatever
+dies in between, `send_unsent` sends it. A recurring push is a row too, and a schedule in the broker, which
+sends a message for each occurrence; the push of an occurrence is inserted when it is delivered. Whatever dies
+between row and schedule, `set_schedules` makes the broker's schedules what the rows say.
 
 Rules:
-- The push id is the caller's, or `<schedule_id>@<due_ms>`: doing it again changes nothing.
+- The push id is the caller's, or `<schedule_id>@<time>`: doing it again changes nothing.
 - A delivery that comes twice, or after a cancel, finds the status changed and has no effect.
-- An occurrence that the shop slept through is delivered late, once; the next one is computed from now.
+- Occurrences that the broker or the shop slept through are delivered late, once: the last of them.
 
-Cost: one call to the broker and two small transactions per push; one more of each when it is delivered by a
-schedule.
+Cost: one call to the broker and two small transactions per push; one small transaction per occurrence.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,11 @@ from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from commitlog.errors import ClientMistake, NotFound, RefusedByState
+from services.broker.recurrence import Recurrence
 from services.shop.clock import Clock, next_full_second_ms
 from services.shop.messaging import json_message
 from services.shop.new_order import is_message_key
-from services.shop.recurrence import Recurrence
+from services.shop.push_schedules import PushSchedules, name_of
 from services.shop.tables import PushStatus, push_schedules, pushes
 from services.shop.topics import PUSHES
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
     from rocketmq import Producer
     from sqlalchemy import Engine, Row
+
+LATE_MS_MAX = 5_000
 
 log = structlog.get_logger()
 
@@ -48,7 +52,6 @@ class NewPush:
     customer_id: str
     text: str
     due_ms: int
-    schedule_id: str | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,12 +65,26 @@ class NewSchedule:
     time_zone: str
 
 
+@dataclass(slots=True, frozen=True)
+class Occurrence:
+    """A push of a schedule that is still to come: the answer to whoever has set the schedule."""
+
+    push_id: str
+    schedule_id: str
+    customer_id: str
+    text: str
+    due_ms: int
+    status: str = PushStatus.SCHEDULED
+    delivered_ms: None = None
+
+
 class Pushes:
     """The verbs of the push service over one database and one broker."""
 
-    def __init__(self, engine: Engine, producer: Producer, clock_ms: Clock) -> None:
+    def __init__(self, engine: Engine, producer: Producer, schedules: PushSchedules, clock_ms: Clock) -> None:
         self._engine = engine
         self._producer = producer
+        self._schedules = schedules
         self._clock_ms = clock_ms
         self._sending = threading.Lock()
 
@@ -87,53 +104,94 @@ class Pushes:
         self.send_unsent()
         return self.get(push.push_id)
 
-    def schedule(self, schedule: NewSchedule) -> Row[Any]:
+    def schedule(self, schedule: NewSchedule) -> Occurrence:
         """Start a recurring push and return its first occurrence.
 
         Raises:
             ClientMistake: when its cron expression or time zone cannot be read, or it never occurs.
-            RefusedByState: when the id belongs to another schedule.
+            RefusedByState: when the id belongs to another schedule, or to one that has ended.
         """
-        first = occurrence_after(schedule, self._clock_ms())
         named = is_message_key(schedule.schedule_id) and schedule.customer_id and schedule.text
-        if first is None or not named:
+        if not (named and self._schedules.occurs(schedule.cron, schedule.time_zone)):
             raise ClientMistake(
                 f"Schedule {schedule.schedule_id!r} needs an id without blanks, a customer, a text "
                 "and a time to come."
             )
-        row = {name: getattr(schedule, name) for name in NewSchedule.__slots__}
+        self._keep(schedule)
+        first_ms = self._schedules.keep(schedule.schedule_id, wanted_of(schedule))
+        push_id = push_id_of(schedule.schedule_id, first_ms)
+        return Occurrence(push_id, schedule.schedule_id, schedule.customer_id, schedule.text, first_ms)
+
+    def _keep(self, schedule: NewSchedule) -> None:
+        """Insert a schedule's row, or find it as it is to be."""
+        row = {name: getattr(schedule, name) for name in NewSchedule.__slots__} | {"active": True}
+        mine = push_schedules.c.schedule_id == schedule.schedule_id
         try:
             with self._engine.begin() as connection:
-                connection.execute(insert(push_schedules).values(row | {"active": True}))
-                insert_push(connection, first)
+                connection.execute(insert(push_schedules).values(row))
         except IntegrityError as error:
-            raise RefusedByState(f"Schedule id {schedule.schedule_id} is taken. Choose a new id.") from error
-        self.send_unsent()
-        return self.get(first.push_id)
+            with self._engine.connect() as connection:
+                known = connection.execute(select(push_schedules).where(mine)).mappings().one()
+            if dict(known) != row:
+                raise RefusedByState(
+                    f"Schedule id {schedule.schedule_id} is taken. Choose a new id."
+                ) from error
+
+    def set_schedules(self) -> None:
+        """Make the broker's schedules what the rows say, wherever something died in between."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(push_schedules)).all()
+        if not rows:
+            return
+        for row in rows:
+            if row.active:
+                self._schedules.keep(row.schedule_id, wanted_of(row))
+        ended = {name_of(row.schedule_id): row.schedule_id for row in rows if not row.active}
+        for name in self._schedules.names() & ended.keys():
+            self._schedules.end(ended[name])
 
     def deliver(self, push_id: str) -> bool:
-        """Deliver a push that is still scheduled, and set its schedule's next one; False for a repeat."""
+        """Deliver a push that is still scheduled; False for a repeat."""
         with self._engine.begin() as connection:
             delivered = change_status(
                 connection, push_id, PushStatus.DELIVERED, delivered_ms=self._clock_ms()
             )
-            if delivered:
-                self._insert_next(connection, push_id)
-        self.send_unsent()
         log.info("push", push_id=push_id, delivered=delivered)
         return delivered
 
-    def _insert_next(self, connection: Connection, push_id: str) -> None:
-        joined = push_schedules.join(pushes, pushes.c.schedule_id == push_schedules.c.schedule_id)
-        of_push = select(push_schedules).select_from(joined).where(pushes.c.push_id == push_id)
-        locked = of_push.where(push_schedules.c.active).with_for_update(of=push_schedules)
-        row = connection.execute(locked).one_or_none()
-        if row is None:
-            return
-        schedule = NewSchedule(row.schedule_id, row.customer_id, row.text, row.cron, row.time_zone)
-        following = occurrence_after(schedule, self._clock_ms())
-        if following is not None:
-            insert_push(connection, following)
+    def occur(self, schedule_id: str, occurrence_ms: int, message_id: str) -> bool:
+        """Deliver an occurrence; False for a repeat, after the schedule's end, or if a later one is due."""
+        push_id = push_id_of(schedule_id, occurrence_ms)
+        try:
+            with self._engine.begin() as connection:
+                delivered = self._insert_occurrence(connection, schedule_id, occurrence_ms, message_id)
+        except IntegrityError:
+            delivered = False
+        log.info("push", push_id=push_id, delivered=delivered)
+        return delivered
+
+    def _insert_occurrence(
+        self, connection: Connection, schedule_id: str, occurrence_ms: int, message_id: str
+    ) -> bool:
+        mine = push_schedules.c.schedule_id == schedule_id
+        lock = update(push_schedules).where(mine, push_schedules.c.active).values(active=True)
+        if connection.execute(lock).rowcount == 0:
+            return False
+        schedule, now_ms = connection.execute(select(push_schedules).where(mine)).one(), self._clock_ms()
+        if is_overtaken(schedule, occurrence_ms, now_ms):
+            return False
+        row = {
+            "push_id": push_id_of(schedule_id, occurrence_ms),
+            "schedule_id": schedule_id,
+            "customer_id": schedule.customer_id,
+            "text": schedule.text,
+            "status": PushStatus.DELIVERED,
+            "due_ms": occurrence_ms,
+            "delivered_ms": now_ms,
+            "message_id": message_id,
+        }
+        connection.execute(insert(pushes).values(row))
+        return True
 
     def send_unsent(self) -> None:
         """Send every scheduled push that has no message yet; one thread at a time sends each once."""
@@ -170,7 +228,7 @@ class Pushes:
         return push
 
     def cancel_schedule(self, schedule_id: str) -> tuple[Row[Any], int]:
-        """End a schedule and cancel its pending occurrence; returns it and how many were delivered.
+        """End a schedule, here and in the broker; returns it and how many were delivered.
 
         Raises:
             NotFound: when there is no such schedule.
@@ -180,11 +238,9 @@ class Pushes:
             connection.execute(update(push_schedules).where(mine).values(active=False))
             row = connection.execute(select(push_schedules).where(mine)).one_or_none()
             delivered_count = connection.execute(count_delivered(schedule_id)).scalar_one()
-            pending = connection.execute(pending_of(schedule_id)).scalars().all()
         if row is None:
             raise NotFound(f"There is no schedule {schedule_id}.")
-        for push_id in pending:
-            self.cancel(push_id)
+        self._schedules.end(schedule_id)
         return row, delivered_count
 
     def get(self, push_id: str) -> Row[Any]:
@@ -209,20 +265,39 @@ class Pushes:
             log.info("push not recalled", push_id=push.push_id, reason=str(error))
 
 
-def occurrence_after(schedule: NewSchedule, now_ms: int) -> NewPush | None:
-    """A schedule's next push, named after its time."""
-    due_ms = Recurrence(schedule.cron, schedule.time_zone).next_after(now_ms)
-    if due_ms is None:
-        return None
-    push_id = f"{schedule.schedule_id}@{due_ms}"
-    return NewPush(push_id, schedule.customer_id, schedule.text, due_ms, schedule.schedule_id)
+def wanted_of(schedule: NewSchedule | Row[Any]) -> dict[str, Any]:
+    """A schedule as the broker keeps it. Its messages are known by the schedule's id and their time."""
+    content = {
+        "push_id": schedule.schedule_id,
+        "schedule_id": schedule.schedule_id,
+        "customer_id": schedule.customer_id,
+        "text": schedule.text,
+    }
+    return {
+        "cron": schedule.cron,
+        "time_zone": schedule.time_zone,
+        "topic": PUSHES,
+        "keys": [schedule.schedule_id],
+        "body": json.dumps(content, ensure_ascii=False),
+        "missed": "once",
+    }
+
+
+def push_id_of(schedule_id: str, occurrence_ms: int) -> str:
+    """The id of an occurrence's push."""
+    return f"{schedule_id}@{occurrence_ms}"
+
+
+def is_overtaken(schedule: Row[Any], occurrence_ms: int, now_ms: int) -> bool:
+    """Whether the next occurrence is due as well, and not just now: the shop has slept through this one."""
+    following_ms = Recurrence(schedule.cron, schedule.time_zone).next_after(occurrence_ms)
+    return following_ms is not None and following_ms <= now_ms - LATE_MS_MAX
 
 
 def insert_push(connection: Connection, push: NewPush) -> None:
     """Insert a push that is to be sent at the next full second of its time."""
     row = {
         "push_id": push.push_id,
-        "schedule_id": push.schedule_id,
         "customer_id": push.customer_id,
         "text": push.text,
         "status": PushStatus.SCHEDULED,
@@ -241,9 +316,3 @@ def count_delivered(schedule_id: str) -> Any:
     """How many pushes of a schedule were delivered."""
     mine = (pushes.c.schedule_id == schedule_id, pushes.c.status == PushStatus.DELIVERED)
     return select(func.count()).select_from(pushes).where(*mine)
-
-
-def pending_of(schedule_id: str) -> Any:
-    """The ids of a schedule's pushes that are still to come."""
-    mine = (pushes.c.schedule_id == schedule_id, pushes.c.status == PushStatus.SCHEDULED)
-    return select(pushes.c.push_id).where(*mine)

@@ -2,7 +2,9 @@
 
 1. Every segment and keep file is opened; an open file stays readable when retention deletes it.
 2. The newest sound snapshot is read, then the durable offset: so the snapshot is never ahead of the copy.
-3. Segments are copied up to that offset, zeros follow; then keep files, the snapshot and the small files.
+   The files of timers that it names are opened; they are copied as far as it counts on them.
+3. Segments are copied up to that offset, zeros follow; then keep files, timers, the snapshot and the small
+   files.
 
 Queues and key index are derived and not copied: the copy's first start makes them. It is made beside and
 renamed, so it is whole or not there. Nothing of the store is locked or written.
@@ -23,6 +25,7 @@ from commitlog import foreign, layout, snapshot
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
+from services.store.copying_timers import HeldFile, held_timers
 from services.store.opening import OpenStore, open_store
 from services.store.progress import Progress, unseen
 from services.store.reading import StoreFiles
@@ -63,11 +66,12 @@ def copy_store(root: Path, target: Path, progress: Progress = unseen) -> Copied:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A store whose files are held open: segments and keep files by path, and where the copy ends."""
+    """A store whose files are held open: segments, keep files, those of timers, and where the copy ends."""
 
     store: OpenStore
     segments: dict[int, int]
     keeps: dict[str, int]
+    timers: dict[str, HeldFile]
     newest: Snapshot | None
 
     @property
@@ -86,7 +90,10 @@ def _take(root: Path, stack: ExitStack) -> _Taken:
         wanted = {offset for offset in store.segment_offsets if offset < store.durable_offset}
         if wanted <= {int(name) for name in segments}:
             by_offset = {int(name): descriptor for name, descriptor in segments.items()}
-            return _Taken(store, by_offset, keeps, snapshot.newest(store.overlay()))
+            newest = snapshot.newest(store.overlay())
+            timers = held_timers(files, newest, opened)
+            if timers is not None:
+                return _Taken(store, by_offset, keeps, timers, newest)
         opened.close()
     raise StoreError(f"{root} changes faster than it can be copied. Try again, or stop its broker first.")
 
@@ -109,6 +116,8 @@ def _write(taken: _Taken, target: Path, progress: Progress) -> tuple[int, int, i
         copied_bytes = _write_segments(taken, disk, progress)
         for name, descriptor in taken.keeps.items():
             copied_bytes += _write_file(disk, f"{layout.KEEP}/{name}", _chunks(descriptor, None))
+        for path, (descriptor, length) in taken.timers.items():
+            copied_bytes += _write_file(disk, path, _chunks(descriptor, length))
         for path in _small_files(taken):
             content = bytes(taken.store.files.view(path))
             copied_bytes += _write_file(disk, path, iter([(0, content)]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from typing import Any, Final
 
 from commitlog import properties
@@ -16,8 +17,9 @@ from commitlog.compression import plain
 from commitlog.errors import TopicNotFound
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
-from services.broker.groups import ACK_TOPIC
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.groups import ACK_TOPIC, GROUP_TOPIC
+from services.broker.schedules import SCHEDULE_TOPIC
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import DEAD_LETTER_PREFIX, TOPIC_TOPIC, is_system
 from services.store.opening import OpenStore
 from services.store.state import State
@@ -30,9 +32,11 @@ _KINDS: Final = {
     HALF_TOPIC: "half",
     TIMER_TOPIC: "timer",
     VERB_TOPIC: "verb",
+    SCHEDULE_TOPIC: "schedule",
     OUTCOME_TOPIC: "outcome",
     CHECK_TOPIC: "check",
     ACK_TOPIC: "ack",
+    GROUP_TOPIC: "group",
     TOPIC_TOPIC: "topic",
 }
 
@@ -109,8 +113,12 @@ def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -
 
 
 def timer_lines(state: State, topic: str | None) -> Iterator[Line]:
-    """The delayed messages that wait, by due time, then those whose end is remembered."""
-    return (asdict(one) for one in state.timers if topic in (None, one.topic))
+    """The delayed messages that wait, by due time, then those whose end is remembered.
+
+    Of those, the topic is known while the log has their records.
+    """
+    timers = chain(state.pending_timers(), state.ended_timers())
+    return (asdict(one) for one in timers if topic in (None, one.topic))
 
 
 def half_lines(state: State) -> Iterator[Line]:

@@ -47,7 +47,10 @@ class TopicSize:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A store at one moment; offsets are of the log, times in milliseconds since 1970."""
+    """A store at one moment; offsets are of the log, times in milliseconds since 1970.
+
+    `timer_names` and `timer_ends` count what is kept of timers, old and newer facts about the same alike.
+    """
 
     path: str
     format: int
@@ -63,6 +66,8 @@ class Info:
     expired_halves: int
     pending_timers: int
     next_due_ms: int | None
+    timer_names: int
+    timer_ends: int
     parts: list[PartSize]
 
     def as_json(self) -> dict[str, Any]:
@@ -76,7 +81,6 @@ def info(root: Path, now_ms: int) -> Info:
     """Looks at the store in folder `root`; raises a `StoreError` if it is none, or cannot be read."""
     store = open_store(root)
     state = fold(store, now_ms)
-    due_ms = [one.due_ms for one in state.pending_timers() if one.due_ms is not None]
     return Info(
         path=str(root),
         format=layout.FORMAT_VERSION,
@@ -90,8 +94,10 @@ def info(root: Path, now_ms: int) -> Info:
         groups=state.groups,
         open_halves=len(state.halves_in("OPEN")),
         expired_halves=len(state.halves_in("EXPIRED")),
-        pending_timers=len(due_ms),
-        next_due_ms=min(due_ms, default=None),
+        pending_timers=state.timers.counted_count,
+        next_due_ms=state.timers.next_due_ms(),
+        timer_names=state.timers.names.fact_count,
+        timer_ends=state.timers.ends.fact_count,
         parts=list(_parts(root)),
     )
 

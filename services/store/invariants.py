@@ -1,7 +1,8 @@
 """What must hold between the records of any log, however its broker was treated; written once.
 
     every half is ended at most once      every end names a half that is or was there
-    every timer ends at most once         every delivery or cancel names a timer that is or was there
+    every timer ends at most once         every end names a timer that is or was there (`endings` says which
+                                          records end one)
     no delivery before its due time       queue offsets go up by one; a gap only where damage took a record
 
 `verify` asks them of a store and the simulation of every log it made. What damage took, what retention
@@ -16,12 +17,13 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from commitlog import properties
 from commitlog.inner_batch import message_count
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found
 from consumequeue.dispatch import is_indexed
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.timer_ends import End
+from services.broker.timer_records import TIMER_TOPIC
+from services.store.endings import endings
 from txn.half import HALF_TOPIC, OUTCOME_TOPIC
 
 
@@ -73,15 +75,19 @@ class Invariants:
             self.timers.stored.add(record.physical_offset)
         if record.type == TYPE_COMMIT or record.topic == OUTCOME_TOPIC:
             yield from self._end(self.halves, record.half_offset, record)
-        timer_offset = properties.value_of(record.properties, properties.TIMER_OFFSET)
-        if timer_offset:
-            yield from self._end(self.timers, int(timer_offset), record)
-            yield from _early(record)
+        for ending in endings(record):
+            yield from self._end(self.timers, ending.timer_offset, record)
+            if ending.end is End.DELIVERED:
+                yield from _early(record, ending.due_ms)
 
     def is_lost(self, offset: int) -> bool:
         """Whether damage covers this place of the log."""
         at = bisect_left(self._damaged, offset, key=lambda one: one.end_offset - 1)
         return at < len(self._damaged) and self._damaged[at].first_offset <= offset
+
+    def must_hold(self, offset: int) -> bool:
+        """Whether a record that something names must be in the log that was seen."""
+        return offset >= self._known_from and offset not in self._kept and not self.is_lost(offset)
 
     def is_copied(self, offset: int) -> bool:
         """Whether another broker wrote this place of the log."""
@@ -123,10 +129,9 @@ def breaches(
     return [breach for found in records for breach in rules.see(found.record)]
 
 
-def _early(record: Record) -> Iterator[Breach]:
-    due_ms = properties.value_of(record.properties, properties.DUE_MS)
-    if due_ms and record.topic != VERB_TOPIC and record.store_ms < int(due_ms):
-        yield Breach(record.physical_offset, f"was delivered {int(due_ms) - record.store_ms} ms early")
+def _early(record: Record, due_ms: int) -> Iterator[Breach]:
+    if record.store_ms < due_ms:
+        yield Breach(record.physical_offset, f"was delivered {due_ms - record.store_ms} ms early")
 
 
 def _of(key: tuple[str, int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from commitlog import foreign, keep, layout
+from commitlog.disk import Disk
 from commitlog.recovery import Damage
 from services.store.findings import Finding
 from services.store.opening import OpenStore
@@ -43,6 +44,22 @@ def quarantined(store: OpenStore, damage: Damage) -> bool:
     """Whether just these damaged bytes are in quarantine: the damage is known."""
     path = quarantine_path(damage)
     return store.files.size(path) >= 0 and bytes(store.files.view(path)) == damaged_bytes(store, damage)
+
+
+def set_aside(disk: Disk, path: str) -> None:
+    """Moves a file to quarantine, durably; there may be none."""
+    if disk.size(path) >= 0:
+        copy = f"{QUARANTINE}/{path.replace('/', '-')}"
+        put_aside(disk, copy, bytes(disk.view(path)))
+        disk.delete(path)
+
+
+def put_aside(disk: Disk, path: str, content: bytes) -> None:
+    """Writes a file in quarantine, durably."""
+    disk.delete(path)
+    disk.write(path, 0, content)
+    disk.sync(path)
+    disk.sync_folder(QUARANTINE)
 
 
 def damaged_bytes(store: OpenStore, damage: Damage) -> bytes:

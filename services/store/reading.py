@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -130,6 +131,10 @@ class Overlay:
         start = max(0, position - patched.kept_bytes)
         return below + bytes(patched.tail[start : start + length - kept])
 
+    def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
+        """The bytes of many (position, length) back to back."""
+        return b"".join([self.read(path, position, length) for position, length in spans])
+
     def view(self, path: str) -> memoryview:
         if path in self._patched:
             return memoryview(self.read(path, 0, self.size(path)))
@@ -170,6 +175,9 @@ class Overlay:
 
     def sync_folder(self, folder: str) -> None:
         """Nothing is to be kept."""
+
+    def will_need(self, path: str) -> None:
+        """Nothing is read ahead for a look."""
 
     def usage(self) -> tuple[int, int]:
         """As an empty disk: whoever only looks never makes room."""

@@ -5,7 +5,9 @@
     a snapshot                 moved to quarantine; a new one is written
     bytes of the log           copied to `quarantine/<first>-<end>`, so that this damage is known from
                                then on; the log keeps them: what is around them stays where it is
-    a keep file                nothing: only a backup has its records
+    names or ends of timers    written again, if all their facts can be read; else made of what is left, but
+                               only if asked to give the rest up: see `services.store.repair_facts`
+    a partition, a keep file   nothing: only a backup has its records
 
 It holds the store's lock, so no broker can run meanwhile. What was in the damaged bytes is lost and told.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,13 +24,17 @@ from commitlog import layout
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
+from consumequeue.timerindex_run import FactRun
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.store.findings import Finding
-from services.store.keeping import QUARANTINE, damaged_bytes, quarantine_path, quarantined
+from services.store.keeping import damaged_bytes, put_aside, quarantine_path, quarantined, set_aside
 from services.store.opening import OpenStore, open_store
 from services.store.progress import Progress, unseen
+from services.store.repair_facts import give_up, is_whole, mend
 from services.store.verify import Verdict, verify
+from services.store.verify_facts import PARTS, named_runs
+from services.store.verify_timers import sound_snapshots
 
 _DERIVED: Final = ("queue", "index")
 _REPAIRABLE: Final = ("log", "snapshot", *_DERIVED)
@@ -41,30 +47,46 @@ class Plan:
     quarantine: list[Damage]
     bad_snapshots: list[str]
     makes_derived: bool
+    mends: list[FactRun]
+    gives_up: list[FactRun]
+    makes_facts: bool
     lost: list[str]
     hopeless: list[Finding]
 
     def as_json(self) -> dict[str, Any]:
         """The plan as JSON can hold it."""
-        return asdict(self)
+        runs = {"mends": [run.path for run in self.mends], "gives_up": [run.path for run in self.gives_up]}
+        return asdict(replace(self, mends=[], gives_up=[])) | runs
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.quarantine or self.bad_snapshots or self.makes_derived)
+        facts = self.mends or self.makes_facts
+        return not (self.quarantine or self.bad_snapshots or self.makes_derived or facts)
 
 
-def plan(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Plan:
-    """What is to be done about a store."""
+def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: bool = False) -> Plan:
+    """What is to be done about a store; `gives_up`: also about names and ends that cannot be read."""
     verdict = verify(store, now_ms, progress)
     bad = [one for one in verdict.findings if one.is_damage]
     quarantine = [one for one in verdict.damaged if not quarantined(store, one)]
+    mends, unread = _damaged_runs(store, bad)
+    mended = {run.path for run in mends}
+    facts = [one for one in bad if one.part in PARTS.values() and one.path not in mended]
+    repaired = mended | ({one.path for one in facts} if gives_up else set())
     return Plan(
         quarantine=quarantine,
         bad_snapshots=[one.path for one in bad if one.part == "snapshot" and store.files.size(one.path) >= 0],
         makes_derived=any(one.part in _DERIVED for one in bad),
-        lost=list(_lost(verdict, quarantine)),
-        hopeless=[one for one in bad if one.part not in _REPAIRABLE or _is_breach(one, verdict)],
+        mends=mends,
+        gives_up=unread if gives_up else [],
+        makes_facts=gives_up and bool(facts),
+        lost=[*_lost(verdict, quarantine), *(_unread(run) for run in unread if gives_up)],
+        hopeless=[
+            one
+            for one in bad
+            if one.path not in repaired and (one.part not in _REPAIRABLE or _is_breach(one, verdict))
+        ],
     )
 
 
@@ -85,10 +107,13 @@ def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
     disk = RealDisk(root)
     try:
         for damage in planned.quarantine:
-            _write(disk, quarantine_path(damage), damaged_bytes(store, damage))
+            put_aside(disk, quarantine_path(damage), damaged_bytes(store, damage))
         for path in planned.bad_snapshots:
-            _write(disk, f"{QUARANTINE}/{path.replace('/', '-')}", bytes(store.files.view(path)))
-            disk.delete(path)
+            set_aside(disk, path)
+        for run in planned.mends:
+            mend(run, disk)
+        if planned.makes_facts:
+            give_up(store, disk, planned.gives_up, now_ms)
         if planned.makes_derived or planned.bad_snapshots:
             _make_derived(disk, now_ms)
     finally:
@@ -99,14 +124,7 @@ def _make_derived(disk: RealDisk, now_ms: int) -> None:
     """Starts the core once without its derived files, and keeps what that made."""
     disk.delete(layout.CONSUMEQUEUE)
     disk.delete(layout.KEYINDEX)
-    Broker.open(disk, BrokerSettings(), now_ms).checkpoint().write(disk)
-
-
-def _write(disk: RealDisk, path: str, content: bytes) -> None:
-    disk.delete(path)
-    disk.write(path, 0, content)
-    disk.sync(path)
-    disk.sync_folder(QUARANTINE)
+    Broker.open(disk, BrokerSettings(), now_ms).checkpoint(now_ms).write(disk)
 
 
 def _lost(verdict: Verdict, quarantine: list[Damage]) -> Iterator[str]:
@@ -115,6 +133,22 @@ def _lost(verdict: Verdict, quarantine: list[Damage]) -> Iterator[str]:
             one for one in verdict.findings if one.first_offset == damage.first_offset and one.part == "log"
         ]
         yield f"log {damage.first_offset} to {damage.end_offset}, {names[0].what}"
+
+
+def _damaged_runs(store: OpenStore, bad: list[Finding]) -> tuple[list[FactRun], list[FactRun]]:
+    """The damaged runs of names and ends: those that can be written again, and the others."""
+    disk = store.overlay()
+    paths = {one.path for one in bad if one.part in PARTS.values()}
+    damaged = [run for run in named_runs(sound_snapshots(store)) if run.path in paths]
+    mends = [run for run in damaged if is_whole(run, disk)]
+    return mends, [run for run in damaged if run not in mends]
+
+
+def _unread(run: FactRun) -> str:
+    return (
+        f"{run.path}, some of its {run.entry_count} facts: how timers ended whose records the log does not "
+        "hold any more may be unknown; verbs on them say that they came too late, or were never set"
+    )
 
 
 def _is_breach(finding: Finding, verdict: Verdict) -> bool:

@@ -37,7 +37,7 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
-from services.broker.timers import TIMER_TOPIC
+from services.broker.timer_records import TIMER_TOPIC
 from services.store import rocketmq_batches, rocketmq_config
 from services.store.opening import OpenStore, open_store
 from services.store.rocketmq_append import Appender
@@ -212,7 +212,7 @@ class _Export:
         store_ms = max(self._last_store_ms, self._now_ms)
         appender = Appender(self._disk, log, dict(state.next_offsets), store_ms)
         handover = Handover(self._original.read, store.first_offset, appender, self._indexed)
-        handover.timers(state.pending_timers())
+        handover.timers(state.timers.waiting())
         handover.halves(state.halves, self._seen.half_offsets)
         appender.flush()
         return handover

@@ -9,10 +9,12 @@ from typing import Final
 from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import COMPRESSION, Record
-from services.broker.timers import TIMER_TOPIC
+from services.broker.timer_records import TIMER_TOPIC
+from services.store.endings import without_endings
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_names import DISCARD_TOPIC, OP_TOPIC
-from services.store.state import HalfState, TimerState
+from services.store.state import HalfState
+from services.store.timers import Waiting
 from txn.half import HALF_TOPIC
 
 OP_TAG: Final = "d"
@@ -42,14 +44,14 @@ class Handover:
         self._appender = appender
         self._indexed = indexed
 
-    def timers(self, pending: Iterable[TimerState]) -> None:
-        """A fresh timer record for each pending timer, in due order."""
-        for timer in pending:
-            original = self._original(timer.timer_offset)
-            if original is None:
+    def timers(self, waiting: Iterable[Waiting]) -> None:
+        """A fresh timer record for each timer that waits, in due order."""
+        for timer in waiting:
+            if timer.record is None:
+                self.notes.append(f"Not handed over: the timer at {timer.timer_offset} cannot be read.")
                 continue
-            stored = properties.decode(original.properties) | {properties.DUE_MS: str(timer.due_ms)}
-            self._append(_copy(original, TIMER_TOPIC, properties.encode(stored)))
+            stored = without_endings(timer.record.properties)
+            self._append(_copy(timer.record, TIMER_TOPIC, properties.encode(stored)))
             self.timer_count += 1
 
     def halves(self, halves: Iterable[HalfState], queue_offsets: dict[int, int]) -> None:

@@ -33,6 +33,7 @@ from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.broker.timer_files import TIMER_FILES
 from services.store.rocketmq_config import TopicConfig, read_config
 from services.store.rocketmq_levels import LevelTimes
 from services.store.rocketmq_names import is_broker_topic
@@ -139,7 +140,9 @@ class _Import:
         """The state at the copied end; returns how many messages are given to their group again."""
         end = self._log.end_offset
         log = CommitLog(self._disk, self._log.segment_bytes, self._log.first_offset, end)
-        parts = Broker(self._disk, log, _SETTINGS, self._now_ms).checkpoint().snapshot.parts
+        empty = Broker(self._disk, log, _SETTINGS, self._now_ms).checkpoint(self._now_ms)
+        empty.timers.write(self._disk)
+        parts = empty.snapshot.parts | {TIMER_FILES: empty.timers.freeze()}
         offsets = [[*queue, offset] for queue, offset in self._takeover.next_offsets.items()]
         parts["store"] |= {
             "next_offsets": offsets,
@@ -197,7 +200,7 @@ class _Import:
         """A start of the broker, and the snapshot that a serving broker will start from."""
         self._say("making the queues and the key index")
         broker = Broker.open(self._disk, _SETTINGS, self._now_ms)
-        broker.checkpoint().write(self._disk)
+        broker.checkpoint(self._now_ms).write(self._disk)
 
     def _mark(self, text: bytes) -> None:
         self._disk.delete(layout.FORMAT)

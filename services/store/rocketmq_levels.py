@@ -12,8 +12,9 @@ from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
 from commitlog.record import Record
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES
+from services.broker.delays import LEVELS_MS
 from services.store.reading import Reader
-from services.store.rocketmq_names import LEVEL_TOPIC, LEVELS_MS
+from services.store.rocketmq_names import LEVEL_TOPIC
 
 
 class LevelTimes:
@@ -28,7 +29,7 @@ class LevelTimes:
         found = self._entry(record)
         if found is not None and found.physical_offset == record.physical_offset and found.tags_code > 0:
             return found.tags_code
-        pause_ms: int = LEVELS_MS[min(max(record.queue_id, 0), len(LEVELS_MS) - 1)]
+        pause_ms = LEVELS_MS[min(max(record.queue_id, 0), len(LEVELS_MS) - 1)]
         return record.store_ms + pause_ms
 
     def _entry(self, record: Record) -> entry.Entry | None:

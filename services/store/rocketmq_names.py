@@ -15,12 +15,6 @@ DELAY_LEVEL: Final = "DELAY"
 DELETED_KEY: Final = "TIMER_DEL_UNIQKEY"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 
-LEVELS_MS: Final = tuple(
-    1000 * seconds
-    for seconds in (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
-)
-"""The pauses of the 18 delay levels, 1s 5s 10s 30s 1m ... 10m 20m 30m 1h 2h; a broker may be told others."""
-
 _BROKER_TOPICS: Final = frozenset({"SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", DISCARD_TOPIC})
 
 

@@ -10,8 +10,9 @@ from commitlog.disk import Disk
 from commitlog.limits import PROPERTIES_STORED_BYTES_MAX
 from commitlog.log import CommitLog
 from commitlog.record import COMPRESSION, CRC_BYTES, TYPE_SYSTEM, Record
-from services.broker.timers import TIMER_TOPIC
+from services.broker.timer_records import TIMER_TOPIC
 from services.broker.topics import TOPIC_TOPIC
+from services.store.endings import without_endings
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_config import TopicConfig
 from services.store.rocketmq_names import DELAY_LEVEL
@@ -46,7 +47,7 @@ class Pending:
         original = self._original(waiting.physical_offset)
         if original is None:
             return
-        stored = properties.decode(original.properties)
+        stored = without_endings(original.properties)
         stored.pop(DELAY_LEVEL, None)
         stored[properties.DUE_MS] = str(waiting.due_ms)
         self.timer_count += self._append_copy(original, TIMER_TOPIC, properties.encode(stored))

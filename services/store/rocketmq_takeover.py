@@ -4,7 +4,8 @@ A delayed message waits from its record in a timer topic (delay levels or the wh
 real topic with its message id follows: that is its delivery. RocketMQ's own cursors are not asked where the
 log itself can tell: a power cut can keep a cursor and lose the delivery it counted. They decide only for
 messages without an id. A record of the same timer topic for the same message is the same message moved on
-(RocketMQ rolls far timers), and a delete marker ends it, as does a recall of ours in a log that we exported.
+(RocketMQ rolls far timers), and a delete marker ends it, as does what ends a timer of ours in a log that we
+exported (`services.store.endings`).
 
 A half is open unless it lies below RocketMQ's half offset, an op record names its queue offset, a commit
 names its place, or a later copy took its place (RocketMQ writes a half again each time it asks about it). A
@@ -15,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from commitlog import properties
 from commitlog.compression import check_library
 from commitlog.inner_batch import message_count
 from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.timer_records import TIMER_TOPIC
+from services.store.endings import endings
 from services.store.rocketmq_config import RocketmqConfig, TimerCheck
 from services.store.rocketmq_names import (
     CHECK_TIMES,
@@ -38,6 +40,8 @@ from txn.half import HALF_TOPIC
 
 Name = tuple[str, str]
 """A message by its real topic and its message id."""
+
+_NOBODY: Final = ("", "")
 
 
 class Waiting(NamedTuple):
@@ -74,6 +78,7 @@ class Takeover:
         self._config = config
         self._level_due_ms = level_due_ms
         self._waiting: dict[Name, Waiting] = {}
+        self._waiting_at: dict[int, Name] = {}
         self._halves: dict[int, Half] = {}
         self._half_at: dict[int, int] = {}
         self._half_named: dict[Name, int] = {}
@@ -92,8 +97,8 @@ class Takeover:
         check_library(record.sys_flag)
         self.record_count += 1
         self.last_store_ms = max(self.last_store_ms, record.store_ms)
-        if record.topic == VERB_TOPIC:
-            self._waiting.pop(_name(record), None)
+        for ending in endings(record):
+            self._forget(self._waiting_at.get(ending.timer_offset, _NOBODY))
         if record.type not in (TYPE_NORMAL, TYPE_COMMIT):
             return
         self.batch_count += bool(record.sys_flag & INNER_BATCH)
@@ -142,7 +147,7 @@ class Takeover:
         elif record.topic.startswith(REVIVE_PREFIX):
             self._receipts.take(record)
         if self._waiting:
-            self._waiting.pop((record.topic, _value(record, properties.MESSAGE_ID)), None)
+            self._forget((record.topic, _value(record, properties.MESSAGE_ID)))
 
     def _timer(self, record: Record) -> None:
         name = _name(record)
@@ -152,7 +157,7 @@ class Takeover:
         deleted = _value(record, DELETED_KEY)
         if deleted:
             for message_id in (deleted, deleted.removeprefix(f"{name[0]}+"), deleted.removeprefix(name[0])):
-                self._waiting.pop((name[0], message_id), None)
+                self._forget((name[0], message_id))
             return
         due_ms = _value(record, properties.DUE_MS)
         if due_ms.isdigit():
@@ -170,7 +175,14 @@ class Takeover:
         key = name if name[1] else (name[0], f"@{record.physical_offset}")
         is_retry = name[0].startswith(RETRY_PREFIX)
         retry = retry_of(record, name[0], self._config) if is_retry else None
+        self._forget(key)
         self._waiting[key] = Waiting(record.physical_offset, *name, due_ms, is_counted, retry)
+        self._waiting_at[record.physical_offset] = key
+
+    def _forget(self, key: Name) -> None:
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            del self._waiting_at[waiting.physical_offset]
 
     def _retry(self, record: Record) -> None:
         retry = retry_of(record, record.topic, self._config)

@@ -2,21 +2,28 @@
 
 The fold is a start of the broker over an overlay (`services.store.reading`): the newest snapshot, then the
 log behind it. Its result is what a snapshot at that offset would hold; this file gives those parts names.
+Timers stay where they are (`services.store.timers`): they are given out one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from commitlog import snapshot
+from commitlog import properties, snapshot
+from commitlog.errors import StoreDamaged
+from commitlog.log import CommitLog
+from commitlog.record import Record
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.broker.timer_ends import KIND_SHIFT, End
 from services.store.opening import OpenStore
 from services.store.reading import Overlay
+from services.store.timers import Read, StoredTimers, Waiting
 
 _SETTINGS: Final = BrokerSettings(auto_create_topics=False)
+_NO_SCHEDULES: Final[Mapping[str, Any]] = {"running": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +77,30 @@ class GroupState:
         return self.next_offset - self.low_offset - len(self.done_above)
 
 
-class State:
-    """The parts of one snapshot, by name."""
+@dataclass(frozen=True, slots=True)
+class RecurringState:
+    """A schedule: its runs up to `cursor_ms` are done."""
 
-    def __init__(self, offset: int, parts: Mapping[str, Any]) -> None:
+    name: str
+    cursor_ms: int
+    is_paused: bool
+    sent_count: int
+
+
+class State:
+    """The parts of one snapshot, by name, and the timers."""
+
+    def __init__(self, offset: int, parts: Mapping[str, Any], timers: StoredTimers) -> None:
         self.offset = offset
+        self.timers = timers
         self.next_offsets: dict[tuple[str, int], int] = {
             (topic, queue_id): next_offset
             for topic, queue_id, next_offset, *_ in parts["store"]["next_offsets"]
         }
+        self.last_store_ms: int = parts["store"]["last_store_ms"]
         self.topics = sorted((TopicState(*one[:3]) for one in parts["topics"]), key=lambda one: one.name)
-        self.timers = [*map(_pending, parts["timers"]["pending"]), *map(_ended, parts["timers"]["ended"])]
         self.halves = _halves(parts["transactions"])
+        self.schedules = [_recurring(one) for one in parts.get("schedules", _NO_SCHEDULES)["running"]]
         self.groups = sorted(
             (
                 GroupState(group, topic, queue_id, done[0], tuple(done[1:]), self._next(topic, queue_id))
@@ -90,13 +109,27 @@ class State:
             key=lambda one: (one.group, one.topic, one.queue_id),
         )
 
-    def pending_timers(self) -> list[TimerState]:
+    def pending_timers(self) -> Iterator[TimerState]:
         """The delayed messages that wait, by due time."""
-        return [one for one in self.timers if one.end == "PENDING"]
+        return map(_pending, self.timers.waiting())
+
+    def ended_timers(self) -> Iterator[TimerState]:
+        """Those whose end is known; topic and message id only while the log has their records."""
+        for facts in self.timers.ends.newest(self.timers.disk):
+            for timer_offset, _, ended_offset, ended_ms, extra in facts.tolist():
+                topic, message_id = self._names(timer_offset)
+                end = End(extra >> KIND_SHIFT).name
+                yield TimerState(timer_offset, topic, message_id, end, None, ended_ms, ended_offset)
 
     def halves_in(self, *states: str) -> list[HalfState]:
         """The halves in some of the states."""
         return [one for one in self.halves if one.state in states]
+
+    def _names(self, timer_offset: int) -> tuple[str, str]:
+        try:
+            return _names_of(self.timers.read(timer_offset))
+        except StoreDamaged:
+            return "", ""
 
     def _next(self, topic: str, queue_id: int) -> int:
         return self.next_offsets.get((topic, queue_id), 0)
@@ -112,22 +145,42 @@ def fold(store: OpenStore, now_ms: int, until: int | None = None, newest: int | 
     for offset in store.snapshot_offsets:
         if newest is not None and offset > newest:
             _hide(disk, offset)
-    broker = Broker.open(disk, _SETTINGS, now_ms, end)
-    return State(end, broker.checkpoint().snapshot.parts)
+    taken = Broker.open(disk, _SETTINGS, now_ms, end).checkpoint(now_ms)
+    parts = taken.snapshot.parts
+    return State(end, parts, StoredTimers.of_checkpoint(disk, taken.timers, parts, reader(store, end)))
 
 
 def _hide(disk: Overlay, snapshot_offset: int) -> None:
     disk.delete(snapshot.path_of(snapshot_offset))
 
 
-def _pending(one: list[Any]) -> TimerState:
-    timer_offset, topic, message_id, due_ms, *_ = one
-    return TimerState(timer_offset, topic, message_id, "PENDING", due_ms, None, None)
+def stored_state(store: OpenStore, found: snapshot.Snapshot) -> State:
+    """The state that a snapshot holds."""
+    return State(
+        found.offset, found.parts, StoredTimers.of_snapshot(store.overlay(), found.parts, reader(store))
+    )
 
 
-def _ended(one: list[Any]) -> TimerState:
-    timer_offset, topic, message_id, end, ended_ms, ended_offset, *_ = one
-    return TimerState(timer_offset, topic, message_id, end, None, ended_ms, ended_offset)
+def reader(store: OpenStore, until: int | None = None) -> Read:
+    """Reads records of a store's log."""
+    end = store.durable_offset if until is None else until
+    return CommitLog(store.overlay(end), store.segment_bytes, store.first_offset, end).read
+
+
+def _pending(one: Waiting) -> TimerState:
+    topic, message_id = ("", "") if one.record is None else _names_of(one.record)
+    return TimerState(one.timer_offset, topic, message_id, "PENDING", one.due_ms, None, None)
+
+
+def _names_of(timer: Record) -> tuple[str, str]:
+    stored = timer.properties
+    return properties.value_of(stored, properties.REAL_TOPIC), properties.value_of(
+        stored, properties.MESSAGE_ID
+    )
+
+
+def _recurring(one: Any) -> RecurringState:
+    return RecurringState(one["schedule"]["name"], one["cursor_ms"], one["is_paused"], one["sent_count"])
 
 
 def _halves(frozen: Any) -> list[HalfState]:

@@ -4,6 +4,8 @@
     rules       `services.store.invariants`: halves, timers and their ends, queue offsets
     queues      every entry against its record
     key index   every block of every run, and how many keys it holds
+    timers      every batch and record of the partitions, every block of names and ends; each timer of the
+                log waits in just one place or has ended
     snapshots   CRC, and the same state when the log is folded again
     keep files  every kept record; nothing pending without its record
 
@@ -29,6 +31,7 @@ from services.store.state import State, fold
 from services.store.verify_index import IndexCheck
 from services.store.verify_queues import LostEntry, QueueCheck
 from services.store.verify_snapshots import check_snapshots
+from services.store.verify_timers import check_timer_files, check_waiting
 
 _FIRST_PASS = "log, queues and index"
 _PROGRESS_RECORDS = 5_000
@@ -79,9 +82,14 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     verdict.findings += _tail(store)
     verdict.findings += queues.findings(scan.damaged, _adopted(store))
     verdict.findings += index.findings(scan.damaged)
+    progress("timers", 0, 0)
+    verdict.findings += check_timer_files(store, rules)
     progress("snapshots against the log", 0, 0)
-    verdict.findings += check_snapshots(store, scan.damaged, rules.first_offsets, now_ms)
-    verdict.findings += _waiting(fold(store, now_ms), rules, kept)
+    try:
+        verdict.findings += check_snapshots(store, scan.damaged, rules.first_offsets, now_ms)
+        verdict.findings += _waiting(fold(store, now_ms), rules, kept, _broker_ms(store, now_ms))
+    except StoreDamaged as error:
+        verdict.findings.append(Finding("start", "", -1, -1, f"no broker can start: {error.detail}"))
     return verdict
 
 
@@ -163,14 +171,19 @@ def _is_zero(store: OpenStore, first_offset: int, end_offset: int) -> bool:
     return not any(bytes(view[at : at + _ZERO_CHUNK_BYTES]).strip(b"\0") for at in chunks)
 
 
-def _waiting(state: State, rules: Invariants, kept: KeepFiles) -> Iterator[Finding]:
+def _broker_ms(store: OpenStore, now_ms: int) -> int:
+    """The time of the store's broker, which may have a virtual clock."""
+    return now_ms + (layout.read_clock(store.overlay()) or 0)
+
+
+def _waiting(state: State, rules: Invariants, kept: KeepFiles, now_ms: int) -> Iterator[Finding]:
     """What waits without the record that it waits with, and groups that are ahead of their queues."""
-    timers = [(one.timer_offset, rules.timers.stored, "timer") for one in state.pending_timers()]
-    halves = [(one.half_offset, rules.halves.stored, "half") for one in state.halves_in("OPEN", "EXPIRED")]
-    for offset, stored, part in timers + halves:
-        if not (offset in stored or offset in kept.offsets or rules.is_copied(offset)):
-            yield Finding(part, "", offset, offset, f"a {part} waits, but its record cannot be read")
-    for one in state.groups:
-        if one.low_offset > one.next_offset:
-            what = f"group {one.group} is past the end of {one.topic} queue {one.queue_id}"
-            yield Finding("group", "", one.next_offset, one.low_offset, what)
+    yield from check_waiting(state.timers, rules, kept.offsets, max(now_ms, state.last_store_ms))
+    for one in state.halves_in("OPEN", "EXPIRED"):
+        offset = one.half_offset
+        if not (offset in rules.halves.stored or offset in kept.offsets or rules.is_copied(offset)):
+            yield Finding("half", "", offset, offset, "a half waits, but its record cannot be read")
+    for group in state.groups:
+        if group.low_offset > group.next_offset:
+            what = f"group {group.group} is past the end of {group.topic} queue {group.queue_id}"
+            yield Finding("group", "", group.next_offset, group.low_offset, what)

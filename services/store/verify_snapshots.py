@@ -1,8 +1,8 @@
 """Whether each snapshot says what the log says: folding the log up to it from an earlier one leads to it.
 
-What no record says may differ: ends that are forgotten with time, messages that a group's filter passed
-over, timers whose record was unreadable, messages that retention has deleted since. Across damage, or where
-the log no longer reaches back, nothing can be compared; nor up to where an import copied the log, whose
+What no record says may differ: ends and names that are forgotten with time, messages that a group's filter
+passed over, timers whose record was unreadable, messages that retention has deleted since. Across damage, or
+where the log no longer reaches back, nothing can be compared; nor up to where an import copied the log, whose
 records do not say what its snapshot says.
 """
 
@@ -11,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
+import numpy as np
+
 from commitlog import foreign, snapshot
 from commitlog.recovery import Damage
+from services.store.comparing import NO_OFFSETS, beyond, kinds, unreadable_offsets
 from services.store.findings import Finding
 from services.store.opening import OpenStore
-from services.store.state import GroupState, State, fold
+from services.store.state import GroupState, State, fold, stored_state
+from services.store.timers import StoredTimers, timer_files_are_there
+from timingwheel.boundaries import Numbers
 
 FirstOffsets = Mapping[tuple[str, int], int]
 """The lowest queue offset of each queue, by (topic, queue id)."""
@@ -35,12 +40,15 @@ def check_snapshots(
         if stored is None:
             yield Finding("snapshot", path, offset, offset, "does not match its CRC; the other one is used")
             continue
+        if not timer_files_are_there(store, stored):
+            base = None
+            continue
         if base is None or any(one.first_offset < offset and one.end_offset > base for one in damaged):
             if offset != imported_offset:
                 yield Finding("snapshot", path, offset, offset, "has no whole log to be compared with", False)
         else:
             folded = fold(store, now_ms, offset, newest=base)
-            for what in differences(folded, State(offset, stored.parts), first_offsets):
+            for what in differences(folded, stored_state(store, stored), first_offsets):
                 yield Finding("snapshot", path, base, offset, what)
         base = offset
 
@@ -49,17 +57,30 @@ def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> It
     """How a stored state contradicts the one that the log leads to."""
     yield from _differing("topics", set(folded.topics), set(stored.topics))
     yield from _differing("next offsets", set(folded.next_offsets.items()), set(stored.next_offsets.items()))
-    unreadable = {one.timer_offset for one in stored.timers if one.end == "UNREADABLE"}
-    pending = {one.timer_offset for one in folded.pending_timers()} - unreadable
-    yield from _differing("pending timers", pending, {one.timer_offset for one in stored.pending_timers()})
+    yield from _timers(folded.timers, stored.timers)
     for state in ("OPEN", "EXPIRED"):
         waiting = [{one.half_offset for one in of.halves_in(state)} for of in (folded, stored)]
         yield from _differing(f"{state.lower()} halves", *waiting)
-    ends = {(one.timer_offset, one.end) for one in stored.timers if one.timer_offset not in unreadable}
-    yield from _beyond("timer ends", {(one.timer_offset, one.end) for one in folded.timers}, ends)
     halves = [{(one.half_offset, one.state) for one in of.halves} for of in (folded, stored)]
     yield from _beyond("half ends", *halves)
+    yield from _differing("schedules", set(folded.schedules), set(stored.schedules))
     yield from _groups(folded.groups, stored.groups, first_offsets)
+
+
+def _timers(folded: StoredTimers, stored: StoredTimers) -> Iterator[str]:
+    unreadable = unreadable_offsets(stored)
+    waiting = np.setdiff1d(folded.offsets(), unreadable), stored.offsets()
+    more, less = np.setdiff1d(waiting[1], waiting[0]), np.setdiff1d(waiting[0], waiting[1])
+    if len(more) or len(less):
+        yield f"its pending timers are not those of the log: {_some(more)} more, {_some(less)} less"
+    names = beyond(stored.names.newest(stored.disk), folded.names.newest(folded.disk))
+    named = np.concatenate([NO_OFFSETS, *(facts["offset"] for facts in names)])
+    if len(named):
+        yield f"its names of timers are not in the log: {_some(named)}"
+    ends = beyond(kinds(stored.ends.newest(stored.disk)), kinds(folded.ends.newest(folded.disk)))
+    ended = np.setdiff1d(np.concatenate([NO_OFFSETS, *(facts["key"] for facts in ends)]), unreadable)
+    if len(ended):
+        yield f"its timer ends are not in the log: {_some(ended)}"
 
 
 def _groups(
@@ -91,5 +112,5 @@ def _beyond(name: str, folded: set[tuple[int, str]], stored: set[tuple[int, str]
         yield f"its {name} are not in the log: {_some(stored - folded)}"
 
 
-def _some(values: Collection[object]) -> str:
+def _some(values: Collection[object] | Numbers) -> str:
     return ", ".join(str(value) for value in list(values)[:3]) or "none"

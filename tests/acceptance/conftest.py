@@ -44,7 +44,7 @@ class Shop:
         databases = {
             "orders": ("--database", sqlite_url(self.layout.orders_database)),
             "carts": ("--redis", self.redis_url),
-            "pushes": ("--database", sqlite_url(self.layout.pushes_database)),
+            "pushes": ("--database", sqlite_url(self.layout.pushes_database), "--http", self.http),
         }
         arguments = ("shop", name, "--broker", self.broker, *databases[name])
         ready = self.processes.start(*arguments, name=name, armed=list(armed))
@@ -65,6 +65,10 @@ class Shop:
     @cached_property
     def orders_engine(self) -> Engine:
         return open_database(sqlite_url(self.layout.orders_database))
+
+    @cached_property
+    def pushes_engine(self) -> Engine:
+        return open_database(sqlite_url(self.layout.pushes_database))
 
     @cached_property
     def redis(self) -> Redis:
@@ -94,6 +98,12 @@ class Shop:
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Ask the order database."""
         with self.orders_engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(query))]
+
+    def rows_of_pushes(self, condition: str) -> list[tuple[Any, ...]]:
+        """Ask the push database."""
+        query = f"SELECT push_id, due_ms, delivered_ms FROM pushes WHERE {condition} ORDER BY due_ms"
+        with self.pushes_engine.connect() as connection:
             return [tuple(row) for row in connection.execute(text(query))]
 
     def gauge(self, name: str) -> int:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from sqlalchemy import text
 
+from commitlog.errors import BrokerUnreachable
 from services.shop.clock import wall_clock_ms
+from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import tidewheel
 from services.shop.generated import shop_pb2
+from services.shop.push_schedules import PushSchedules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,6 +167,70 @@ def test_a_schedule_has_one_pending_push_until_it_is_cancelled(shop: Any, eventu
     assert (ended.active, ended.delivered_count >= 3) == (False, True)
     eventually(lambda: shop.gauge("rocketmq_timing_messages") == 0)
     assert refusal(shop.pushes.Schedule, request)[0] is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def schedule_of(schedule_id: str, cron: str = "* * * * * *", zone: str = "UTC") -> shop_pb2.ScheduleRequest:
+    return shop_pb2.ScheduleRequest(
+        schedule_id=schedule_id, customer_id="C1", text="Again", cron=cron, time_zone=zone
+    )
+
+
+def test_a_schedule_is_kept_by_the_broker_while_the_shop_sleeps(shop: Any, eventually: Any) -> None:
+    shop.start("pushes")
+    first = shop.pushes.Schedule(schedule_of("S/1"))
+    again = shop.pushes.Schedule(schedule_of("S/1"))
+    assert (again.due_ms >= first.due_ms, first.status) == (True, "SCHEDULED")
+    eventually(lambda: shop.log_of("pushes").count('"delivered": true') >= 2)
+    shop.processes.stop("pushes")
+    slept_from_ms = wall_clock_ms()
+    time.sleep(9)
+    woken_ms = wall_clock_ms()
+    shop.start("pushes")
+    eventually(lambda: shop.rows_of_pushes(f"due_ms > {woken_ms}"))
+    missed = shop.rows_of_pushes(f"due_ms BETWEEN {slept_from_ms + 1000} AND {woken_ms - 7000}")
+    assert missed == [], "what was overtaken by a later occurrence was delivered, too"
+    rows = shop.rows_of_pushes("schedule_id = 'S/1'")
+    assert all(delivered_ms >= due_ms for _, due_ms, delivered_ms in rows)
+    assert len({push_id for push_id, _, _ in rows}) == len(rows)
+    assert all(push_id == f"S/1@{due_ms}" for push_id, due_ms, _ in rows)
+    del shop.pushes  # the stub of the service that was stopped
+    shop.pushes.CancelSchedule(shop_pb2.ScheduleReference(schedule_id="S/1"))
+    assert PushSchedules(shop.http).names() == set()
+
+
+def test_broker_and_rows_are_made_to_agree_when_the_shop_starts(shop: Any, eventually: Any) -> None:
+    shop.start("pushes")
+    for schedule_id in ("lost", "ended"):
+        shop.pushes.Schedule(schedule_of(schedule_id, "0 0 1 1 *"))
+    shop.processes.stop("pushes")
+    kept = PushSchedules(shop.http)
+    kept.end("lost")
+    with open_database(sqlite_url(shop.layout.pushes_database)).begin() as connection:
+        connection.execute(text("UPDATE push_schedules SET active = false WHERE schedule_id = 'ended'"))
+    assert kept.names() == {"pushes:ended"}
+    shop.start("pushes")
+    assert kept.names() == {"pushes:lost"}
+
+
+def test_a_schedule_that_cannot_be_is_refused_and_leaves_no_row(shop: Any) -> None:
+    shop.start("pushes")
+    for request, words in (
+        (schedule_of("S1", zone="Mars/Base"), "TW-149 The schedule cannot be kept."),
+        (schedule_of("S1", "0 0 30 2 *"), "TW-130"),
+        (schedule_of("S 1"), "TW-130"),
+    ):
+        code, said = refusal(shop.pushes.Schedule, request)
+        assert (code, words in str(said)) == (grpc.StatusCode.INVALID_ARGUMENT, True), said
+    assert shop.pushes.Schedule(schedule_of("S1", "0 0 1 1 *")).push_id.startswith("S1@")
+    other = schedule_of("S1", "0 0 2 1 *")
+    assert refusal(shop.pushes.Schedule, other)[0] is grpc.StatusCode.FAILED_PRECONDITION
+    unknown = shop_pb2.ScheduleReference(schedule_id="S9")
+    assert refusal(shop.pushes.CancelSchedule, unknown)[0] is grpc.StatusCode.NOT_FOUND
+
+
+def test_without_the_brokers_http_only_recurring_pushes_are_refused() -> None:
+    with pytest.raises(BrokerUnreachable, match="There is no Tidewheel HTTP interface"):
+        PushSchedules("127.0.0.1:1").occurs("* * * * *", "UTC")
 
 
 def ended(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -63,3 +63,25 @@ def test_a_delivery_time_in_the_past_means_at_once(
     clients.producer(broker, topic).send(new_message(topic, "now", delivery_timestamp=in_seconds(-60)))
     [got] = take(clients.simple(broker, topic, group), 1)
     assert got.body == b"now"
+
+
+def test_a_property_delays_by_the_millisecond(
+    broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any
+) -> None:
+    producer = clients.producer(broker, topic)
+    began_ms = time.time_ns() // 1_000_000
+    for name, value, delay_ms in (
+        ("DELAY", "1", 1_000),
+        ("TIMER_DELAY_SEC", "2", 2_000),
+        ("TIMER_DELAY_MS", "1234", 1_234),
+        ("TIMER_DELIVER_MS", str(began_ms + 1_777), 1_777),
+        ("__STARTDELIVERTIME", str(began_ms + 1_999), 1_999),
+    ):
+        message = new_message(topic, str(delay_ms))
+        message.add_property(name, value)
+        producer.send(message)
+
+    got = take(clients.simple(broker, topic, group), 5)
+
+    assert all(message.decode_message_timestamp >= message.delivery_timestamp for message in got)
+    assert all(message.delivery_timestamp >= began_ms + int(message.body) for message in got)

@@ -1,4 +1,4 @@
-"""`--seeds N` runs N seeds (a small number by default); `--seed S` replays one."""
+"""`--seeds N` runs N seeds (a small number by default), from `--first-seed` on; `--seed S` replays one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=60, help="how many seeds to simulate")
+    parser.addoption("--first-seed", type=int, default=0, help="the first of them")
     parser.addoption("--seed", type=int, default=None, help="replay this one seed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         one = metafunc.config.getoption("--seed")
-        metafunc.parametrize("seed", range(metafunc.config.getoption("--seeds")) if one is None else [one])
+        first = metafunc.config.getoption("--first-seed")
+        many = range(first, first + metafunc.config.getoption("--seeds"))
+        metafunc.parametrize("seed", many if one is None else [one])

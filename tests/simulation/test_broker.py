@@ -31,7 +31,16 @@ from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.values import CheckBack, Delivery, Effect, Resolution, Retire, SendReceipt, Verdict
+from services.broker.values import (
+    CheckBack,
+    Delivery,
+    Effect,
+    ReadTimers,
+    Resolution,
+    Retire,
+    SendReceipt,
+    Verdict,
+)
 from services.store.opening import look_at
 from services.store.verify import verify
 from txn.checkback import CheckBackPolicy
@@ -180,7 +189,7 @@ class World:
         """Takes a snapshot; now and then what can be made anew is lost, which only costs time."""
         while not self._is_quiet():
             self.flush()
-        checkpoint = self.broker.checkpoint()
+        checkpoint = self.broker.checkpoint(self.now_ms)
         if self.chance.random() < 0.9:
             checkpoint.write(self.disk)
             self.broker.checkpointed(checkpoint)
@@ -319,6 +328,9 @@ class World:
                 self.broker.check_asked(effect.transaction_id, self.chance.random() < 0.5, self.now_ms)
             elif isinstance(effect, Retire):
                 self.retirements.append(effect.retirement)
+            elif isinstance(effect, ReadTimers):
+                effect.job.run(self.disk)
+                self.broker.read_ahead(effect.job)
 
     def _retire(self) -> None:
         """Runs the deletions that may run; a crash can come between one and the core's hearing of it."""

@@ -20,7 +20,7 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Resolution
+from services.broker.values import Delivery, ReadTimers, Resolution
 from services.shop.carts import Addition, Carts
 from services.shop.redis_server import bundled_redis
 from services.shop.tables import order_lines, order_metadata, orders, push_metadata, pushes
@@ -207,9 +207,16 @@ class Shop:
         return received
 
     def advance(self, ms: int) -> None:
+        """Lets time pass, and everything happen that is due by then."""
         self.now_ms += ms
-        self.broker.tick(self.now_ms)
-        self.flush()
+        is_going_on = True
+        while is_going_on:
+            jobs = [one.job for one in self.broker.tick(self.now_ms) if isinstance(one, ReadTimers)]
+            for job in jobs:
+                job.run(self.disk)
+                self.broker.read_ahead(job)
+            is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset
+            self.flush()
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:

@@ -103,7 +103,7 @@ class Run:
         with Processes(self.layout) as processes:
             with self._phase("Starting the broker and the shop"):
                 broker = self._start_broker(processes)
-                shop = self._start_shop(processes, broker["listen"], carts_url)
+                shop = self._start_shop(processes, broker, carts_url)
             caller = Caller(processes, self.tally)
             reminders = Reminders(caller, shop["pushes"])
             with self._phase("Replaying the invoices", len(self.plan.steps)):
@@ -125,17 +125,17 @@ class Run:
             create_topic(broker["http"], name, message_type)
         return broker
 
-    def _start_shop(self, processes: Processes, broker: str, carts_url: str) -> dict[str, str]:
+    def _start_shop(self, processes: Processes, broker: dict[str, Any], carts_url: str) -> dict[str, str]:
         """Start the three services; returns where each listens."""
         databases = {
             "orders": ("--database", sqlite_url(self.layout.orders_database)),
             "carts": ("--redis", carts_url),
-            "pushes": ("--database", sqlite_url(self.layout.pushes_database)),
+            "pushes": ("--database", sqlite_url(self.layout.pushes_database), "--http", broker["http"]),
         }
         listen = {}
         for name, database in databases.items():
             ready = processes.start(
-                "shop", name, "--broker", broker, *database, name=name, armed=self._armed(name)
+                "shop", name, "--broker", broker["listen"], *database, name=name, armed=self._armed(name)
             )
             listen[name] = ready["listen"]
         return listen

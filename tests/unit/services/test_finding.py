@@ -47,7 +47,7 @@ class Bench:
             self.broker.flushed(flush, NOW_MS)
 
     def checkpoint(self) -> None:
-        checkpoint = self.broker.checkpoint()
+        checkpoint = self.broker.checkpoint(NOW_MS)
         checkpoint.write(self.disk)
         self.broker.checkpointed(checkpoint)
 

@@ -12,7 +12,7 @@ from commitlog.message import Message
 from commitlog.retention import RetentionPolicy, Retirement, SegmentAge
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Effect, Resolution, Retire, SendReceipt, Verdict
+from services.broker.values import Delivery, Effect, ReadTimers, Resolution, Retire, SendReceipt, Verdict
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000
@@ -47,7 +47,7 @@ class Bench:
             flush.write(self.disk)
             self.carry_out(self.broker.flushed(flush, self.now_ms))
         if self.broker.is_checkpoint_due:
-            checkpoint = self.broker.checkpoint()
+            checkpoint = self.broker.checkpoint(self.now_ms)
             checkpoint.write(self.disk)
             self.broker.checkpointed(checkpoint)
 
@@ -56,6 +56,9 @@ class Bench:
             if isinstance(effect, Retire):
                 effect.retirement.run(self.disk)
                 self.broker.retired(effect.retirement, self.now_ms)
+            if isinstance(effect, ReadTimers):
+                effect.job.run(self.disk)
+                self.broker.read_ahead(effect.job)
 
     def advance(self, milliseconds: int) -> None:
         end_ms = self.now_ms + milliseconds

@@ -50,7 +50,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert flush is not None
         flush.write(disk)
         broker.flushed(flush, NOW_MS)
-    broker.checkpoint().write(disk)
+    broker.checkpoint(NOW_MS).write(disk)
     disk.close()
     return root
 
@@ -201,3 +201,59 @@ def test_tools_print_what_a_program_can_read(store: Path, capsys: pytest.Capture
 def test_repair_wants_to_be_told_whether_to_write(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("store", "repair", "--store", store) == 2
     assert run("store", "repair", "--yes", "--dry-run", "--store", store) == 2
+
+
+@pytest.fixture
+def timer_store(tmp_path: Path) -> Path:
+    """A store in which one timer waits and one was delivered, with a snapshot."""
+    root = tmp_path / "timers"
+    disk = RealDisk(root)
+    broker = Broker.open(disk, BrokerSettings(segment_bytes=SEGMENT_BYTES), NOW_MS)
+    for name, delay_ms in (("soon", 10), ("later", 86_400_000)):
+        message = Message(topic="orders", body=b"x", message_id=name, delivery_ms=NOW_MS + delay_ms)
+        message.properties = {"TW_TIMER_KEY": f"key of {name}"}
+        broker.send(message, NOW_MS)
+    for now_ms in (NOW_MS, NOW_MS + 10):
+        broker.tick(now_ms)
+        flush = broker.take_flush()
+        assert flush is not None
+        flush.write(disk)
+        broker.flushed(flush, now_ms)
+    broker.checkpoint(NOW_MS + 10).write(disk)
+    disk.close()
+    return root
+
+
+def test_timers_are_counted_listed_and_told_apart(
+    timer_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("store", "info", "--store", timer_store, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["pending_timers"], found["next_due_ms"]) == (1, NOW_MS + 86_400_000)
+    assert (found["timer_names"], found["timer_ends"]) == (4, 1)
+    parts = {one["name"]: one for one in found["parts"]}
+    for name in ("timers", "timers-names", "timers-ends"):
+        assert (parts[name]["file_count"] >= 1, parts[name]["file_bytes"] > 0) == (True, True)
+    assert run("store", "info", "--store", timer_store) == 0
+    assert "4 names and 1 ends of timers known" in capsys.readouterr().out
+    assert run("store", "dump", "timers", "--store", timer_store) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["message_id"], one["end"]) for one in lines] == [("later", "PENDING"), ("soon", "DELIVERED")]
+
+
+def test_lost_names_are_given_up_only_when_asked(
+    timer_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (names,) = (timer_store / "timers-names").iterdir()
+    names.unlink()
+    before = content(timer_store)
+    assert run("store", "repair", "--yes", "--store", timer_store) == 5
+    assert "--give-up-lost-names" in capsys.readouterr().out
+    assert run("store", "repair", "--dry-run", "--give-up-lost-names", "--store", timer_store) == 0
+    assert "would make names and ends of timers of what is left" in capsys.readouterr().out
+    assert content(timer_store) == before
+    assert run("store", "repair", "--yes", "--give-up-lost-names", "--store", timer_store) == 0
+    told = capsys.readouterr().out
+    assert f"moved timers-names/{names.name} to quarantine" in told
+    assert "lost: timers-names/" in told
+    assert run("store", "verify", "--store", timer_store) == 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from commitlog.memory_disk import MemoryDisk
@@ -19,6 +20,7 @@ from services.live.clock import ClockKind, kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
+from services.ops.shapes import NewMessage
 
 NOW_MS = 1_763_700_000_000
 
@@ -88,6 +90,38 @@ def test_a_message_sent_is_shown_with_its_64_bit_numbers_as_strings() -> None:
     play(scenario)
 
 
+def test_a_message_may_say_by_a_property_when_it_is_due() -> None:
+    async def scenario(stage: Stage) -> None:
+        sent = {"topic": "t", "body": "x", "properties": {"TIMER_DELAY_SEC": "90"}}
+        assert (await stage.http.post("/api/messages", json=sent)).status_code == 201
+        refused = await stage.http.post("/api/messages", json=sent | {"in_ms": 1_000})
+        assert (refused.status_code, refused.json()["code"]) == (400, "TW-138")
+        [timer] = (await stage.http.get("/api/timers")).json()["timers"]
+        assert timer["due_ms"] == str(NOW_MS + 90_000)
+
+    play(scenario)
+
+
+def test_the_key_of_a_timer_becomes_its_property() -> None:
+    wanted = NewMessage(topic="t", body="x", in_ms=1, timer_key="order-1", unique=True)
+    properties = wanted.to_message("1", NOW_MS).properties
+    assert properties == {"TW_TIMER_KEY": "order-1", "TW_TIMER_UNIQUE": "true"}
+    assert NewMessage(topic="t", body="x", in_ms=1).to_message("1", NOW_MS).properties == {}
+
+
+def test_a_request_beyond_every_bound_is_refused_before_it_is_whole() -> None:
+    async def scenario(stage: Stage) -> None:
+        async def endless() -> AsyncIterator[bytes]:
+            for sent in range(100):
+                assert sent <= 33, "it goes on reading"
+                yield b"x" * 1024 * 1024
+
+        refused = await stage.http.post("/api/timers", content=endless())
+        assert (refused.status_code, refused.json()["code"]) == (400, "TW-142")
+
+    play(scenario)
+
+
 def test_a_body_that_is_no_text_is_shown_in_base64() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.live.send(Message(topic="t", body=b"\xff\x00", message_id="1", born_ms=NOW_MS))
@@ -141,6 +175,8 @@ async def arrivals_after(stage: Stage, after: str) -> Any:
         ("GET", "/api/topics/t/messages?queue=4", None, 404, "TW-150"),
         ("GET", "/api/topics/t/messages?offset=x", None, 400, "TW-130"),
         ("GET", "/api/topics/t/arrivals?after=0-1", None, 400, "TW-130"),
+        ("GET", "/api/nothing", None, 404, "TW-150"),
+        ("PATCH", "/api/topics", {}, 405, "TW-130"),
         ("POST", "/api/topics", {"name": "no no"}, 400, "TW-131"),
         ("POST", "/api/topics", {"name": "t", "queue_count": 7}, 409, "TW-163"),
         ("POST", "/api/messages", {"topic": "t"}, 400, "TW-130"),
@@ -190,8 +226,7 @@ def test_a_scrape_has_rocketmq_names_and_ours() -> None:
 
 def test_lateness_is_a_histogram_in_seconds() -> None:
     async def scenario(stage: Stage) -> None:
-        stage.live.core.statistics.late("t", 7)
-        stage.live.core.statistics.late("t", 3_000)
+        stage.live.core.statistics.late_many("t", np.array([7, 3_000]))
         lines = (await stage.http.get("/metrics")).text.splitlines()
         buckets = {
             line.partition('le="')[2].partition('"')[0]: float(line.rpartition(" ")[2])
@@ -206,6 +241,33 @@ def test_lateness_is_a_histogram_in_seconds() -> None:
             2,
         )
         assert value_of(lines, "mq_delivery_lateness_seconds_sum") == pytest.approx(3.007)
+
+    play(scenario)
+
+
+def test_timers_are_measured_by_topic_horizon_and_cause() -> None:
+    async def scenario(stage: Stage) -> None:
+        for topic, in_ms in (("a", 4_000), ("a", 50_000), ("b", 7_000_000), ("b", 86_400_001)):
+            await stage.http.post("/api/messages", json={"topic": topic, "body": "x", "in_ms": in_ms})
+        await stage.http.post("/api/timers/cancel", json={"topic": "a", "key": "nobody"})
+        stage.live.core.statistics.lateness_by_cause["a", "burst"] += 3
+        stage.live.core.statistics.clock_jumps["backward"] += 1
+        lines = (await stage.http.get("/metrics")).text.splitlines()
+        node = 'cluster="tidewheel",node_id="tidewheel",node_type="broker"'
+        for expected in (
+            f'mq_timer_pending{{{node},topic="a"}} 2.0',
+            f'mq_timer_pending{{{node},topic="b"}} 2.0',
+            f"mq_timer_next_due_seconds{{{node}}} 4.0",
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="5"}} 1.0',
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="60"}} 1.0',
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="300"}} 0.0',
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="14400"}} 1.0',
+            f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="86400"}} 0.0',
+            f'mq_timer_verdicts_total{{{node},verdict="NEVER_SET"}} 1.0',
+            f'mq_lateness_cause_total{{{node},topic="a",cause="burst"}} 3.0',
+            f'mq_clock_jumps_total{{{node},direction="backward"}} 1.0',
+        ):
+            assert same_series(expected) in map(same_series, lines), expected
 
     play(scenario)
 

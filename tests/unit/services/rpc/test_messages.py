@@ -11,7 +11,7 @@ from commitlog.message import Message
 from services.broker.values import Delivery
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
-from services.rpc.messages import from_wire, timestamp, to_wire, wall_ms
+from services.rpc.messages import from_wire, half_to_wire, timestamp, to_wire, wall_ms
 from services.rpc.names import stored_name, wire_name
 
 SENT = wire.Message(
@@ -78,3 +78,15 @@ def test_a_namespace_is_a_prefix_in_the_store_only(namespace: str, stored: str) 
     resource = wire.Resource(resource_namespace=namespace, name="orders")
     assert stored_name(resource) == stored
     assert wire_name(stored, namespace) == resource
+
+
+@pytest.mark.parametrize(("namespace", "stored"), [("", "pushes"), ("shop", "shop%pushes")])
+def test_the_topic_of_a_verb_is_in_the_namespace_of_its_message(namespace: str, stored: str) -> None:
+    """Nobody names a timer of another namespace, and consumers see the name that was given."""
+    sent = wire.Message(
+        topic=wire.Resource(resource_namespace=namespace, name="orders"),
+        user_properties={"TW_TIMER_CANCEL": "k", "TW_TIMER_TOPIC": "pushes"},
+    )
+    message = from_wire(sent, Caller("c"))
+    assert message.properties["TW_TIMER_TOPIC"] == stored
+    assert half_to_wire(message, namespace).user_properties == sent.user_properties

@@ -14,7 +14,7 @@ from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.values import Resolution, SendReceipt
+from services.broker.values import ReadTimers, Resolution, SendReceipt, TimerName, Verdict
 from txn.checkback import CheckBackPolicy
 
 START_MS = 1_763_700_000_000
@@ -47,15 +47,31 @@ class Shop:
             self.broker.tick(self.now_ms)
             self.flush()
             if number in snapshots_after:
-                checkpoint = self.broker.checkpoint()
-                checkpoint.write(self.disk)
-                self.broker.checkpointed(checkpoint)
+                self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Writes a snapshot with all that it names."""
+        checkpoint = self.broker.checkpoint(self.now_ms)
+        checkpoint.write(self.disk)
+        self.broker.checkpointed(checkpoint)
 
     def flush(self) -> None:
         """Makes everything durable and visible."""
         while (flush := self.broker.take_flush()) is not None:
             flush.write(self.disk)
             self.broker.flushed(flush, self.now_ms)
+
+    def wait_until(self, now_ms: int) -> None:
+        """Lets time pass at once, and everything happen that is due by then."""
+        self.now_ms = now_ms
+        is_going_on = True
+        while is_going_on:
+            jobs = [one.job for one in self.broker.tick(now_ms) if isinstance(one, ReadTimers)]
+            for job in jobs:
+                job.run(self.disk)
+                self.broker.read_ahead(job)
+            is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset
+            self.flush()
 
     def _send(self, number: int) -> None:
         message = Message(
@@ -88,6 +104,89 @@ class Shop:
         if number % 5 == 0:
             for one in self.broker.receive("carts", "orders", "*", 3, 10_000, "c", False, self.now_ms):
                 self.broker.ack("carts", "orders", one.receipt_handle, self.now_ms)
+
+
+class TimerShop(Shop):
+    """A broker that had every verb on timers, by every way, near and far, before and behind its snapshots."""
+
+    DELAYS_MS = (300, 40_000, 3_600_000, 86_400_000, 3_000_000_000)
+
+    def run(self) -> None:
+        """Three rounds, with a snapshot after the first and the second."""
+        for number in range(3):
+            for delay_ms in self.DELAYS_MS:
+                self.set(f"{number}-{delay_ms}", delay_ms)
+            self._verbs(number)
+            self.wait_until(self.now_ms + 1_000)
+            if number < 2:
+                self.checkpoint()
+
+    def set(self, name: str, delay_ms: int, **marks: str) -> SendReceipt:
+        """Sets a timer with a key and an id of its own."""
+        marks.setdefault("TW_TIMER_KEY", f"key {name}")
+        return self._sent(name, delay_ms=delay_ms, **marks)
+
+    def _verbs(self, number: int) -> None:
+        names = [f"{number}-{kind}" for kind in ("moved", "again", "cancelled", "fired", "carried", "kept")]
+        for name in names:
+            self.set(name, 50_000)
+        moved, again, cancelled, fired, carried, _ = (
+            TimerName("orders", key=f"key {name}") for name in names
+        )
+        now_ms = self.now_ms
+        verdicts = [
+            self.broker.move_timer(moved, now_ms + 7_200_000, now_ms).verdict,
+            self.broker.cancel_timer(cancelled, "why", now_ms).verdict,
+            self.broker.fire_timer(fired, now_ms).verdict,
+        ]
+        assert verdicts == [Verdict.MOVED, Verdict.CANCELLED, Verdict.FIRED]
+        self.flush()
+        self.set(f"{number}-set again", 90_000, TW_TIMER_KEY=again.key)
+        self._sent(f"{number}-carrier", TW_TIMER_CANCEL=carried.key)
+        self.set(f"{number}-late carrier", 60_000, TW_TIMER_CANCEL=f"key {number}-{self.DELAYS_MS[1]}")
+        late = TimerName("orders", key=f"key {number}-late carrier")
+        assert self.broker.move_timer(late, now_ms + 70_000, now_ms).verdict is Verdict.MOVED
+        self.flush()
+
+    def send_plain(self, name: str) -> None:
+        """Sends a message that is no timer."""
+        self._sent(name)
+
+    def _sent(self, name: str, delay_ms: int = 0, **marks: str) -> SendReceipt:
+        self.now_ms += 10
+        message = Message(topic="orders", body=b"x" + name.encode(), message_id=name, keys=(f"k{name}",))
+        message.properties = marks
+        if delay_ms:
+            message.delivery_ms = self.now_ms + delay_ms
+        receipt = self.broker.send(message, self.now_ms)
+        self.flush()
+        return receipt
+
+
+@pytest.fixture
+def timer_shop() -> TimerShop:
+    """A shop of timers, its store in memory."""
+    made = TimerShop(MemoryDisk())
+    made.run()
+    return made
+
+
+@pytest.fixture
+def timers_at(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes the same store in a folder of this name, with both snapshots behind the first segment."""
+
+    def make(name: str) -> Path:
+        disk = RealDisk(tmp_path / name)
+        shop = TimerShop(disk)
+        shop.run()
+        for part in range(2):
+            for number in range(50):
+                shop.send_plain(f"plain {part} {number}")
+            shop.checkpoint()
+        disk.close()
+        return tmp_path / name
+
+    return make
 
 
 @pytest.fixture

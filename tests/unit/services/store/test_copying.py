@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from commitlog import layout
+from commitlog import layout, snapshot
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.broker.timer_files import TIMER_FILES
 from services.store.copying import copy_store
+from services.store.copying_timers import held_timers
 from services.store.opening import open_store
+from services.store.reading import StoreFiles
 from services.store.state import fold
 from services.store.verify import verify
 
@@ -27,8 +32,10 @@ def test_the_copy_holds_what_the_store_held_at_its_durable_offset(store_at: Call
     assert copied.durable_offset == open_store(root).durable_offset
     assert verify(open_store(target), NOW_MS).is_sound
     original, copy = (fold(open_store(one), NOW_MS) for one in (root, target))
-    assert (copy.topics, copy.timers, copy.groups) == (original.topics, original.timers, original.groups)
+    assert (copy.topics, copy.groups) == (original.topics, original.groups)
     assert (copy.halves, copy.next_offsets) == (original.halves, original.next_offsets)
+    assert list(copy.pending_timers()) == list(original.pending_timers()) != []
+    assert list(copy.ended_timers()) == list(original.ended_timers()) != []
 
 
 def test_the_copy_opens_as_a_store(store_at: Callable[[str], Path]) -> None:
@@ -63,3 +70,32 @@ def test_the_copy_of_a_virtual_store_keeps_its_clock(store_at: Callable[[str], P
     layout.keep_clock(RealDisk(root), 1_800_000, turn=0)
     copy_store(root, root.parent / "copy")
     assert layout.read_clock(RealDisk(root.parent / "copy")) == 1_800_000
+
+
+def test_timers_whose_records_the_log_has_not_any_more_are_copied(timers_at: Callable[[str], Path]) -> None:
+    root = timers_at("store")
+    (root / layout.segment_path(0)).unlink()
+    target = root.parent / "copy"
+    copy_store(root, target)
+    original, copy = (fold(open_store(one), NOW_MS) for one in (root, target))
+    assert list(copy.pending_timers()) == list(original.pending_timers()) != []
+    assert list(copy.ended_timers()) == list(original.ended_timers()) != []
+    assert verify(open_store(target), NOW_MS).is_sound
+
+
+def test_a_copy_begins_anew_when_a_newer_snapshot_took_its_files_away(
+    timers_at: Callable[[str], Path],
+) -> None:
+    root = timers_at("store")
+    newest = snapshot.newest(RealDisk(root))
+    assert newest is not None
+    largest = max((root / layout.TIMERS).iterdir(), key=lambda path: path.stat().st_size)
+    largest.unlink()
+    newest.parts[TIMER_FILES]["partitions"]["files"].pop(largest.name)
+    replace(newest, offset=newest.offset + 1).write(RealDisk(root))
+    before = [one for one in snapshot.offsets(RealDisk(root)) if one < newest.offset + 1][-1]
+    old = snapshot.read(RealDisk(root), before)
+    assert old is not None
+    old.parts[TIMER_FILES]["partitions"]["files"][largest.name] = [1, 1, 0]
+    with ExitStack() as stack:
+        assert held_timers(StoreFiles(root), old, stack) is None

@@ -7,7 +7,7 @@ import pytest
 from commitlog import properties
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from commitlog.recovery import Damage, Found
-from services.broker.timers import TIMER_TOPIC, VERB_TOPIC
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.store.invariants import breaches
 from txn.half import HALF_TOPIC
 
@@ -27,8 +27,9 @@ def commit(half_offset: int, queue_offset: int = 0) -> Record:
     return message(queue_offset, sys_flag=TYPE_COMMIT, half_offset=half_offset)
 
 
-def delivery(timer_offset: int, queue_offset: int = 0, **marks: str) -> Record:
-    stored = {properties.TIMER_OFFSET: str(timer_offset)} | marks
+def delivery(timer_offset: int, queue_offset: int = 0, due_ms: int = 0, verb: str = "") -> Record:
+    stored = {properties.TIMER_OFFSET: str(timer_offset), properties.DUE_MS: str(due_ms or "")}
+    stored[properties.VERB] = verb
     return message(queue_offset, properties=properties.encode(stored), store_ms=1_000)
 
 
@@ -41,8 +42,14 @@ def half(queue_offset: int = 0) -> Record:
     return Record(topic=HALF_TOPIC, body=b"x", queue_offset=queue_offset)
 
 
-def timer() -> Record:
-    return Record(topic=TIMER_TOPIC, body=b"x")
+def timer(replaces: int = -1, queue_offset: int = 0, verb: str = "") -> Record:
+    marks = {properties.REPLACES: str(replaces), properties.REPLACED_DUE_MS: "7", properties.VERB: verb}
+    stored = properties.encode(marks) if replaces >= 0 else b""
+    return Record(topic=TIMER_TOPIC, body=b"x", queue_offset=queue_offset, properties=stored)
+
+
+def carrier(timer_offset: int, queue_offset: int = 0) -> Record:
+    return message(queue_offset, properties=properties.encode({properties.CANCELS: f"{timer_offset} 7"}))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +59,12 @@ def timer() -> Record:
         ([message(), commit(0, 1)], "ends a half at 0, where there is none"),
         ([timer(), delivery(0), cancel(0)], "ends the timer at 0 again; 100 ended it"),
         ([message(), cancel(0)], "ends a timer at 0, where there is none"),
-        ([timer(), delivery(0, **{properties.DUE_MS: "1007"})], "was delivered 7 ms early"),
+        ([timer(), timer(0, 1), cancel(0)], "ends the timer at 0 again; 100 ended it"),
+        ([timer(), cancel(0), timer(0, 1, "MOVE")], "ends the timer at 0 again; 100 ended it"),
+        ([timer(), carrier(0), delivery(0, 1)], "ends the timer at 0 again; 100 ended it"),
+        ([timer(), delivery(0, verb="FIRE"), carrier(0, 1)], "ends the timer at 0 again; 100 ended it"),
+        ([message(), timer(0)], "ends a timer at 0, where there is none"),
+        ([timer(), delivery(0, due_ms=1007)], "was delivered 7 ms early"),
         ([message(0), message(2)], "has queue offset 2 in t queue 0, where 1 comes next"),
         ([message(0), message(1), message(1)], "has queue offset 1 in t queue 0 again"),
     ],
@@ -63,7 +75,17 @@ def test_each_rule_is_told_when_it_is_broken(records: list[Record], what: str) -
 
 
 def test_a_log_that_keeps_them_has_no_breach() -> None:
-    records = log(half(), commit(0), timer(), delivery(200, 1, **{properties.DUE_MS: "1000"}), message(2))
+    records = log(half(), commit(0), timer(), delivery(200, 1, due_ms=1000), message(2))
+    assert breaches(records, 0, []) == []
+
+
+def test_a_timer_may_be_moved_set_again_cancelled_by_a_carrier_and_fired_before_its_time() -> None:
+    delivered_carrier = delivery(500, 3)
+    delivered_carrier.properties += properties.encode({properties.CANCELS: "400 7"})
+    records = log(
+        timer(), timer(0, 1, "MOVE"), timer(100, 2), delivery(200, 0, 9_000, "FIRE"),
+        timer(queue_offset=3), timer(queue_offset=4), carrier(400, 1), message(2), delivered_carrier,
+    )  # fmt: skip
     assert breaches(records, 0, []) == []
 
 

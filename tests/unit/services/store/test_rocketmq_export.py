@@ -21,14 +21,16 @@ from commitlog.recovery import Damage, LogScan
 from consumequeue.entry import Entry, decode_all
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.values import Resolution
+from services.broker.values import ReadTimers, Resolution, TimerName
 from services.store import rocketmq_batches
+from services.store.opening import open_store
 from services.store.reading import StoreFiles
 from services.store.rocketmq_config import TimerCheck, read_config
 from services.store.rocketmq_export import ExportSummary, export_store
 from services.store.rocketmq_filler import fillers
 from services.store.rocketmq_import import import_store
 from services.store.rocketmq_queues import QueueFiles
+from services.store.verify import verify
 from txn.checkback import CheckBackPolicy
 
 SEGMENT_BYTES = 4096
@@ -127,6 +129,23 @@ class Shop:
             write.write(self._disk)
             self.broker.flushed(write, now_ms)
 
+    def checkpoint(self) -> None:
+        self.flush()
+        checkpoint = self.broker.checkpoint(NOW_MS)
+        checkpoint.write(self._disk)
+        self.broker.checkpointed(checkpoint)
+
+    def wait_until(self, now_ms: int) -> None:
+        """Lets everything happen that is due by then."""
+        is_going_on = True
+        while is_going_on:
+            jobs = [one.job for one in self.broker.tick(now_ms) if isinstance(one, ReadTimers)]
+            for job in jobs:
+                job.run(self._disk)
+                self.broker.read_ahead(job)
+            is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset
+            self.flush(now_ms)
+
     def close(self) -> None:
         self.flush()
         self._disk.close()
@@ -178,10 +197,44 @@ def test_what_was_recalled_before_an_export_stays_so_when_that_is_imported_again
     summary = import_store(theirs, again, lambda text: None, NOW_MS + 100_000)
     assert summary.pending_timer_count == 2
     shop = Shop(again)
-    shop.broker.tick(NOW_MS + 500_000)
-    shop.flush(NOW_MS + 500_000)
+    shop.wait_until(NOW_MS + 500_000)
     got = shop.broker.receive("g", "t", "*", 32, 20_000, "c", False, NOW_MS + 500_000)
     assert sorted(one.message.body for one in got) == [b"timer 0", b"timer 2"]
+    shop.close()
+
+
+def test_every_end_of_a_timer_holds_over_an_export_and_an_import(tmp_path: Path) -> None:
+    ours, theirs, again = tmp_path / "ours", tmp_path / "theirs", tmp_path / "again"
+    shop = Shop(ours)
+    for name in ("moved", "replaced", "cancelled", "carried away", "fired", "kept"):
+        shop.send(name, delivery_ms=NOW_MS + 500_000, properties={"TW_TIMER_KEY": name})
+    shop.flush()
+    named = {name: TimerName("t", key=name) for name in ("moved", "replaced", "cancelled", "fired")}
+    shop.broker.move_timer(named["moved"], NOW_MS + 600_000, NOW_MS)
+    shop.send("anew", delivery_ms=NOW_MS + 700_000, properties={"TW_TIMER_KEY": "replaced"})
+    shop.broker.cancel_timer(named["cancelled"], "", NOW_MS)
+    carrying = {"TW_TIMER_KEY": "late", "TW_TIMER_CANCEL": "carried away"}
+    shop.send("carrier", delivery_ms=NOW_MS + 800_000, properties=carrying)
+    shop.broker.fire_timer(named["fired"], NOW_MS)
+    shop.flush()
+    waiting = {"kept", "moved", "anew", "carrier"}
+    assert {one.message_id for one in shop.broker.pending_timers("", 100)} == waiting
+    for _ in range(2):
+        for number in range(40):
+            shop.send(f"plain {number}")
+        shop.checkpoint()
+    (ours / layout.segment_path(0)).unlink()
+    assert exported(shop, ours, theirs).pending_timer_count == len(waiting)
+    summary = import_store(theirs, again, lambda text: None, NOW_MS + 100_000)
+    assert (summary.pending_timer_count, summary.notes) == (len(waiting), [])
+    shop = Shop(again)
+    assert shop.broker.gauges().pending_timers == len(waiting)
+    assert verify(open_store(again), NOW_MS).findings == []
+    shop.wait_until(NOW_MS + 900_000)
+    bodies: list[str] = []
+    while got := shop.broker.receive("g", "t", "*", 32, 20_000, "c", False, NOW_MS + 900_000):
+        bodies += [one.message.body.decode() for one in got]
+    assert [one for one in bodies if not one.startswith("plain")] == ["kept", "moved", "anew", "carrier"]
     shop.close()
 
 

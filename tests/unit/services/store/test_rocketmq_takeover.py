@@ -65,6 +65,18 @@ def test_a_timer_waits_until_its_message_follows_under_its_real_topic() -> None:
     assert log.waiting() == [("B", 80)]
 
 
+def test_what_ended_a_timer_of_ours_ends_it_here_too() -> None:
+    log = Log()
+    for name in "ABCDE":
+        log.put(TIMER, "t", name, TIMER_OUT_MS="90")
+    log.put(TIMER, "t", "A", TIMER_OUT_MS="99", TW_VERB="MOVE", TW_REPLACES="0", TW_REPLACED_DUE_MS="90")
+    log.put(TIMER, "t", "B2", TIMER_OUT_MS="91", TW_REPLACES="1000", TW_REPLACED_DUE_MS="90")
+    log.put("t", name="carrier", TW_CANCELS="2000 90", TW_CANCELS_TOPIC="t")
+    log.put("TW_SYS_VERB", "t", TW_TIMER_OFFSET="3000", TW_VERB="CANCEL", type="12")
+    log.put("t", name="E", TW_TIMER_OFFSET="4000", TW_VERB="FIRE")
+    assert log.waiting() == [("B2", 91), ("A", 99)]
+
+
 def test_a_rolled_timer_is_one_message_and_the_system_s_own_timers_are_none() -> None:
     log = Log()
     log.put(TIMER, "t", "A", TIMER_OUT_MS="90")

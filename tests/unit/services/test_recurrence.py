@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.errors import ClientMistake
-from services.shop.recurrence import WEEKDAYS, Recurrence, named_weekdays
+from commitlog.errors import IllegalSchedule
+from services.broker.recurrence import WEEKDAYS, Recurrence, named_weekdays
 
 LONDON = "Europe/London"
 
@@ -78,6 +78,80 @@ def test_a_repeated_local_time_occurs_once_unless_it_is_hourly() -> None:
     ]
 
 
+CHANGES = [
+    ("Europe/Berlin", "2026-03-28"),
+    ("Europe/Berlin", "2026-10-24"),
+    ("America/New_York", "2026-03-07"),
+    ("America/New_York", "2026-10-31"),
+    ("Australia/Lord_Howe", "2026-10-03"),  # by half an hour
+    ("Australia/Lord_Howe", "2026-04-04"),
+    ("America/Havana", "2026-03-07"),  # at midnight
+    ("America/Havana", "2026-10-31"),
+    ("Antarctica/Troll", "2026-03-28"),  # by two hours
+    ("Pacific/Apia", "2011-12-29"),  # by a day
+]
+"""Zones, and days before their clocks change."""
+LINES = {
+    "30 2 * * *": ({2}, {30}),
+    "0 0 * * *": ({0}, {0}),
+    "15 * * * *": (None, {15}),
+    "*/20 * * * *": (None, {0, 20, 40}),
+    "*/15 1-3 * * *": ({1, 2, 3}, {0, 15, 30, 45}),
+    "10 0,2 * * *": ({0, 2}, {10}),
+}
+"""Cron lines with the hours (None: any) and minutes that they mean."""
+DAYS = 4
+
+
+def oracle(cron: str, zone: str, day: str) -> list[int]:
+    """Every minute of some days on the wall, put onto the line of time by the custom."""
+    hours, minutes = LINES[cron]
+    first, moments = datetime.fromisoformat(day), set()
+    for wall in (first + timedelta(minutes=minute) for minute in range(DAYS * 1440)):
+        if wall.minute in minutes and (hours is None or wall.hour in hours):
+            once, again = (wall.replace(tzinfo=ZoneInfo(zone), fold=fold).timestamp() for fold in (0, 1))
+            if hours is not None:
+                moments.add(round(once * 1000))
+            elif again >= once:
+                moments |= {round(once * 1000), round(again * 1000)}
+    return sorted(moments)
+
+
+@pytest.mark.parametrize("cron", LINES)
+@pytest.mark.parametrize(("zone", "day"), CHANGES)
+def test_over_a_change_of_the_clocks_it_occurs_as_the_custom_says(cron: str, zone: str, day: str) -> None:
+    start_ms = ms(day, zone)
+    until_ms = ms((datetime.fromisoformat(day) + timedelta(days=DAYS)).isoformat(), zone)
+    assert list(Recurrence(cron, zone).between(start_ms - 1, until_ms - 1)) == oracle(cron, zone, day)
+
+
+@given(st.sampled_from(sorted(LINES)), st.sampled_from(CHANGES), st.integers(0, (DAYS - 2) * 86_400_000 - 1))
+def test_what_comes_next_does_not_depend_on_where_one_asks(
+    cron: str, change: tuple[str, str], later_ms: int
+) -> None:
+    zone, day = change
+    moments, at_ms = oracle(cron, zone, day), ms(day, zone) + later_ms
+    recurrence = Recurrence(cron, zone)
+    assert recurrence.next_after(at_ms) == next(moment for moment in moments if moment > at_ms)
+    if moments[0] <= at_ms:
+        last_ms = max(moment for moment in moments if moment <= at_ms)
+        assert recurrence.last_until(moments[0] - 1, at_ms) == last_ms
+
+
+def test_midnight_after_a_day_of_23_hours_is_not_skipped() -> None:
+    """APScheduler 3.11's own arithmetic goes from midnight to midnight by 24 hours here."""
+    assert following("0 0 * * *", "2026-03-29 00:00:00", 2, "Europe/Berlin") == [
+        "Mon 30 Mar 00:00:00",
+        "Tue 31 Mar 00:00:00",
+    ]
+
+
+def test_29_february_waits_eight_years_over_2100_and_30_february_for_ever() -> None:
+    assert following("0 0 29 2 *", "2096-03-01 00:00:00", 1) == ["Fri 29 Feb 00:00:00"]
+    assert Recurrence("0 0 30 2 *", LONDON).next_after(ms("2026-01-01")) is None
+    assert Recurrence("0 0 31 2,4,6,9,11 *", LONDON).next_after(ms("2026-01-01")) is None
+
+
 @pytest.mark.parametrize(
     ("field", "days"),
     [
@@ -109,8 +183,10 @@ def test_any_list_of_weekdays_is_kept(days: set[int]) -> None:
         ("* * * * -", LONDON),
         ("* * * * *", "Mars/Base"),
         ("* * * * *", ""),
+        ("* * * * *", "../../etc/passwd"),
+        ("", LONDON),
     ],
 )
 def test_what_cannot_be_read_is_refused(cron: str, zone: str) -> None:
-    with pytest.raises(ClientMistake, match="cannot be read"):
+    with pytest.raises(IllegalSchedule, match="cannot be read"):
         Recurrence(cron, zone)

@@ -1,0 +1,79 @@
+"""Many encoded records made records of the log at once: checked, and stamped with their places, by numpy.
+
+A copied record keeps its bytes except for the fields that say where and when it lies, and the CRC over all:
+
+    offset     width  field
+    20         8      queue_offset
+    28         8      physical_offset
+    56 or 68   8      store_ms           behind an IPv4 or IPv6 born host (bit 0x10 of sys_flag at 36)
+    end - 11   10     CRC digits         least significant first (see `commitlog.record`)
+
+Cost: about a microsecond a record, nearly all of it two CRCs.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog.record import BORN_HOST_V6, CRC_BYTES, CRC_MASK, CRC_NAME
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+"""An array of whole numbers."""
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+"""An array of bytes."""
+
+_QUEUE_OFFSET_AT: Final = 20
+_PHYSICAL_OFFSET_AT: Final = 28
+_SYS_FLAG_END: Final = 40
+_STORE_MS_AT: Final = 56
+_V6_MORE_BYTES: Final = 12
+_DIGITS_AT: Final = CRC_BYTES - len(CRC_NAME)
+_DIGIT_COUNT: Final = 10
+_POWERS: Final = 10 ** np.arange(_DIGIT_COUNT, dtype=np.int64)
+_NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
+
+
+def are_sound(records: bytearray, starts: Integers, ends: Integers) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of the records, from `starts` up to `ends`, match the CRC property that closes them."""
+    content = np.frombuffer(records, np.uint8)
+    named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
+    digits = content[_columns(ends - _DIGITS_AT, _DIGIT_COUNT)].astype(np.int64) - ord("0")
+    return np.asarray(named & ((digits * _POWERS).sum(axis=1) == _crcs(records, starts, ends)))
+
+
+def stamp(
+    records: bytearray,
+    starts: Integers,
+    ends: Integers,
+    physical_offsets: Integers,
+    queue_offsets: Integers,
+    store_ms: int,
+) -> None:
+    """Writes the records' places, their store time and their new CRCs into them."""
+    content = np.frombuffer(records, np.uint8)
+    is_v6 = content[starts + _SYS_FLAG_END - 1] & BORN_HOST_V6 != 0
+    _write_longs(content, starts + _QUEUE_OFFSET_AT, queue_offsets)
+    _write_longs(content, starts + _PHYSICAL_OFFSET_AT, physical_offsets)
+    store_at = starts + _STORE_MS_AT + _V6_MORE_BYTES * is_v6
+    _write_longs(content, store_at, np.full(len(starts), store_ms, np.int64))
+    digits = _crcs(records, starts, ends)[:, np.newaxis] // _POWERS % 10 + ord("0")
+    content[_columns(ends - _DIGITS_AT, _DIGIT_COUNT)] = digits.astype(np.uint8)
+
+
+def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
+    view, crc32 = memoryview(records), zlib.crc32
+    spans = zip(starts.tolist(), (ends - CRC_BYTES).tolist(), strict=True)
+    crcs = [crc32(view[start:end]) for start, end in spans]
+    return np.asarray(np.array(crcs, np.int64) & CRC_MASK)
+
+
+def _write_longs(content: Bytes, places: Integers, values: Integers) -> None:
+    content[_columns(places, 8)] = values.astype(">i8").view(np.uint8).reshape(-1, 8)
+
+
+def _columns(places: Integers, width: int) -> Integers:
+    return np.asarray(places[:, np.newaxis] + np.arange(width))

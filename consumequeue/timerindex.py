@@ -1,0 +1,304 @@
+"""Names of timers, and how timers ended: the newest fact about each, on disk, in bounded memory, exact.
+
+    put ----> recent (hash table) ----> closed ----> runs (sorted files with filters)
+              all since the last checkpoint          merged by size at checkpoints
+
+Two instances, in folders of their own. About a name, `hashes_of(topic, name)`: the timer's offset, when it is
+due, when it was stored. About a timer, by its offset: the record that ended it, when and how.
+
+1. Of the facts about one (key, check) only that with the highest offset counts. It is asked of memory first,
+   then of every run that may hold a higher one, so facts may be put in any order.
+2. A merge keeps the newest facts that are not expired. An expired fact stays as long as a run outside the
+   merge may hold an older one about the same: else that would count again. So an expired fact may be found
+   or not; who asks judges by its own clock, and then the answer is the same.
+3. What is not in the log any more is nowhere else. So nothing is thrown away because something is damaged:
+   a damaged run stays, sound blocks of it still answer, and what would need the others is refused with
+   `StoreDamaged`. Merges take newer runs only.
+4. Files are written by a checkpoint's worker and named by its snapshot. A file goes when neither the new
+   snapshot nor the one before names it.
+
+Cost: a put 0.7 us and 48 bytes until the next checkpoint; a look-up that finds nothing about 2 us and 0.3 us
+a run; one that finds, a block more. Memory: 4 MB, and 13 to 25 bits a fact in runs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from consumequeue import sorted_merge, timerindex_run
+from consumequeue.timerindex_fact import Facts, IsExpired, Said, newest_of
+from consumequeue.timerindex_filter import Mask, Probe, Words, probe_of, probes_of
+from consumequeue.timerindex_recent import Recent
+from consumequeue.timerindex_run import FactRun
+
+UNSAVED_MAX: Final = 1_000_000
+_HASHES: Final = struct.Struct("<QQ")
+
+
+@lru_cache(maxsize=1024)
+def hashes_of(topic: str, name: str) -> tuple[int, int]:
+    """The key and the check, 64 bits each, that stand for a timer's name under a topic."""
+    digest = blake2b(f"{topic}#{name}".encode(), digest_size=_HASHES.size).digest()
+    key, check = _HASHES.unpack(digest)
+    return key, check
+
+
+@dataclass(slots=True, eq=False)
+class FactsToWrite:
+    """The index at one moment, for a checkpoint: facts and runs that do not change."""
+
+    folder: str
+    number: int
+    runs: tuple[FactRun, ...]
+    recents: tuple[Recent, ...]
+    named: frozenset[str]
+    is_expired: IsExpired
+    now_ms: int
+    damaged: set[int]
+    written: tuple[FactRun, ...] | None = field(default=None, init=False)
+    """The runs afterwards; None until it is written."""
+
+    def write(self, disk: Disk) -> None:
+        """Makes one durable run of the facts and of older runs that it is time to merge. Raises OSError.
+
+        A run that is found damaged is left as it is, and so are those before it.
+        """
+        new_count = sum(map(len, self.recents))
+        kept = sorted_merge.kept_count(self.runs, new_count) if new_count else len(self.runs)
+        new: FactRun | None = None
+        is_merged = False
+        while not is_merged:
+            kept = max(kept, self._sound_from())
+            try:
+                new = self._merge(disk, kept)
+                is_merged = True
+            except StoreDamaged:
+                assert kept < self._sound_from(), "damage that no run has"
+        self.written = self.runs[:kept] if new is None else (*self.runs[:kept], new)
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps."""
+        assert self.written is not None
+        return [run.freeze() for run in self.written]
+
+    def tidy(self, disk: Disk) -> None:
+        """Deletes the files that neither the new snapshot nor the one before it names."""
+        assert self.written is not None
+        _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))
+
+    def _sound_from(self) -> int:
+        """The place of the first run with no damaged one behind it."""
+        places = [place for place, run in enumerate(self.runs, 1) if run.number in self.damaged or run.lost]
+        return max(places, default=0)
+
+    def _merge(self, disk: Disk, kept: int) -> FactRun | None:
+        merged = self.runs[kept:]
+        count_max = sum(run.entry_count for run in merged) + sum(map(len, self.recents))
+        if count_max == 0 or not self.recents:
+            return None
+        sources = [self._chunks(disk, run) for run in merged] + [recent.chunks() for recent in self.recents]
+        gathered = map(newest_of, sorted_merge.passes(sources, "key", "check"))
+        needed = (self._needed(facts, self.runs[:kept]) for facts in gathered)
+        return timerindex_run.write(disk, self.folder, self.number, needed, count_max)
+
+    def _chunks(self, disk: Disk, run: FactRun) -> Iterator[Facts]:
+        try:
+            yield from run.chunks(disk)
+        except StoreDamaged:
+            self.damaged.add(run.number)
+            raise
+
+    def _needed(self, facts: Facts, older: tuple[FactRun, ...]) -> Facts:
+        """The facts less those that are expired and hide no older one."""
+        is_over = self.is_expired(facts, self.now_ms)
+        if is_over.any() and older:
+            probes = probes_of(facts["key"])
+            for run in older:
+                is_over &= ~run.may_hold_each(*probes)
+        return facts[~is_over] if is_over.any() else facts
+
+
+class FactIndex:
+    """An index in one folder; empty until runs are adopted or facts are put."""
+
+    def __init__(self, disk: Disk, folder: str, is_expired: IsExpired) -> None:
+        self._disk, self._folder, self._is_expired = disk, folder, is_expired
+        self._clear()
+
+    def _clear(self) -> None:
+        self._recent = Recent()
+        self._closed: list[Recent] = []
+        self._runs: tuple[FactRun, ...] = ()
+        self._named: frozenset[str] = frozenset()
+        self._damaged: frozenset[int] = frozenset()
+        self._next_number = 0
+        self._unnamed_count = 0
+        self._spill_count = UNSAVED_MAX
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is in memory, or in runs that no snapshot names, that a checkpoint is due."""
+        return self._unsaved_count + self._unnamed_count >= UNSAVED_MAX
+
+    @property
+    def _unsaved_count(self) -> int:
+        return len(self._recent) + sum(map(len, self._closed))
+
+    @property
+    def damage(self) -> str:
+        """What is known to be unreadable; empty if nothing is."""
+        damaged = [run.path for run in self._runs if run.number in self._damaged]
+        lost = [run.lost for run in self._runs if run.lost]
+        return " ".join([*lost, *(f"{path} does not match its CRC." for path in damaged)])
+
+    def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
+        """Takes in one fact."""
+        self._recent.put(key, check, offset, at, extra)
+
+    def put_many(self, facts: Facts) -> None:
+        """Takes in many facts, in any order."""
+        self._recent.put_many(facts)
+
+    def newest(self, key: int, check: int) -> Said | None:
+        """What is said of one: (offset, at, extra); None if nothing is, and maybe if it is expired.
+
+        Raises `StoreDamaged` where the answer cannot be read, OSError where the disk fails.
+        """
+        best = self._recent.find(key, check)
+        for closed in self._closed:
+            best = _newer(best, closed.find(key, check))
+        probe: Probe | None = None
+        for run in reversed(self._runs):
+            if best is None or best.offset < run.end_offset - 1:
+                probe = probe or probe_of(key)
+                best = _newer(best, run.find(self._disk, key, check, probe))
+        return best
+
+    def all_newest(self, keys: Words, checks: Words) -> tuple[Mask, Facts]:
+        """The same of many at once: of which something is said, and the facts, zeros where nothing is.
+
+        Raises `StoreDamaged` if any of the answers cannot be read, OSError where the disk fails.
+        """
+        is_found, facts = self._recent.find_many(keys, checks)
+        for closed in self._closed:
+            is_known, known = closed.find_many(keys, checks)
+            is_newer = is_known & (~is_found | (known["offset"] > facts["offset"]))
+            facts[is_newer] = known[is_newer]
+            is_found |= is_known
+        for place in self._places_in_runs(keys, is_found, facts["offset"]):
+            said = self.newest(key := int(keys[place]), check := int(checks[place]))
+            if said is not None:
+                is_found[place], facts[place] = True, (key, check, *said)
+        return is_found, facts
+
+    def _places_in_runs(self, keys: Words, is_found: Mask, offsets: Words) -> list[int]:
+        """Which of the keys a run may know more of than memory does."""
+        probes = probes_of(keys)
+        may_be = np.zeros(len(keys), np.bool_)
+        for run in self._runs:
+            is_open = ~is_found | (offsets < np.uint64(run.end_offset - 1))
+            may_be |= is_open & run.may_hold_each(*probes)
+        return np.flatnonzero(may_be).tolist()
+
+    def to_write(self, now_ms: int) -> FactsToWrite:
+        """Everything that a checkpoint needs, which may be written by another thread.
+
+        Tell what became of it by `written` or `failed`; until then nothing in memory is let go.
+        """
+        if len(self._recent):
+            self._closed.append(self._recent)
+            self._recent = Recent()
+        self._next_number += 1
+        return FactsToWrite(
+            self._folder,
+            self._next_number - 1,
+            self._runs,
+            tuple(self._closed),
+            self._named,
+            self._is_expired,
+            now_ms,
+            set(self._damaged),
+        )
+
+    def written(self, done: FactsToWrite) -> None:
+        """A checkpoint is durable: its runs take the place of what they were made from."""
+        self._take_over(done)
+        self._named, self._unnamed_count = _names(self._runs), 0
+
+    def failed(self, done: FactsToWrite) -> None:
+        """A checkpoint failed: runs that it has written are used all the same, though no snapshot names them.
+
+        If it has not written them, its facts are recent again.
+        """
+        if done.written is not None:
+            self._unnamed_count += sum(map(len, done.recents))
+            self._take_over(done)
+        elif self._closed:
+            since, self._recent = self._recent, self._closed.pop()
+            self._recent.put_many(since.all_facts())
+
+    def spill(self, now_ms: int) -> None:
+        """Writes a run now if memory is full: for a start, which puts more than a checkpoint's worth.
+
+        On a full disk what is new waits in memory, and is tried again when there is as much again.
+        """
+        if self._unsaved_count >= self._spill_count:
+            done = self.to_write(now_ms)
+            try:
+                done.write(self._disk)
+                self._spill_count = UNSAVED_MAX
+            except OSError:
+                self._spill_count += UNSAVED_MAX
+            self.failed(done)
+
+    def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
+        """Takes over the runs that a snapshot names; says which of them are lost, if any, and takes the rest.
+
+        The files of the runs that others name are kept for the snapshots that they are of. A lost run is
+        named by the next snapshots too: what it said is missing, not untrue.
+        """
+        self._clear()
+        self._runs = tuple(FactRun(self._folder, *fields) for fields in frozen or [])
+        for run in self._runs:
+            run.load(self._disk)
+        self._named = _names(self._runs)
+        kept = [FactRun(self._folder, *fields) for other in others for fields in other]
+        self._next_number = 1 + max((run.number for run in (*self._runs, *kept)), default=-1)
+        _delete_all_but(self._disk, self._folder, self._named | _names(tuple(kept)))
+        return self.damage
+
+    def drop(self) -> None:
+        """Deletes the index."""
+        self._clear()
+        self._disk.delete(self._folder)
+
+    def _take_over(self, done: FactsToWrite) -> None:
+        assert done.written is not None
+        self._runs = done.written
+        self._damaged = frozenset(done.damaged)
+        del self._closed[: len(done.recents)]
+
+
+def _newer(one: Said | None, other: Said | None) -> Said | None:
+    if one is None or (other is not None and other.offset > one.offset):
+        return other
+    return one
+
+
+def _names(runs: tuple[FactRun, ...]) -> frozenset[str]:
+    return frozenset(run.name for run in runs)
+
+
+def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
+    for name in disk.list(folder):
+        if name not in names:
+            disk.delete(f"{folder}/{name}")

@@ -1,0 +1,99 @@
+"""Which keys a run surely does not hold: a bloom filter that looks at one word a key.
+
+A key is mixed (the finalizer of MurmurHash3: keys may be offsets, which are not evenly spread); its upper 40
+bits choose a word of 64 bits, its lower 24 bits choose four bits of that word, which are set for every key
+that is held. With 12 bits a key about one key in a hundred that is not held is thought to be.
+
+How many keys there will be is known only from above when a run is begun. So a filter is begun large, with
+a word count that is a number times 64, and folded afterwards: a place modulo the word count stays right when
+the upper half of the words is laid over the lower. Memory: 12 to 24 bits a key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+"""An array of 64-bit words: keys, or a filter."""
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+"""An array of truth values."""
+
+BITS_PER_KEY: Final = 12
+_FOLDS: Final = 64
+_WORD: Final = (1 << 64) - 1
+_FIRST: Final = 0xFF51AFD7ED558CCD
+_SECOND: Final = 0xC4CEB9FE1A85EC53
+
+
+class Probe(NamedTuple):
+    """Where a key is looked for in every filter: the word's place before the modulo, and its bits."""
+
+    place: int
+    bits: int
+
+
+def probe_of(key: int) -> Probe:
+    """The probe of one key."""
+    mixed = ((key ^ (key >> 33)) * _FIRST) & _WORD
+    mixed = ((mixed ^ (mixed >> 33)) * _SECOND) & _WORD
+    mixed ^= mixed >> 33
+    bits = 1 << (mixed & 63) | 1 << (mixed >> 6 & 63) | 1 << (mixed >> 12 & 63) | 1 << (mixed >> 18 & 63)
+    return Probe(mixed >> 24, bits)
+
+
+def probes_of(keys: Words) -> tuple[Words, Words]:
+    """The places and bits of many keys."""
+    mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
+    mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
+    mixed ^= mixed >> _u64(33)
+    bits = np.zeros(len(keys), np.uint64)
+    for shift in (0, 6, 12, 18):
+        bits |= _u64(1) << (mixed >> _u64(shift) & _u64(63))
+    return mixed >> _u64(24), bits
+
+
+class Filter:
+    """The filter of one run."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self._seen = words.data
+        self._count = len(words)
+
+    @staticmethod
+    def for_at_most(key_count: int) -> Filter:
+        """An empty one that is large enough."""
+        return Filter(np.zeros(_FOLDS * (1 + key_count * BITS_PER_KEY // (64 * _FOLDS)), np.uint64))
+
+    def add(self, keys: Words) -> None:
+        """Takes in some keys."""
+        places, bits = probes_of(keys)
+        places %= _u64(self._count)
+        while len(places):
+            self.words[places] |= bits
+            lost = np.flatnonzero(self.words[places] & bits != bits)
+            places, bits = places[lost], bits[lost]
+
+    def folded(self, key_count: int) -> Filter:
+        """The same filter in as few words as that many keys, which it has taken in, need."""
+        words = self.words
+        while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:
+            half = len(words) // 2
+            words = words[:half] | words[half:]
+        return Filter(words)
+
+    def may_hold(self, probe: Probe) -> bool:
+        """False only if the key was not taken in."""
+        return self._seen[probe.place % self._count] & probe.bits == probe.bits
+
+    def may_hold_each(self, places: Words, bits: Words) -> Mask:
+        """The same of many keys, by their probes."""
+        held: Mask = (self.words[places % _u64(self._count)] & bits) == bits
+        return held
+
+
+def _u64(number: int) -> np.uint64:
+    return np.uint64(number)

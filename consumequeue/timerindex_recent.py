@@ -1,0 +1,136 @@
+"""Facts that are in memory only: a hash table with chains, in two flat arrays, 48 bytes a fact.
+
+    heads    2**19 - 1 places, by key modulo their count: where the chain of a slot begins; 0 is nowhere
+    words    key, check, offset, at, extra, and where the chain goes on: six words a fact, the first six none
+
+A fact about somebody who is known takes the older one's place, so that chains are short however often one
+timer is set anew. A million facts are two a chain. Many facts at once are put with numpy on the same arrays.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from consumequeue.timerindex_fact import FACT, Facts, Said, newest_of
+from consumequeue.timerindex_filter import Mask, Words
+
+_SLOTS: Final = (1 << 19) - 1
+_WIDTH: Final = 6
+_CHUNK_FACTS: Final = 16_384
+
+
+class Recent:
+    """Some of the newest facts, one for each (key, check)."""
+
+    def __init__(self) -> None:
+        self._heads = array("I", bytes(4 * _SLOTS))
+        self._words = array("Q", bytes(8 * _WIDTH))
+
+    def __len__(self) -> int:
+        return len(self._words) // _WIDTH - 1
+
+    def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
+        """Takes in one fact, unless a newer one is there."""
+        words = self._words
+        slot = key % _SLOTS
+        first = place = self._heads[slot]
+        while place:
+            if words[place] == key and words[place + 1] == check:
+                if offset >= words[place + 2]:
+                    words[place + 2], words[place + 3], words[place + 4] = offset, at, extra
+                return
+            place = words[place + 5]
+        self._heads[slot] = len(words)
+        words.extend((key, check, offset, at, extra, first))
+
+    def find(self, key: int, check: int) -> Said | None:
+        """What is said of one, if anything."""
+        words = self._words
+        place = self._heads[key % _SLOTS]
+        while place:
+            if words[place] == key and words[place + 1] == check:
+                return Said(words[place + 2], words[place + 3], words[place + 4])
+            place = words[place + 5]
+        return None
+
+    def put_many(self, facts: Facts) -> None:
+        """Takes in many facts, in any order."""
+        facts = newest_of(facts)
+        rows = self._rows_of(facts["key"], facts["check"])
+        self._replace(rows, facts)
+        self._append(facts[rows == 0])
+
+    def find_many(self, keys: Words, checks: Words) -> tuple[Mask, Facts]:
+        """Of which of them something is said, and what; zeros where nothing is."""
+        rows = self._rows_of(keys, checks)
+        table = self._table()
+        return rows > 0, _facts(table[rows])
+
+    def chunks(self) -> Iterator[Facts]:
+        """All facts, in order; put none until it has ended."""
+        keys = self._column(0)
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        if (keys[1:] == keys[:-1]).any():
+            order = np.lexsort((self._column(1), self._column(0)))
+        for at in range(0, len(order), _CHUNK_FACTS):
+            yield _facts(self._table()[1 + order[at : at + _CHUNK_FACTS]])
+
+    def all_facts(self) -> Facts:
+        """All facts, in the order in which they came."""
+        return _facts(self._table()[1:])
+
+    def _table(self) -> Words:
+        """The words in place; while it is held, no fact can be put."""
+        return np.frombuffer(self._words, np.uint64).reshape(-1, _WIDTH)
+
+    def _column(self, number: int) -> Words:
+        return self._table()[1:, number].copy()
+
+    def _rows_of(self, keys: Words, checks: Words) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The row of each in the table; 0 where it is not."""
+        table, heads = self._table(), np.frombuffer(self._heads, np.uint32)
+        places = heads[keys % np.uint64(_SLOTS)]
+        rows = np.zeros(len(keys), np.int64)
+        going = np.flatnonzero(places)
+        row = places[going].astype(np.int64) // _WIDTH
+        while len(going):
+            is_it = (table[row, 0] == keys[going]) & (table[row, 1] == checks[going])
+            rows[going[is_it]] = row[is_it]
+            following = table[row, 5].astype(np.int64) // _WIDTH
+            goes_on = ~is_it & (following > 0)
+            going, row = going[goes_on], following[goes_on]
+        return rows
+
+    def _replace(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], facts: Facts) -> None:
+        table = self._table()
+        is_newer = (rows > 0) & (facts["offset"] >= table[rows, 2])
+        for column, field in enumerate(("offset", "at", "extra"), 2):
+            table[rows[is_newer], column] = facts[field][is_newer]
+
+    def _append(self, facts: Facts) -> None:
+        """Adds facts about nobody known: each goes before the one that came before it in its slot."""
+        if len(facts) == 0:
+            return
+        slots = (facts["key"] % np.uint64(_SLOTS)).astype(np.int64)
+        facts = facts[order := np.argsort(slots, kind="stable")]
+        slots = slots[order]
+        places = np.arange(len(self._words), len(self._words) + _WIDTH * len(facts), _WIDTH)
+        heads = np.frombuffer(self._heads, np.uint32)
+        added = np.empty((len(facts), _WIDTH), np.uint64)
+        for column, field in enumerate(("key", "check", "offset", "at", "extra")):
+            added[:, column] = facts[field]
+        added[:, 5] = heads[slots]
+        shares = np.flatnonzero(slots[1:] == slots[:-1])
+        added[shares + 1, 5] = places[shares]
+        heads[slots] = places
+        self._words.frombytes(added.tobytes())
+
+
+def _facts(rows: Words) -> Facts:
+    """Facts out of rows of the table."""
+    return np.ascontiguousarray(rows[:, :5]).view(FACT).reshape(-1)

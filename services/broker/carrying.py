@@ -1,0 +1,72 @@
+"""Verbs on timers that messages carry: carried out when the message is stored, or when its half is committed.
+
+A cancel and its message are one record: the message names the timer in `TW_CANCELS` (its offset, and when it
+was due), so that a crash keeps both or neither. A move or fire needs a record of its own, which lies right
+before the message. What came of it stands in the message as `TW_TIMER_VERDICT`, whose first word is the
+verdict.
+"""
+
+from __future__ import annotations
+
+from commitlog import properties
+from commitlog.record import Record
+from services.broker import verb_properties
+from services.broker.timer_ends import End, Named, TimerEnd
+from services.broker.timers import Timers
+from services.broker.values import TimerName, TimerVerdict, Verdict
+from services.broker.verb_properties import CarriedVerb, VerbKind
+
+
+class Carrying:
+    """Carries out what messages carry."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+
+    def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> Named | None:
+        """Writes the verdict into a record that is about to be appended; returns the timer it cancels."""
+        name = self._name(carried)
+        if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name, now_ms)):
+            self._mark(carrier, "CANCELLED", {
+                properties.CANCELS: f"{found.timer_offset} {found.due_ms}",
+                properties.CANCELS_TOPIC: carried.topic,
+            })  # fmt: skip
+            return found
+        self._mark(carrier, _text(self._carry_out(carried, name, now_ms)), {})
+        return None
+
+    def appended(self, carried: CarriedVerb, cancelled: Named, carrier: Record) -> None:
+        """The record is in the log: the timer that it cancels has ended."""
+        ended = TimerEnd(End.CANCELLED, carrier.store_ms, carrier.physical_offset)
+        self._timers.end(carried.topic, cancelled.timer_offset, cancelled.due_ms, ended)
+        self._timers.statistics.verdicts[Verdict.CANCELLED.value] += 1
+
+    def recovered(self, carrier: Record) -> None:
+        """Takes over a cancel from the message that carried it."""
+        cancels = properties.value_of(carrier.properties, properties.CANCELS)
+        if cancels and not properties.value_of(carrier.properties, properties.TIMER_OFFSET):
+            topic = properties.value_of(carrier.properties, properties.CANCELS_TOPIC)
+            timer_offset, due_ms = map(int, cancels.split())
+            ended = TimerEnd(End.CANCELLED, carrier.store_ms, carrier.physical_offset)
+            self._timers.end(topic, timer_offset, due_ms, ended)
+
+    def _name(self, carried: CarriedVerb) -> TimerName:
+        by_key = TimerName(carried.topic, key=carried.name)
+        return by_key if self._timers.known(by_key) else TimerName(carried.topic, carried.name)
+
+    def _carry_out(self, carried: CarriedVerb, name: TimerName, now_ms: int) -> TimerVerdict:
+        if carried.kind is VerbKind.MOVE:
+            return self._timers.move(name, carried.to_ms, now_ms)
+        if carried.kind is VerbKind.FIRE:
+            return self._timers.fire(name, now_ms)
+        return self._timers.cancel(name, "", now_ms)
+
+    def _mark(self, carrier: Record, verdict: str, marks: dict[str, str]) -> None:
+        kept = properties.decode(carrier.properties)
+        carrier.properties = properties.encode(kept | {verb_properties.VERDICT: verdict} | marks)
+
+
+def _text(verdict: TimerVerdict) -> str:
+    if verdict.verdict in (Verdict.TOO_LATE, Verdict.ALREADY):
+        return f"{verdict.verdict.value} at {verdict.ended_ms} offset {verdict.ended_offset}"
+    return str(verdict.verdict.value)

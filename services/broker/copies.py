@@ -1,0 +1,83 @@
+"""Encoded records on their way into the log, many at a time: what a crowded moment is delivered with.
+
+A copy is the record as it will lie in its queue, except for the fields that `commitlog.bulk` stamps. Beside
+the bytes goes, as arrays, what the indexes need of each: its queue, its tag and the hashes of its names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog.bulk import Integers
+from consumequeue.entry import ENTRY, Entries
+
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+NO_HASH: Final = 0
+"""In place of a name's hash where a record has no such name."""
+
+
+@dataclass(slots=True, eq=False)
+class Copies:
+    """Records back to back in `content`, `record_bytes` long each, for `queues[queue]`."""
+
+    content: bytearray
+    record_bytes: Integers
+    queues: list[tuple[str, int]]
+    queue: Integers
+    tags_code: Integers
+    name_hashes: Hashes
+    """One row a record: the hashes of the names it is found by, `NO_HASH` where it has fewer."""
+
+    def __len__(self) -> int:
+        return len(self.record_bytes)
+
+    def queues_used(self) -> list[tuple[str, int]]:
+        """The queues that have a record here."""
+        return [self.queues[code] for code in np.unique(self.queue).tolist()]
+
+    def part(self, first: int, end: int) -> Copies:
+        """The records from number `first` up to `end`."""
+        if first == 0 and end == len(self):
+            return self
+        bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
+        return Copies(
+            self.content[bounds[first] : bounds[end]],
+            self.record_bytes[first:end],
+            self.queues,
+            self.queue[first:end],
+            self.tags_code[first:end],
+            self.name_hashes[first:end],
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Appended:
+    """Copies that have their places in the log."""
+
+    copies: Copies
+    physical_offsets: Integers
+    queue_offsets: Integers
+    end_offset: int
+
+    def entries(self) -> list[tuple[str, int, int, Entries]]:
+        """The index entries by queue: (topic, queue id, first queue offset, entries)."""
+        entries = np.empty(len(self.copies), ENTRY)
+        entries["physical_offset"] = self.physical_offsets
+        entries["record_bytes"] = self.copies.record_bytes
+        entries["tags_code"] = self.copies.tags_code
+        found: list[tuple[str, int, int, Entries]] = []
+        for code in np.unique(self.copies.queue).tolist():
+            mine = self.copies.queue == code
+            first = int(self.queue_offsets[mine][0])
+            found.append((*self.copies.queues[code], first, entries[mine]))
+        return found
+
+    def names(self) -> tuple[Hashes, Hashes]:
+        """(hash, physical offset) of every name, in log order."""
+        hashes = self.copies.name_hashes
+        offsets = np.repeat(self.physical_offsets.astype(np.uint64), hashes.shape[1])
+        named = hashes.ravel() != NO_HASH
+        return hashes.ravel()[named], offsets[named]

@@ -1,0 +1,80 @@
+"""Timers due within seconds, in the wheel; and when exactly a timer counts as due.
+
+A timer's *place* is (its due time, its offset). All timers are delivered in the order of their places, and
+the place of the last one, the frontier, tells a restart what is done (`timingwheel.partitions`). So a timer
+that is set when its time is already past takes a place at the frontier instead, never behind it.
+
+After the clock was set back, the frontier lies in the future. Timers set then are delivered at their own
+time, but their place on disk is still at the frontier; `Near.deviating` remembers where until they end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog.limits import CLOCK_BACK_MS_MIN
+from timingwheel.wheel import Wheel
+
+
+class Near:
+    """The wheel of the timers that are due soon."""
+
+    def __init__(self) -> None:
+        self._wheel = Wheel(0)
+        self._seen_ms = 0
+        self.deviating: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._wheel)
+
+    def __contains__(self, timer_offset: int) -> bool:
+        return timer_offset in self._wheel
+
+    def place_ms(self, timer_offset: int, due_ms: int, frontier_ms: int) -> int:
+        """The due time of a new timer's place."""
+        place_ms = max(due_ms, frontier_ms, self._wheel.now_ms)
+        if place_ms != due_ms:
+            self.deviating[timer_offset] = place_ms
+        return place_ms
+
+    def placed_ms(self, timer_offset: int, due_ms: int) -> int:
+        """The due time of the place of a timer that has ended, or is about to; it is not asked again."""
+        return self.deviating.pop(timer_offset, due_ms)
+
+    def forget(self, timer_offsets: Any) -> None:
+        """Many timers were delivered from their places."""
+        if self.deviating:
+            for timer_offset in timer_offsets.tolist():
+                self.deviating.pop(timer_offset, None)
+
+    def put(self, timer_offset: int, due_ms: int) -> None:
+        """Sets a timer, for its own time or at once."""
+        self._wheel.place(timer_offset, due_ms)
+
+    def cancel(self, timer_offset: int) -> bool:
+        """Forgets a timer; False if it is not among these."""
+        return self._wheel.cancel(timer_offset)
+
+    def take(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
+        """Up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""
+        return self._wheel.advance(until_ms, count_max)
+
+    def next_due_ms(self) -> int | None:
+        """When the next one may be due."""
+        return self._wheel.next_due_ms()
+
+    def follow(self, now_ms: int) -> int:
+        """Learns the time; returns by how much the clock was set back since the last look."""
+        back_ms = self._seen_ms - now_ms
+        if back_ms > CLOCK_BACK_MS_MIN:
+            self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
+        self._seen_ms = now_ms
+        return max(0, back_ms)
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: the rest is in the partitions."""
+        return list(self.deviating.items())
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        self.deviating = dict(frozen)

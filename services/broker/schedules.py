@@ -1,0 +1,394 @@
+"""Recurring messages: every schedule has one pending occurrence, in the wheel of all that happens later.
+
+An occurrence is an ordinary message in its real topic, with the properties `TW_SCHEDULE` (the name) and
+`TW_OCCURRENCE_MS` (its time) and the message id `<name>@<time>`. That record is also what moves the schedule
+on: replayed, it sets the cursor, and only what lies behind the cursor can still occur. So the log never holds
+an occurrence twice, whatever dies and wherever the clock goes. What a schedule is, is in records of topic
+`TW_SYS_SCHEDULE` (type 12); their body is JSON:
+
+    verb    further members        effect
+    set     schedule, after_ms     new or changed; occurs after that time
+    pause   name                   nothing is pending any more
+    resume  name, after_ms         goes on after that time; what lies between is not missed
+    pass    name, until_ms         missed runs up to that time were given up (`services.broker.schedule`)
+    delete  name                   gone
+
+Rules:
+- Never early: what the wheel hands over before its time, after a clock that went back, is put in again.
+- The cursor of a deleted schedule is kept for `limits.SCHEDULE_SPENT_KEPT_MS`: a name that is set anew
+  repeats nothing, even if the clock has gone back in between.
+- Replaying computes no occurrences: the wheel holds the moment to look again, which a start puts at once.
+- While the disk is full nothing is sent; afterwards the missed-run policy decides.
+
+Cost: one search of the calendar per occurrence, one record of about the template's size; in memory the
+template. A decision about missed runs takes many (`services.broker.missed`): a tick makes only so many.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any, Final
+
+from commitlog import limits, properties
+from commitlog.errors import ClientMistake, IllegalSchedule, ScheduleNotFound, TidewheelError
+from commitlog.message import MessageType
+from commitlog.record import TYPE_SYSTEM, Record
+from services.broker import missed
+from services.broker.agenda import Agenda, Purpose
+from services.broker.schedule import (
+    Occurrence,
+    Schedule,
+    ScheduleState,
+    ScheduleView,
+    check_cron,
+    check_schedule,
+    check_window,
+    freeze_schedule,
+    thaw_schedule,
+)
+from services.broker.sending import Sending
+from services.broker.settings import BrokerSettings
+from services.broker.store import Store
+from services.broker.topics import Topics, check_topic_name
+from services.broker.validation import check_message
+from services.broker.values import Topic
+
+SCHEDULE_TOPIC: Final = "TW_SYS_SCHEDULE"
+
+
+@dataclass(slots=True)
+class _Running:
+    """A schedule and how far it is; up to `cleared_ms` its missed runs have been decided about."""
+
+    schedule: Schedule
+    number: int
+    cursor_ms: int
+    is_paused: bool = False
+    sent_count: int = 0
+    last_ms: int = 0
+    passed_ms: int = 0
+    trouble: str = ""
+    durable_at: int = 0
+    cleared_ms: int = 0
+    pending: tuple[int, int | None] | None = None
+    """The cursor, and what comes after it; None: not computed since the schedule was changed."""
+
+
+class Schedules:
+    """The recurring messages of a broker."""
+
+    def __init__(
+        self,
+        store: Store,
+        agenda: Agenda,
+        topics: Topics,
+        sending: Sending,
+        settings: BrokerSettings,
+        is_full: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._agenda = agenda
+        self._topics = topics
+        self._sending = sending
+        self._settings = settings
+        self._is_full = is_full
+        self._by_name: dict[str, _Running] = {}
+        self._by_number: dict[int, _Running] = {}
+        self._spent_ms: dict[str, int] = {}
+        self._last_number = 0
+        self._body_bytes = 0
+        self._searches = 0
+
+    def page(self, after: str, count_max: int) -> list[ScheduleView]:
+        """Up to `count_max` schedules with their next occurrence: by name, from behind a name on."""
+        names = nsmallest(count_max, (name for name in self._by_name if name > after))
+        return [self._view(self._by_name[name], 1) for name in names]
+
+    def get(self, name: str, count: int) -> ScheduleView:
+        """One schedule with its next occurrences; raises `ScheduleNotFound`."""
+        return self._view(self._named(name), count)
+
+    def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
+        """Keeps a schedule from now on, in place of one with its name; one that is just so stays as it is.
+
+        Raises `IllegalSchedule`, or whatever a message like this would be refused with.
+        """
+        check_schedule(schedule, now_ms)
+        known = self._by_name.get(schedule.name)
+        if known is not None and known.schedule == schedule:
+            return self._view(known, 1)
+        self._check_room(schedule, known)
+        self._check_message(schedule, now_ms)
+        after_ms = self._from_ms(schedule, now_ms)
+        body = {"verb": "set", "schedule": freeze_schedule(schedule), "after_ms": after_ms}
+        return self._changed(schedule.name, self._append(body, now_ms))
+
+    def delete(self, name: str, now_ms: int) -> ScheduleView:
+        """Ends a schedule; returns how far it came. Raises `ScheduleNotFound`."""
+        one = self._named(name)
+        one.durable_at = self._append({"verb": "delete", "name": name}, now_ms)
+        return self._view(one, 0)
+
+    def pause(self, name: str, now_ms: int) -> ScheduleView:
+        """Lets a schedule rest; raises `ScheduleNotFound`."""
+        if self._named(name).is_paused:
+            return self._view(self._named(name), 1)
+        return self._changed(name, self._append({"verb": "pause", "name": name}, now_ms))
+
+    def resume(self, name: str, now_ms: int) -> ScheduleView:
+        """Lets a schedule go on, with what occurs from now on; raises `ScheduleNotFound`."""
+        one = self._named(name)
+        if not one.is_paused:
+            return self._view(one, 1)
+        body = {"verb": "resume", "name": name, "after_ms": max(one.cursor_ms, now_ms)}
+        return self._changed(name, self._append(body, now_ms))
+
+    def occur(self, number: int, now_ms: int) -> None:
+        """A schedule's moment has come: sends what is due of it, and puts the next moment into the wheel."""
+        one = self._by_number.get(number)
+        if one is None or one.is_paused:
+            return
+        due_ms = self._next_ms(one)
+        if due_ms is not None and due_ms <= now_ms:
+            if self._is_full():
+                self._agenda.place(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
+                return
+            if self._is_late(one, due_ms, now_ms) and not self._may_decide(one):
+                self._agenda.place(Purpose.SCHEDULE, number, now_ms)
+                return
+            if self._is_wanted(one, due_ms, now_ms):
+                self._send(one, due_ms, now_ms)
+        self._plan(one)
+
+    def forget(self, now_ms: int) -> None:
+        """A tick is over: the next may decide anew; cursors of deleted schedules that are long past go."""
+        self._searches = 0
+        while self._spent_ms:
+            name, cursor_ms = next(iter(self._spent_ms.items()))
+            if cursor_ms > now_ms - limits.SCHEDULE_SPENT_KEPT_MS:
+                return
+            del self._spent_ms[name]
+
+    def recovered_schedule(self, record: Record) -> None:
+        """Takes over what was done to a schedule from its record."""
+        self._fold(json.loads(record.body))
+
+    def recovered_occurrence(self, record: Record) -> None:
+        """Takes over an occurrence from its message."""
+        one = self._by_name.get(properties.value_of(record.properties, properties.SCHEDULE))
+        if one is not None:
+            self._sent(one, int(properties.value_of(record.properties, properties.OCCURRENCE_MS)))
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
+        running = [
+            {
+                "schedule": freeze_schedule(one.schedule),
+                "cursor_ms": one.cursor_ms,
+                "is_paused": one.is_paused,
+                "sent_count": one.sent_count,
+                "last_ms": one.last_ms,
+                "passed_ms": one.passed_ms,
+                "trouble": one.trouble,
+            }
+            for one in self._by_name.values()
+        ]
+        return {"running": running, "spent_ms": self._spent_ms}
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        self._spent_ms = dict(frozen["spent_ms"])
+        for one in frozen["running"]:
+            self._keep(
+                thaw_schedule(one["schedule"]), **{name: one[name] for name in one if name != "schedule"}
+            )
+
+    # Decisions.
+
+    def _from_ms(self, schedule: Schedule, now_ms: int) -> int:
+        known = self._by_name.get(schedule.name)
+        before_ms = known.cursor_ms if known else self._spent_ms.get(schedule.name, 0)
+        return max(before_ms, now_ms)
+
+    def _check_room(self, schedule: Schedule, known: _Running | None) -> None:
+        body_bytes = self._body_bytes + len(schedule.body) - (len(known.schedule.body) if known else 0)
+        if known is None and len(self._by_name) >= limits.SCHEDULE_COUNT_MAX:
+            raise IllegalSchedule(f"There are {len(self._by_name)} already. Delete some first.")
+        if body_bytes > limits.SCHEDULE_BODIES_BYTES_MAX:
+            raise IllegalSchedule(
+                f"All bodies together may have {limits.SCHEDULE_BODIES_BYTES_MAX} bytes. Delete some first."
+            )
+
+    def _check_message(self, schedule: Schedule, now_ms: int) -> None:
+        """Checks what can be checked before a topic is created for it, and then the rest."""
+        check_topic_name(schedule.topic)
+        template = schedule.template(now_ms)
+        any_topic = Topic(schedule.topic, MessageType.MIXED, 1)
+        check_message(template, any_topic, self._settings.delay_ms_max, now_ms)
+        topic = self._topics.route(schedule.topic, now_ms)
+        check_message(template, topic, self._settings.delay_ms_max, now_ms)
+
+    def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
+        """Whether a run was missed, and nothing decided about it yet."""
+        return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
+
+    def _may_decide(self, one: _Running) -> bool:
+        """Whether this tick has time for a decision; the first one is always made."""
+        searches = missed.searches(one.schedule)
+        if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
+            return False
+        self._searches += searches
+        return True
+
+    def _is_wanted(self, one: _Running, due_ms: int, now_ms: int) -> bool:
+        """Whether the run that is due is to be sent; else passes over those before the first wanted one."""
+        if not self._is_late(one, due_ms, now_ms):
+            return True
+        one.cleared_ms = now_ms
+        until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
+        if until_ms < due_ms:
+            return True
+        self._append({"verb": "pass", "name": one.schedule.name, "until_ms": until_ms}, now_ms)
+        return False
+
+    def _send(self, one: _Running, due_ms: int, now_ms: int) -> None:
+        try:
+            self._sending.send_own(one.schedule.message(due_ms, now_ms), now_ms)
+        except TidewheelError as error:
+            self._append({"verb": "pass", "name": one.schedule.name, "until_ms": due_ms}, now_ms)
+            one.trouble = str(error)
+            return
+        self._sent(one, due_ms)
+
+    def _append(self, body: dict[str, Any], now_ms: int) -> int:
+        """Stores what is done to a schedule, and does it."""
+        record = Record(topic=SCHEDULE_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
+        durable_at = self._store.append(record, now_ms)
+        self._fold(body)
+        return durable_at
+
+    def _plan(self, one: _Running) -> None:
+        """Puts what is pending into the wheel."""
+        due_ms = None if one.is_paused else self._next_ms(one)
+        if due_ms is not None:
+            self._agenda.place(Purpose.SCHEDULE, one.number, due_ms)
+
+    # The fold.
+
+    def _fold(self, body: dict[str, Any]) -> None:
+        if body["verb"] == "set":
+            self._set(thaw_schedule(body["schedule"]), body["after_ms"])
+            return
+        one = self._by_name.get(body["name"])
+        if one is not None:
+            _VERBS[body["verb"]](self, one, body)
+
+    def _set(self, schedule: Schedule, after_ms: int) -> None:
+        known = self._by_name.get(schedule.name)
+        self._spent_ms.pop(schedule.name, None)
+        if known is None:
+            self._keep(schedule, cursor_ms=after_ms)
+            return
+        self._body_bytes += len(schedule.body) - len(known.schedule.body)
+        known.schedule, known.cursor_ms, known.trouble, known.pending = schedule, after_ms, "", None
+        self._look_at(known)
+
+    def _deleted(self, one: _Running, body: dict[str, Any]) -> None:
+        del self._by_name[one.schedule.name]
+        del self._by_number[one.number]
+        self._body_bytes -= len(one.schedule.body)
+        self._agenda.cancel(Purpose.SCHEDULE, one.number)
+        self._spent_ms[one.schedule.name] = one.cursor_ms
+        if len(self._spent_ms) > limits.SCHEDULE_COUNT_MAX:
+            del self._spent_ms[next(iter(self._spent_ms))]
+
+    def _paused(self, one: _Running, body: dict[str, Any]) -> None:
+        one.is_paused = True
+        self._agenda.cancel(Purpose.SCHEDULE, one.number)
+
+    def _resumed(self, one: _Running, body: dict[str, Any]) -> None:
+        one.is_paused, one.cursor_ms = False, body["after_ms"]
+        self._look_at(one)
+
+    def _passed(self, one: _Running, body: dict[str, Any]) -> None:
+        one.cursor_ms = one.passed_ms = max(one.cursor_ms, body["until_ms"])
+
+    def _sent(self, one: _Running, occurrence_ms: int) -> None:
+        if occurrence_ms > one.cursor_ms:
+            one.cursor_ms = one.last_ms = occurrence_ms
+            one.sent_count += 1
+            one.trouble = ""
+
+    def _keep(self, schedule: Schedule, **fields: Any) -> None:
+        self._last_number += 1
+        one = _Running(schedule, self._last_number, **fields)
+        self._by_name[schedule.name] = self._by_number[one.number] = one
+        self._body_bytes += len(schedule.body)
+        if not one.is_paused:
+            self._look_at(one)
+
+    def _look_at(self, one: _Running) -> None:
+        """Lets the next tick compute what is pending."""
+        if not one.is_paused:
+            self._agenda.place(Purpose.SCHEDULE, one.number, 0)
+
+    # Looks.
+
+    def _named(self, name: str) -> _Running:
+        one = self._by_name.get(name)
+        if one is None:
+            raise ScheduleNotFound(f"There is no {name!r}. See which there are: tidewheel schedule ls")
+        return one
+
+    def _changed(self, name: str, durable_at: int) -> ScheduleView:
+        one = self._by_name[name]
+        one.durable_at = durable_at
+        self._plan(one)
+        return self._view(one, 1)
+
+    def _next_ms(self, one: _Running) -> int | None:
+        """What is pending of a schedule; None if it has ended, or its line cannot be read any more."""
+        if one.pending is None or one.pending[0] != one.cursor_ms:
+            try:
+                one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
+            except ClientMistake as error:
+                one.trouble = str(error)
+                return None
+        return one.pending[1]
+
+    def _view(self, one: _Running, count: int) -> ScheduleView:
+        next_ms = self._next_ms(one)
+        state = ScheduleState.ENDED if next_ms is None else ScheduleState.ACTIVE
+        if one.pending is None:
+            state = ScheduleState.FAULTY
+        if one.is_paused:
+            state = ScheduleState.PAUSED
+        is_coming = state is ScheduleState.ACTIVE and count > 0
+        return ScheduleView(
+            schedule=one.schedule,
+            state=state,
+            coming=one.schedule.coming(next_ms, count) if is_coming else (),
+            sent_count=one.sent_count,
+            last_ms=one.last_ms,
+            passed_ms=one.passed_ms,
+            trouble=one.trouble,
+            durable_at=one.durable_at,
+        )
+
+
+def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
+    """The next occurrences of what is not kept yet; raises `IllegalSchedule` for what cannot be read."""
+    check_cron(schedule.cron)
+    check_window(schedule, now_ms)
+    return schedule.coming(schedule.next_after(now_ms), count)
+
+
+_VERBS: Final[dict[str, Callable[[Schedules, _Running, dict[str, Any]], None]]] = {
+    "delete": Schedules._deleted,
+    "pause": Schedules._paused,
+    "resume": Schedules._resumed,
+    "pass": Schedules._passed,
+}

@@ -1,0 +1,236 @@
+"""What is due goes to its queues: in the order of places, in bounded slices, each timer once.
+
+    due runs (read ahead from partitions)  --- many at once, bytes copied ---+
+                                                                             +--> log
+    the near wheel (set seconds ago)       --- one by one -------------------+
+
+Both are merged by place, due runs first where places tie, since they were set earlier. Delivery pauses while
+`UNFLUSHED_BYTES_MAX` wait for the disk. What is late is counted with the first cause in this list that holds:
+
+    restart     it was due before the store was opened
+    clock       the clock jumped past it
+    cold_read   its partition was not read when it was due
+    disk        delivery paused for the disk
+    burst       more was due at once than could be delivered at once
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog import bulk, record
+from commitlog.bulk import Integers
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.limits import LATE_MS_MIN
+from commitlog.record import Record
+from consumequeue.keyindex import hash_of, names_of
+from services.broker import timer_records
+from services.broker.copies import Appended, Copies
+from services.broker.store import Store
+from services.broker.timer_ends import End, TimerEnd
+from services.broker.timer_records import due_ms_of
+from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS
+from services.broker.timers import Timers
+from timingwheel.partition import Rows
+
+_GAP_BYTES_MAX: Final = 2048
+"""What lies between two records is rather read than skipped, up to so much."""
+
+
+class TimerDelivery:
+    """Takes due timers of `timers` to the log."""
+
+    def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
+        self._disk, self._store, self._timers = disk, store, timers
+        self._near, self._partitions = timers.near, timers.partitions
+        self._opened_ms = opened_ms
+        self._clock_from_ms = self._clock_until_ms = 0
+        self._cold_until_ms = self._disk_until_ms = 0
+
+    def jumped(self, from_ms: int, until_ms: int) -> None:
+        """The clock jumped forward: what was due in between is late for no other reason."""
+        self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
+
+    def deliver(self, now_ms: int, count_max: int) -> int:
+        """Delivers up to `count_max` timers that are due; returns how many."""
+        if self._timers.is_held():
+            self._disk_until_ms = now_ms
+            return 0
+        if self._partitions.is_waiting:
+            self._cold_until_ms = now_ms
+        until_ms = min(now_ms, self._partitions.near_until_ms - 1)
+        left = count_max
+        while left > 0 and (count := self._step(now_ms, until_ms, left)):
+            left -= count
+        return count_max - left
+
+    def next_due_ms(self, seen_ms: int) -> int | None:
+        """When to look again; None if nothing waits, or only for the disk, which is told of otherwise.
+
+        `seen_ms` is the time of the last look.
+        """
+        if self._timers.is_held():
+            return None
+        near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
+        if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
+            near_ms = None
+        moments = (near_ms, self._partitions.next_look_ms(seen_ms))
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:
+        head_ms = self._partitions.head_due_ms()
+        before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
+        near = self._near.take(before_ms, count_max)
+        for due_ms, timer_offset in near:
+            self._deliver_near(due_ms, timer_offset, now_ms)
+        if near or head_ms is None or head_ms > until_ms:
+            return len(near)
+        next_ms = self._near.next_due_ms()
+        rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
+        rows, path = self._partitions.take_due(rows_until_ms, count_max)
+        self._deliver_rows(rows, path, now_ms)
+        return len(rows)
+
+    def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
+        """Delivers one timer of the wheel."""
+        place_ms = self._near.placed_ms(timer_offset, due_ms)
+        try:
+            timer = self._timers.read_at(place_ms, timer_offset)
+        except StoreDamaged:
+            self._timers.statistics.unreadable_records += 1
+            self._unreadable(timer_offset, place_ms, "", now_ms)
+        else:
+            self._deliver_one(timer, timer_offset, now_ms)
+        self._pass(place_ms, due_ms, timer_offset)
+
+    def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
+        new = timer_records.delivered_record(timer, timer_offset)
+        self._store.append(new, now_ms)
+        ended = TimerEnd(End.DELIVERED, new.store_ms, new.physical_offset)
+        due_ms = due_ms_of(timer)
+        self._timers.note_end(new.topic, timer_offset, due_ms, ended)
+        self._count_late(new.topic, np.array([max(due_ms, timer.store_ms)]), new.store_ms)
+
+    def _pass(self, place_ms: int, due_ms: int, timer_offset: int) -> None:
+        """Moves the frontier; a timer that it does not cover (the clock was set back) leaves its place."""
+        self._partitions.frontier = max(self._partitions.frontier, (due_ms, timer_offset))
+        if self._partitions.frontier < (place_ms, timer_offset):
+            self._partitions.gone(place_ms, timer_offset)
+
+    def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
+        """Delivers timers of a partition, which lie ready there."""
+        if not len(rows):
+            return
+        content = self._read(path, rows)
+        ends = np.cumsum(rows["record_bytes"].astype(np.int64))
+        sound = bulk.are_sound(content, ends - rows["record_bytes"], ends)
+        if not sound.all():
+            content, rows = self._without_damaged(content, rows, ends, sound, now_ms)
+        copies = Copies(
+            content,
+            rows["record_bytes"].astype(np.int64),
+            self._timers.queues.names,
+            rows["queue"].astype(np.int64),
+            rows["tags_code"],
+            _name_hashes(rows, content),
+        )
+        done = 0
+        while done < len(copies):
+            appended = self._store.append_copies(copies.part(done, len(copies)), now_ms)
+            self._delivered(appended, rows[done : done + len(appended.copies)])
+            done += len(appended.copies)
+
+    def _delivered(self, appended: Appended, rows: Rows) -> None:
+        store_ms = self._store.last_store_ms
+        self._timers.ends.delivered(rows["timer_offset"], appended.physical_offsets, store_ms)
+        due_ms = rows["due_ms"].astype(np.int64)
+        self._timers.crowding.remove_many(due_ms)
+        codes, counts = np.unique(rows["queue"], return_counts=True)
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+            topic, _ = self._timers.queues.names[code]
+            self._timers.pending_by_topic[topic] -= count
+            self._count_late(topic, due_ms[rows["queue"] == code], store_ms)
+        self._near.forget(rows["timer_offset"])
+        last = rows[-1]
+        self._partitions.frontier = max(
+            self._partitions.frontier, (int(last["due_ms"]), int(last["timer_offset"]))
+        )
+
+    def _read(self, path: str, rows: Rows) -> bytearray:
+        """The records of rows back to back; those that lie close together are read at once."""
+        places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
+        order = np.argsort(places)
+        firsts, ends = places[order], (places + lengths)[order]
+        begins = np.concatenate(([True], firsts[1:] - ends[:-1] > _GAP_BYTES_MAX))
+        heads = firsts[begins]
+        tails = np.concatenate((ends[:-1][begins[1:]], ends[-1:]))
+        stored = self._disk.read_many(path, zip(heads.tolist(), (tails - heads).tolist(), strict=True))
+        shifts = (np.cumsum(tails - heads) - tails)[np.cumsum(begins) - 1]
+        starts = np.empty(len(rows), np.int64)
+        starts[order] = firsts + shifts
+        spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        content = bytearray(b"".join([stored[start:end] for start, end in spans]))
+        return content.ljust(int(lengths.sum()), b"\0")
+
+    def _without_damaged(
+        self, content: bytearray, rows: Rows, ends: Integers, sound: Any, now_ms: int
+    ) -> tuple[bytearray, Rows]:
+        for row in rows[~sound]:
+            self._deliver_damaged(row, now_ms)
+        spans = zip((ends - rows["record_bytes"])[sound].tolist(), ends[sound].tolist(), strict=True)
+        return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
+
+    def _deliver_damaged(self, row: Any, now_ms: int) -> None:
+        """Delivers a timer whose record in the partition is damaged, if the log still has it."""
+        timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
+        self._timers.statistics.unreadable_records += 1
+        try:
+            timer = self._store.log.read(timer_offset)
+        except StoreDamaged:
+            topic, _ = self._timers.queues.names[int(row["queue"])]
+            self._unreadable(timer_offset, due_ms, topic, now_ms)
+        else:
+            self._deliver_one(timer, timer_offset, now_ms)
+
+    def _unreadable(self, timer_offset: int, due_ms: int, topic: str, now_ms: int) -> None:
+        ended = TimerEnd(End.UNREADABLE, now_ms, timer_offset)
+        self._timers.note_end(topic, timer_offset, due_ms, ended)
+
+    def _count_late(self, topic: str, due_ms: Integers, store_ms: int) -> None:
+        lateness_ms = store_ms - due_ms
+        self._timers.statistics.late_many(topic, lateness_ms)
+        if int(lateness_ms.max()) >= LATE_MS_MIN:
+            late = due_ms[lateness_ms >= LATE_MS_MIN]
+            self._timers.statistics.lateness_by_cause[(topic, self._cause(int(late[0])))] += len(late)
+
+    def _cause(self, due_ms: int) -> str:
+        if due_ms < self._opened_ms:
+            return "restart"
+        if self._clock_from_ms <= due_ms < self._clock_until_ms:
+            return "clock"
+        if due_ms <= self._cold_until_ms:
+            return "cold_read"
+        return "disk" if due_ms <= self._disk_until_ms else "burst"
+
+
+def _name_hashes(rows: Rows, content: bytearray) -> Any:
+    """The hashes of each row's names; where they did not fit in the row, from the record itself."""
+    hashes = np.stack([rows[column] for column in NAME_COLUMNS], axis=1)
+    many = np.flatnonzero(rows["spare"] == np.uint64(MANY_NAMES))
+    if not len(many):
+        return hashes
+    ends = np.cumsum(rows["record_bytes"].astype(np.int64))
+    named = []
+    for place in many.tolist():
+        start = int(ends[place]) - int(rows["record_bytes"][place])
+        topic, names = names_of(record.decode(bytes(content[start : ends[place]])))
+        named.append([hash_of(topic, name) for name in names])
+    wider = np.zeros((len(rows), max(map(len, named))), np.uint64)
+    wider[:, : hashes.shape[1]] = hashes
+    for place, found in zip(many.tolist(), named, strict=True):
+        wider[place] = 0
+        wider[place, : len(found)] = found
+    return wider

@@ -1,0 +1,188 @@
+"""What became of timers: the names they go by, and how each ended, kept whatever retention does to the log.
+
+Two exact indexes on disk (`consumequeue.timerindex`):
+
+    index   key                                      tells
+    names   topic and message id, topic and key      the newest timer of that name, when due, when stored
+    ends    a timer's offset                         how it ended, when, and the log offset that says so
+
+A timer that is in `names` and not in `ends` is pending. A name is kept `history_ms` beyond the due time or
+when it was set, an end `history_ms` beyond the due time or the end: so as long as a name can be asked
+for, its end is known. Both are merged apart, each when it is time to, so what is older is not asked for.
+Memory: what came since the last checkpoint, and filters of about 12 bits a fact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from commitlog.bulk import Integers
+from commitlog.disk import Disk
+from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
+from consumequeue.timerindex_fact import FACT, Facts
+from services.broker.values import TimerName
+
+NAMES: Final = "timers-names"
+ENDS: Final = "timers-ends"
+KIND_SHIFT: Final = 56
+"""Where in a fact's `extra` the kind of end stands; below it until when it is kept."""
+_UNTIL_MASK: Final = (1 << KIND_SHIFT) - 1
+
+
+class End(IntEnum):
+    """How a timer ended; UNREADABLE when its record was damaged, which is reported."""
+
+    DELIVERED = 1
+    CANCELLED = 2
+    MOVED = 3
+    REPLACED = 4
+    FIRED = 5
+    UNREADABLE = 6
+
+
+class Named(NamedTuple):
+    """A timer found by a name: its offset, when it is or was due, and when it was stored."""
+
+    timer_offset: int
+    due_ms: int
+    stored_ms: int
+
+    @property
+    def known_ms(self) -> int:
+        """The time from which on its name is kept for the history."""
+        return max(self.due_ms, self.stored_ms)
+
+
+class TimerEnd(NamedTuple):
+    """How and when a timer ended, and where the record of it begins."""
+
+    end: End
+    ended_ms: int
+    ended_offset: int
+
+
+@dataclass(slots=True, eq=False)
+class EndsToWrite:
+    """Both indexes at one moment, for a checkpoint."""
+
+    names: FactsToWrite
+    ends: FactsToWrite
+    merged_ms: int
+
+    def write(self, disk: Disk) -> None:
+        """Writes what is new; in a worker thread."""
+        self.names.write(disk)
+        self.ends.write(disk)
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps."""
+        return {"names": self.names.freeze(), "ends": self.ends.freeze(), "merged_ms": self.merged_ms}
+
+    def tidy(self, disk: Disk) -> None:
+        """Deletes files that are not needed any more."""
+        self.names.tidy(disk)
+        self.ends.tidy(disk)
+
+
+class TimerEnds:
+    """Names and ends of the timers of a store."""
+
+    def __init__(self, disk: Disk, history_ms: int) -> None:
+        self._history_ms = history_ms
+        self._merged_ms = 0
+        self.names = FactIndex(disk, NAMES, self._is_name_expired)
+        self.ends = FactIndex(disk, ENDS, _is_end_expired)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is in memory that a checkpoint is due."""
+        return self.names.is_full or self.ends.is_full
+
+    def named(self, name: TimerName) -> Named | None:
+        """The newest timer of a name, whether it has ended or not; raises `StoreDamaged`."""
+        found = self.names.newest(*name_hash(name))
+        return None if found is None else Named(*found)
+
+    def name(self, name: TimerName, timer_offset: int, due_ms: int, stored_ms: int) -> None:
+        """From now on the name means this timer."""
+        self.names.put(*name_hash(name), timer_offset, due_ms, stored_ms)
+
+    def ended(self, timer_offset: int) -> TimerEnd | None:
+        """How a timer ended; None while it is pending. Raises `StoreDamaged`."""
+        found = self.ends.newest(timer_offset, 0)
+        if found is None:
+            return None
+        ended_offset, ended_ms, extra = found
+        return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
+
+    def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
+        """A timer has ended."""
+        until_ms = max(due_ms, ended.ended_ms) + self._history_ms
+        extra = ended.end << KIND_SHIFT | until_ms
+        self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, extra)
+
+    def delivered(self, timer_offsets: Any, ended_offsets: Integers, ended_ms: int) -> None:
+        """Many timers were delivered."""
+        facts = np.zeros(len(timer_offsets), FACT)
+        facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
+        facts["extra"] = End.DELIVERED << KIND_SHIFT | (ended_ms + self._history_ms)
+        self.ends.put_many(facts)
+
+    def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
+        """Whether what was last known of then may have ended before the kept history.
+
+        A merge may have dropped how it ended; so it stays forgotten when the clock is set back.
+        """
+        return known_ms < max(now_ms, self._merged_ms) - self._history_ms
+
+    def spill(self, now_ms: int) -> None:
+        """Writes what is too much for memory, while a start replays the log; `now_ms` as for `to_write`."""
+        self._merged_ms = max(self._merged_ms, now_ms)
+        self.names.spill(now_ms)
+        self.ends.spill(now_ms)
+
+    def to_write(self, now_ms: int) -> EndsToWrite:
+        """What a checkpoint is to write; `now_ms` is the newest store time, not a clock that may be wrong."""
+        self._merged_ms = max(self._merged_ms, now_ms)
+        return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms), self._merged_ms)
+
+    def written(self, done: EndsToWrite) -> None:
+        """A checkpoint is durable."""
+        self.names.written(done.names)
+        self.ends.written(done.ends)
+
+    def failed(self, done: EndsToWrite) -> None:
+        """A checkpoint was not written."""
+        self.names.failed(done.names)
+        self.ends.failed(done.ends)
+
+    def adopt(self, frozen: Any, others: list[Any]) -> list[str]:
+        """Takes a snapshot's files over, and keeps those of others; returns what of them is damaged."""
+        self._merged_ms = frozen.get("merged_ms", 0)
+        reasons = (
+            self.names.adopt(frozen["names"], [other["names"] for other in others]),
+            self.ends.adopt(frozen["ends"], [other["ends"] for other in others]),
+        )
+        return [reason for reason in reasons if reason]
+
+    def drop(self) -> None:
+        """Deletes both, to be made anew from the log."""
+        self.names.drop()
+        self.ends.drop()
+
+    def _is_name_expired(self, facts: Facts, now_ms: int) -> Any:
+        last_ms = np.maximum(facts["at"], facts["extra"])
+        return last_ms + np.uint64(self._history_ms) < np.uint64(max(now_ms, 0))
+
+
+def name_hash(name: TimerName) -> tuple[int, int]:
+    """The 128 bits that stand for a name; keys and message ids never meet."""
+    return hashes_of(name.topic, name.message_id or f"\x01{name.key}")
+
+
+def _is_end_expired(facts: Facts, now_ms: int) -> Any:
+    return (facts["extra"] & np.uint64(_UNTIL_MASK)) < np.uint64(max(now_ms, 0))

@@ -1,0 +1,45 @@
+"""What a checkpoint writes of the timers: partitions of time, names and ends, and the table of queues.
+
+The snapshot names all these files with their lengths. So they are, together, as they were at one log offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from commitlog.disk import Disk
+from services.broker.timer_ends import EndsToWrite
+from services.broker.timer_source import QueueTable, TimerSource
+from timingwheel.cascade import PartitionsToWrite
+
+TIMER_FILES: Final = "timer_files"
+"""Their part of a snapshot."""
+
+
+@dataclass(slots=True, eq=False)
+class TimersToWrite:
+    """The timers at one moment, for a checkpoint."""
+
+    partitions: PartitionsToWrite
+    ends: EndsToWrite
+    source: TimerSource
+    queues: QueueTable
+
+    def write(self, disk: Disk) -> None:
+        """Writes and syncs; in a worker thread. Raises OSError."""
+        self.partitions.write(disk, self.source.fetch)
+        self.ends.write(disk)
+
+    def freeze(self) -> Any:
+        """What the snapshot keeps, once written."""
+        return {
+            "partitions": self.partitions.freeze(),
+            "ends": self.ends.freeze(),
+            "queues": self.queues.freeze(),
+        }
+
+    def tidy(self, disk: Disk) -> None:
+        """Deletes the files that neither this snapshot nor the one before it names."""
+        self.partitions.tidy(disk)
+        self.ends.tidy(disk)

@@ -1,0 +1,152 @@
+"""The records of timers: set, moved, cancelled, delivered.
+
+    record                                   topic                 ends            sets
+    set                                      rmq_sys_wheel_timer                   its own offset
+    set again under its key, or moved        rmq_sys_wheel_timer   TW_REPLACES     its own offset
+    cancelled                                TW_SYS_VERB           TW_TIMER_OFFSET
+    delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
+
+Each of them is the whole truth about what it ends: one record, so that a crash leaves all of it or nothing.
+A record that ends a timer also says when that was due, which is where its place on disk is looked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from commitlog import properties
+from commitlog.message import Message
+from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+VERB_TOPIC: Final = "TW_SYS_VERB"
+CANCEL: Final = "CANCEL"
+FIRE: Final = "FIRE"
+MOVE: Final = "MOVE"
+_CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
+NOT_DELIVERED: Final = frozenset(
+    {
+        properties.REAL_TOPIC,
+        properties.REAL_QUEUE_ID,
+        properties.REPLACES,
+        properties.REPLACED_DUE_MS,
+        properties.VERB,
+        properties.REASON,
+        *_CARRIED,
+    }
+)
+
+
+class Replaced(NamedTuple):
+    """The timer that a new one takes the place of: its offset, and when it was due."""
+
+    timer_offset: int
+    due_ms: int
+
+
+def timer_record(message: Message, queue_id: int, replaced: Replaced | None = None) -> Record:
+    """The timer record of a delayed message, whose real queue will be `queue_id`."""
+    assert message.delivery_ms is not None
+    marks = {
+        properties.DUE_MS: str(message.delivery_ms),
+        properties.REAL_TOPIC: message.topic,
+        properties.REAL_QUEUE_ID: str(queue_id),
+    }
+    if replaced is not None:
+        marks |= _replaces(replaced)
+    return Record(
+        topic=TIMER_TOPIC,
+        body=message.body,
+        properties=properties.encode(properties.of_message(message) | marks),
+        sys_flag=COMPRESSED if message.gzip else 0,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+    )
+
+
+def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int) -> Record:
+    """The timer that takes the place of the one at `timer_offset`: the same message, due at `due_ms`."""
+    marks = {properties.DUE_MS: str(due_ms), properties.VERB: MOVE}
+    marks |= _replaces(Replaced(timer_offset, old_due_ms))
+    stored = properties.decode(timer.properties)
+    kept = {name: value for name, value in stored.items() if name not in _CARRIED}
+    return Record(
+        topic=TIMER_TOPIC,
+        body=timer.body,
+        properties=properties.encode(kept | marks),
+        sys_flag=timer.sys_flag & COMPRESSION,
+        born_ms=timer.born_ms,
+        born_host=timer.born_host,
+    )
+
+
+def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record:
+    """The message of a timer record for its real queue, naming the timer."""
+    stored = properties.decode(timer.properties)
+    kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
+    marks = {properties.TIMER_OFFSET: str(timer_offset), properties.VERB: verb}
+    return Record(
+        topic=stored[properties.REAL_TOPIC],
+        queue_id=int(stored[properties.REAL_QUEUE_ID]),
+        body=timer.body,
+        properties=properties.encode(kept | marks),
+        sys_flag=timer.sys_flag & COMPRESSION,
+        born_ms=timer.born_ms,
+        born_host=timer.born_host,
+    )
+
+
+def undelivered(ready: Record) -> Record:
+    """The timer record again, of a message made ready for its real queue (`services.broker.timer_source`)."""
+    stored = properties.decode(ready.properties)
+    timer_offset = int(stored.pop(properties.TIMER_OFFSET))
+    marks = {properties.REAL_TOPIC: ready.topic, properties.REAL_QUEUE_ID: str(ready.queue_id)}
+    return replace(
+        ready,
+        topic=TIMER_TOPIC,
+        queue_id=0,
+        physical_offset=timer_offset,
+        properties=properties.encode(stored | marks),
+    )
+
+
+def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, reason: str) -> Record:
+    """The record that a timer was cancelled."""
+    marks = {
+        properties.VERB: CANCEL,
+        properties.TIMER_OFFSET: str(timer_offset),
+        properties.DUE_MS: str(due_ms),
+        properties.MESSAGE_ID: message_id,
+        properties.REAL_TOPIC: topic,
+        properties.REASON: reason,
+    }
+    return Record(topic=VERB_TOPIC, body=b"", properties=properties.encode(marks), sys_flag=TYPE_SYSTEM)
+
+
+def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
+    """The properties of a timer record that takes the place of another timer, or of none."""
+    kept = properties.decode(stored)
+    kept.pop(properties.REPLACES, None)
+    kept.pop(properties.REPLACED_DUE_MS, None)
+    return properties.encode(kept if replaced is None else kept | _replaces(replaced))
+
+
+def replaced_by(record: Record) -> Replaced | None:
+    """The timer whose place a timer record takes."""
+    replaced = properties.value_of(record.properties, properties.REPLACES)
+    if not replaced:
+        return None
+    return Replaced(int(replaced), int(properties.value_of(record.properties, properties.REPLACED_DUE_MS)))
+
+
+def due_ms_of(record: Record) -> int:
+    """When the timer of a timer record is due, or was."""
+    return int(properties.value_of(record.properties, properties.DUE_MS))
+
+
+def _replaces(replaced: Replaced) -> dict[str, str]:
+    return {
+        properties.REPLACES: str(replaced.timer_offset),
+        properties.REPLACED_DUE_MS: str(replaced.due_ms),
+    }

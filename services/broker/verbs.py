@@ -1,0 +1,305 @@
+"""Every verb of the product, each in a line or two that lead to the part which does it.
+
+This is the list to read first. `services.broker.broker` lets the parts live: it opens, ticks, flushes and
+takes checkpoints. Calls run to completion; time comes as an argument in milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from commitlog import limits
+from commitlog.disk import Disk
+from commitlog.errors import TidewheelError, TopicNotFound
+from commitlog.log import CommitLog
+from commitlog.message import Message, MessageType
+from commitlog.recovery import Damage
+from services.broker.agenda import Agenda
+from services.broker.carrying import Carrying
+from services.broker.finding import Finding
+from services.broker.groups import Groups
+from services.broker.housekeeping import Housekeeping
+from services.broker.leases import Leases
+from services.broker.receiving import Receiving
+from services.broker.schedule import Occurrence, Schedule, ScheduleView
+from services.broker.schedules import Schedules, preview
+from services.broker.sending import Sending
+from services.broker.settings import BrokerSettings
+from services.broker.statistics import Gauges, Statistics
+from services.broker.store import Store
+from services.broker.timer_delivery import TimerDelivery
+from services.broker.timer_views import TimerViews
+from services.broker.timers import Timers
+from services.broker.topics import Topics
+from services.broker.transactions import Transactions
+from services.broker.values import (
+    Delivery,
+    EndReceipt,
+    PendingTimer,
+    Resolution,
+    SendReceipt,
+    TimerFilter,
+    TimerName,
+    TimerPage,
+    TimerVerdict,
+    Topic,
+)
+
+
+class Part(Protocol):
+    """A state machine whose state a snapshot keeps."""
+
+    def freeze(self) -> Any:
+        """The state, as JSON can hold it."""
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a frozen state over."""
+
+
+class Verbs:
+    """The parts of a broker, and what can be asked of them."""
+
+    def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
+        self.statistics = Statistics()
+        self.damaged: list[Damage] = []
+        self.made_anew: list[str] = []
+        self.lost: list[str] = []
+        self._disk = disk
+        self._log = log
+        self._ticked_ms = now_ms
+        self._checkpoint_offset = log.first_offset
+        self._agenda = Agenda(now_ms)
+        self._store = Store(disk, log, settings.store_host)
+        self._topics = Topics(self._store, settings)
+        self._timers = Timers(disk, self._store, settings, self.statistics, now_ms)
+        self._delivery = TimerDelivery(disk, self._store, self._timers, now_ms)
+        self._views = TimerViews(self._timers)
+        self._carrying = Carrying(self._timers)
+        self._transactions = Transactions(
+            self._store, self._agenda, self._timers, self._carrying, settings, self.statistics
+        )
+        self._sending = Sending(
+            self._store, self._topics, self._timers, self._carrying, settings, self.statistics
+        )
+        self._groups = Groups(self._store)
+        self._housekeeping = Housekeeping(
+            disk,
+            self._store,
+            self._groups,
+            self._transactions,
+            settings,
+            self.statistics,
+        )
+        self._housekeeping_ms = settings.housekeeping_ms
+        self._schedules = Schedules(
+            self._store,
+            self._agenda,
+            self._topics,
+            self._sending,
+            settings,
+            lambda: self._housekeeping.is_full,
+        )
+        leases = Leases(self._agenda, now_ms)
+        self._receiving = Receiving(
+            self._store, self._topics, self._groups, leases, settings, self.statistics
+        )
+        self._finding = Finding(self._store, self.statistics)
+        self._parts: dict[str, Part] = {
+            "store": self._store,
+            "topics": self._topics,
+            "timers": self._timers,
+            "transactions": self._transactions,
+            "sending": self._sending,
+            "groups": self._groups,
+            "schedules": self._schedules,
+        }
+
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        return self._topics.all()
+
+    def topic(self, name: str) -> Topic:
+        """One topic; raises `TopicNotFound`."""
+        return self._topics.get(name)
+
+    def create_topic(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
+        """Creates a topic; raises `IllegalTopic`, or `TopicExists` if it exists with other settings."""
+        return self._topics.create(name, message_type, queue_count, now_ms)
+
+    def route(self, name: str, now_ms: int) -> Topic:
+        """The topic, created on first use if the settings allow that; else raises `TopicNotFound`."""
+        return self._topics.route(name, now_ms)
+
+    def send(self, message: Message, now_ms: int) -> SendReceipt:
+        """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
+        self._housekeeping.refuse_if_full()
+        return self._sending.send(message, now_ms)
+
+    def set_timers(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
+        """Stores many messages at once; one that is refused is answered with its error."""
+        return [self._try_send(message, now_ms) for message in messages]
+
+    def recall(self, topic: str, recall_handle: str, now_ms: int) -> TimerVerdict:
+        """Cancels a delayed message, or says why it cannot be."""
+        return self._timers.recall(topic, recall_handle, now_ms)
+
+    def cancel_timer(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
+        """Cancels a delayed message by its name, or says why it cannot be."""
+        return self._timers.cancel(name, reason, now_ms)
+
+    def move_timer(self, name: TimerName, due_ms: int, now_ms: int) -> TimerVerdict:
+        """Gives a delayed message another time, or says why it cannot be; raises `IllegalDeliveryTime`."""
+        return self._timers.move(name, due_ms, now_ms)
+
+    def fire_timer(self, name: TimerName, now_ms: int) -> TimerVerdict:
+        """Delivers a delayed message at once, or says why it cannot be."""
+        return self._timers.fire(name, now_ms)
+
+    def timer(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
+        """Looks at one delayed message: waiting, or what became of it."""
+        return self._timers.get(name, now_ms)
+
+    def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+        """Looks at delayed messages that wait, by due time."""
+        return self._views.page(wanted, after, count_max)
+
+    def count_timers(self, wanted: TimerFilter) -> int:
+        """How many delayed messages wait that match."""
+        return self._views.count(wanted)
+
+    def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+        """How many delayed messages wait in each window: (its start, count), empty ones left out."""
+        return sorted(self._views.histogram(wanted, width_ms).items())
+
+    def end_transaction(
+        self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
+    ) -> EndReceipt:
+        """Ends a transaction; the first end wins."""
+        return self._transactions.end(topic, transaction_id, message_id, resolution, now_ms)
+
+    def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
+        """The answer to a `CheckBack`: whether a producer could be asked."""
+        self._transactions.check_asked(transaction_id, asked, now_ms)
+
+    def receive(
+        self,
+        group: str,
+        topic: str,
+        tag_expression: str,
+        batch_size: int,
+        invisible_ms: int,
+        client_id: str,
+        auto_renew: bool,
+        now_ms: int,
+    ) -> list[Delivery]:
+        """Leases up to `batch_size` messages of a topic to a client of a group."""
+        return self._receiving.receive(
+            group, topic, tag_expression, batch_size, invisible_ms, client_id, auto_renew, now_ms
+        )
+
+    def ack(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
+        """Acknowledges a leased message; returns what must be durable before the consumer is told."""
+        self._store.last_store_ms = max(self._store.last_store_ms, now_ms)
+        return self._receiving.ack(group, topic, receipt_handle)
+
+    def change_invisible(
+        self, group: str, topic: str, receipt_handle: str, invisible_ms: int, now_ms: int
+    ) -> str:
+        """Ends a lease `invisible_ms` from now; returns its new handle."""
+        return self._receiving.change_invisible(group, topic, receipt_handle, invisible_ms, now_ms)
+
+    def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
+        """Moves a leased message to the group's dead letters; returns what must be durable first."""
+        return self._receiving.forward_to_dead_letter(group, topic, receipt_handle, now_ms)
+
+    def client_alive(self, client_id: str, now_ms: int) -> None:
+        """A client was heard from: the leases kept for it go on."""
+        self._receiving.client_alive(client_id, now_ms)
+
+    def client_gone(self, client_id: str, now_ms: int) -> None:
+        """A client has left: the leases kept for it end with the next tick."""
+        self._receiving.client_gone(client_id, now_ms)
+
+    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
+        """Looks at messages without leasing them."""
+        self._check_queue(topic, queue_id)
+        return self._receiving.read(topic, queue_id, queue_offset, count)
+
+    def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
+        """Looks up to `count_max` messages up by key or message id, newest first, without leasing them."""
+        return self._finding.find(topic, key, count_max)
+
+    def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
+        """Looks at delayed messages that wait for topics with that prefix, the first due first."""
+        return self._views.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
+
+    def set_schedule(self, schedule: Schedule, now_ms: int) -> ScheduleView:
+        """Keeps a recurring message; raises `IllegalSchedule`, or what its message would be refused with."""
+        self._housekeeping.refuse_if_full()
+        return self._schedules.set(schedule, now_ms)
+
+    def delete_schedule(self, name: str, now_ms: int) -> ScheduleView:
+        """Ends a schedule; raises `ScheduleNotFound`."""
+        return self._schedules.delete(name, now_ms)
+
+    def pause_schedule(self, name: str, now_ms: int) -> ScheduleView:
+        """Lets a schedule rest; raises `ScheduleNotFound`."""
+        return self._schedules.pause(name, now_ms)
+
+    def resume_schedule(self, name: str, now_ms: int) -> ScheduleView:
+        """Lets a schedule go on, from now on; raises `ScheduleNotFound`."""
+        return self._schedules.resume(name, now_ms)
+
+    def schedule(self, name: str, count: int) -> ScheduleView:
+        """One schedule with its next `count` occurrences; raises `ScheduleNotFound`."""
+        return self._schedules.get(name, count)
+
+    def schedules(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
+        """Schedules with their next occurrence: by name, from behind a name on."""
+        return self._schedules.page(after, count_max)
+
+    def preview_schedule(self, schedule: Schedule, count: int, now_ms: int) -> tuple[Occurrence, ...]:
+        """When a schedule would occur from now on; raises `IllegalSchedule` for what cannot be read."""
+        return preview(schedule, now_ms, count)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(first, next) queue offset of a queue."""
+        self._check_queue(topic, queue_id)
+        queue = self._store.dispatch.queue(topic, queue_id)
+        return queue.min_offset, queue.next_offset
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """The first queue offset stored at or after a time (ms since 1970); the queue's end if none was."""
+        self._check_queue(topic, queue_id)
+        return self._receiving.offset_at(topic, queue_id, store_ms)
+
+    def gauges(self) -> Gauges:
+        """What is so at this moment, for metrics."""
+        open_halves = self._transactions.outcomes.open
+        return Gauges(
+            pending_timers=self._timers.pending_count,
+            pending_by_topic=dict(+self._timers.pending_by_topic),
+            timers_bytes=self._timers.partitions.disk_bytes,
+            open_halves=len(open_halves),
+            oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
+            in_flight=self._groups.in_flight(),
+            lag=self._groups.lag(),
+            topic_count=len(self._topics.all()),
+            log_first_offset=self._log.first_offset,
+            log_end_offset=self._log.end_offset,
+            durable_offset=self._log.durable_offset,
+            disk_used=self._housekeeping.disk_used,
+            disk_free_bytes=self._housekeeping.free_bytes,
+            is_full=self._housekeeping.is_full,
+        )
+
+    def _try_send(self, message: Message, now_ms: int) -> SendReceipt | TidewheelError:
+        try:
+            return self.send(message, now_ms)
+        except TidewheelError as error:
+            return error
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        queue_count = self._topics.get(topic).queue_count
+        if not 0 <= queue_id < queue_count:
+            raise TopicNotFound(f"{topic!r} has queues 0 to {queue_count - 1}, there is no {queue_id}.")

@@ -1,0 +1,123 @@
+"""How `tidewheel timer` tells people about timers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from services.cli.times import away, both, span, wall
+
+Answer = dict[str, Any]
+
+BAR_CHARACTERS = 40
+EMPTY = "no timers match. Set one:  tidewheel send hello 'it works' --in 5m --timer-key first"
+TAKEN_EFFECT = ("CANCELLED", "MOVED", "FIRED")
+
+
+def summary_lines(answer: Answer) -> Iterator[str]:
+    """Say how all timers are."""
+    next_due = answer["next_due_ms"]
+    first = "" if next_due is None else f"   next due {both(int(next_due))}"
+    yield f"pending {answer['pending']:,}{first}"
+    yield lateness_line("lateness", answer["lateness"])
+    yield f"due in    {' | '.join(due_parts(answer['due']))}"
+    for topic, count in sorted(answer["pending_by_topic"].items(), key=lambda pair: -pair[1]):
+        late = answer["lateness_by_topic"].get(topic)
+        told = lateness_line("   lateness", late).rstrip() if late else ""
+        yield f"  {topic:<24} {count:>12,}{told}"
+
+
+def lateness_line(title: str, late: Answer) -> str:
+    """Say how late deliveries were."""
+    if not late["delivered"]:
+        return f"{title}  nothing was delivered since the broker's start"
+    shares = f"p50 <={span(late['p50_ms'])}  p99 <={span(late['p99_ms'])}  max {span(late['max_ms'])}"
+    early = f"never-early violations {late['early_count']}"
+    return f"{title}  {shares}   of {late['delivered']:,} delivered   {early}"
+
+
+def due_parts(due: list[Answer]) -> Iterator[str]:
+    """Say how many are due within which span."""
+    for one in due:
+        within = one["within_ms"]
+        yield f"{'later' if within is None else '<' + span(int(within))} {one['count']:,}"
+
+
+def histogram_rows(windows: list[Answer]) -> Iterator[tuple[str, str, str, str]]:
+    """Return a row with a bar for every window."""
+    largest = max(window["count"] for window in windows)
+    for window in windows:
+        start_ms, count = int(window["start_ms"]), window["count"]
+        bar = "#" * max(1, round(BAR_CHARACTERS * count / largest))
+        yield wall(start_ms), away(start_ms), f"{count:,}", bar
+
+
+def timer_row(timer: Answer) -> tuple[str, ...]:
+    """Return a timer as a row of the list."""
+    due_ms = int(timer["due_ms"])
+    keys, tag = " ".join(timer["keys"]), timer["tag"]
+    return wall(due_ms), away(due_ms), timer["topic"], timer["timer_key"], keys, tag, timer["message_id"]
+
+
+def timer_lines(timer: Answer) -> Iterator[str]:
+    """Say everything about one timer that waits."""
+    name = timer["timer_key"] or timer["message_id"]
+    yield f"PENDING  {name}  {timer['topic']}  due {both(int(timer['due_ms']))}"
+    yield f"  id {timer['message_id']}  stored {both(int(timer['stored_ms']))}  log@{timer['timer_offset']}"
+    for title, value in (
+        ("timer key", timer["timer_key"]),
+        ("keys", " ".join(timer["keys"])),
+        ("tag", timer["tag"]),
+    ):
+        if value:
+            yield f"  {title} {value}"
+    message = timer["message"]
+    if message is None:
+        yield "  its record cannot be read: tidewheel store verify"
+        return
+    for name, value in message["properties"].items():
+        if name != "TW_TIMER_KEY":
+            yield f"  property {name}={value}"
+    yield f"  {message.get('body', '(binary)')}"
+
+
+def verdict_line(answer: Answer, name: str, topic: str) -> str:
+    """Say a verdict in one line."""
+    ended_ms, offset, due_ms = int(answer["ended_ms"]), int(answer["ended_offset"]), int(answer["due_ms"])
+    was = f"was due {both(due_ms)}" if due_ms else ""
+    told = {
+        "CANCELLED": was,
+        "MOVED": f"{was}, now due {both(ended_ms)}".removeprefix(", "),
+        "FIRED": was,
+        "TOO_LATE": f"was delivered {both(ended_ms)}",
+        "ALREADY": f"ended before, {both(ended_ms)}" if ended_ms > 0 else "ended before",
+        "NEVER_SET": "there is no such timer",
+        "FORGOTTEN": "ended before the kept history; nobody knows how any more",
+    }[answer["verdict"]]
+    message_id = f"id {answer['message_id']}" if answer["message_id"] else ""
+    place = f"log@{offset}" if offset >= 0 else ""
+    parts = (answer["verdict"], name, topic, told, message_id, place)
+    return "  ".join(part for part in parts if part)
+
+
+def task_row(task: Answer) -> tuple[str, ...]:
+    """Return a task as a row of the list."""
+    done = progress(task)
+    started = both(int(task["started_ms"]))
+    return task["id"], task["verb"], task["state"], done, verdicts_text(task), started, task["reason"]
+
+
+def task_line(task: Answer) -> str:
+    """Say how far a task is."""
+    why = f"  ({task['why']})" if task["why"] else ""
+    return f"{task['state']}  {task['verb']}  {progress(task)}  {verdicts_text(task)}  task {task['id']}{why}"
+
+
+def progress(task: Answer) -> str:
+    """Return how far a task is."""
+    return "counting" if task["matched"] is None else f"{task['done']:,} of {task['matched']:,}"
+
+
+def verdicts_text(task: Answer) -> str:
+    """Return how many had which verdict."""
+    return " ".join(f"{verdict} {count:,}" for verdict, count in sorted(task["by_verdict"].items()))

@@ -1,0 +1,112 @@
+"""Looking at many timers without holding up the loop: by pieces of time that hold only so many.
+
+The core answers a look at once, and for some filters it reads the record of every timer there. So a long
+look is cut: a piece is as wide as its timers are sparse, and between pieces others are served. How many a
+piece may hold follows from how long the last one took (`Pace`): rows of a partition are quick, records are
+not. What changes meanwhile is seen or not, as with any look that takes time; what stays is seen once.
+
+Cost: a count of a window (which reads no record) or two for each piece. A single millisecond is never cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import TypeVar
+
+from commitlog import limits
+from services.broker.values import PendingTimer, TimerFilter, TimerPage
+from services.live.live_broker import LiveBroker
+
+FIRST_MS = 60_000
+GROWTH = 4
+LONG_SECONDS = 0.05
+
+Seen = TypeVar("Seen")
+
+
+class Pace:
+    """How many timers to look at in one turn of the loop."""
+
+    def __init__(self) -> None:
+        self.timers_max = limits.TIMERS_LOOKED_AT_FIRST
+
+    def take(self, look: Callable[..., Seen], *arguments: object) -> Seen:
+        """Look, and learn from how long it took."""
+        began = perf_counter()
+        seen = look(*arguments)
+        took = perf_counter() - began
+        if took > LONG_SECONDS:
+            self.timers_max = max(limits.TIMERS_LOOKED_AT_MIN, self.timers_max // 2)
+        elif took < LONG_SECONDS / GROWTH:
+            self.timers_max = min(limits.TIMERS_LOOKED_AT_MAX, self.timers_max * 2)
+        return seen
+
+
+async def pieces(
+    live: LiveBroker, wanted: TimerFilter, pace: Pace | None = None
+) -> AsyncIterator[TimerFilter]:
+    """Yield the filter for one piece of its window after the other, leaving out those without any timer."""
+    pace = pace or Pace()
+    start_ms = wanted.from_ms
+    width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
+    while start_ms < wanted.until_ms:
+        end_ms = min(start_ms + width_ms, wanted.until_ms)
+        count = live.count_timers(TimerFilter(from_ms=start_ms, until_ms=end_ms))
+        if count > pace.timers_max and end_ms - start_ms > 1:
+            width_ms = max(1, (end_ms - start_ms) // GROWTH)
+            continue
+        if count:
+            yield replace(wanted, from_ms=start_ms, until_ms=end_ms)
+            await asyncio.sleep(0)
+        if count < pace.timers_max // GROWTH:
+            width_ms *= GROWTH
+        start_ms = end_ms
+
+
+async def count(live: LiveBroker, wanted: TimerFilter) -> int:
+    """Count timers."""
+    if is_simple(wanted):
+        return live.count_timers(wanted)
+    counted, pace = 0, Pace()
+    async for piece in pieces(live, wanted, pace):
+        counted += pace.take(live.count_timers, piece)
+    return counted
+
+
+async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+    """Count timers by windows of time from `from_ms` on: (start, count) of those that have any."""
+    counts: Counter[int] = Counter()
+    pace = Pace()
+    async for piece in pieces(live, wanted, pace):
+        for due_ms, number in pace.take(live.timer_histogram, piece, 1):
+            counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
+    return sorted(counts.items())
+
+
+async def page(
+    live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
+) -> TimerPage:
+    """Return up to `count_max` timers by due time, from behind the place `after`."""
+    if is_simple(wanted):
+        return live.timers(wanted, after, count_max)
+    rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
+    found: list[PendingTimer] = []
+    pace = Pace()
+    async for piece in pieces(live, rest, pace):
+        more = pace.take(live.timers, piece, after, count_max - len(found) or 1)
+        if len(found) == count_max and more.timers:
+            return TimerPage(found, (found[-1].due_ms, found[-1].timer_offset))
+        found += more.timers
+        if more.after is not None:
+            return TimerPage(found, more.after)
+    return TimerPage(found, None)
+
+
+def is_simple(wanted: TimerFilter) -> bool:
+    """Whether the core answers without reading records that do not match."""
+    window = TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
+    return wanted in (window, TimerFilter(topic=wanted.topic))

@@ -1,0 +1,61 @@
+"""Moments as people write them: 2026-11-22T09:00+08:00, milliseconds since 1970, or 30m for "in 30 minutes".
+
+A moment without a zone is refused, unless it is a person's own wall clock (`is_local`): nobody can know
+which midnight was meant.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from commitlog import limits
+from services.durations import PART, span_ms
+
+MILLISECOND = timedelta(milliseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_ms(text: str, now_ms: int, is_local: bool = False) -> int:
+    """Return a moment in milliseconds since 1970; raises ValueError that says how to write one."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return whole_ms(text)
+    if PART.match(text) and not PART.sub("", text):
+        return now_ms + span_ms(text)
+    return wall_ms(text, is_local)
+
+
+def due_ms(text: str, now_ms: int, is_local: bool = False) -> int:
+    """Return a moment to be due at: `moment_ms`, but not in the seconds that some clients count in."""
+    moment = moment_ms(text, now_ms, is_local)
+    if moment < limits.WALL_MS_MIN:
+        raise ValueError("that is long ago; perhaps seconds were given where milliseconds are meant")
+    return moment
+
+
+def whole_ms(digits: str) -> int:
+    """Return a number of milliseconds."""
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError("write it as a whole number of milliseconds")
+    if len(digits) > limits.TIME_DIGITS_MAX:
+        raise ValueError("no clock goes that far; the time is in milliseconds since 1970")
+    return int(digits)
+
+
+def wall_ms(text: str, is_local: bool) -> int:
+    """Return a wall time such as 2026-11-22T09:00+08:00 in milliseconds since 1970."""
+    try:
+        wall = datetime.fromisoformat(text)
+    except ValueError:
+        zone = "" if is_local else "+08:00"
+        how = f"write it as 2026-11-22T09:00{zone}, 30m from now, or milliseconds since 1970"
+        raise ValueError(how) from None
+    if wall.tzinfo is None and not is_local:
+        raise ValueError(f"its zone is missing: write {text}Z for UTC, or {text}+08:00")
+    try:
+        moment = (wall.astimezone(UTC) - EPOCH) // MILLISECOND
+    except (OverflowError, OSError):
+        raise ValueError("no clock goes that far") from None
+    if moment < 0:
+        raise ValueError("that is before 1970")
+    return moment

@@ -1,0 +1,37 @@
+"""What machines ask of a broker: does it live, is it ready, how is it doing, what can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from services.live.live_broker import LiveBroker
+from services.ops.metrics import Metrics
+
+
+class Probes:
+    """The handlers of what is no JSON interface."""
+
+    def __init__(self, live: LiveBroker, metrics: Metrics, describe: Callable[[], dict[str, Any]]) -> None:
+        self._live, self._metrics, self._describe = live, metrics, describe
+
+    async def alive(self, request: Request) -> Response:
+        """Say whether the process answers."""
+        return PlainTextResponse("alive\n")
+
+    async def ready(self, request: Request) -> Response:
+        """Say whether the broker serves."""
+        serves = not self._live.broken.done()
+        return PlainTextResponse("ready\n" if serves else "broken\n", status_code=200 if serves else 503)
+
+    async def scrape(self, request: Request) -> Response:
+        """Show what Prometheus scrapes."""
+        return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def describe(self, request: Request) -> Response:
+        """Describe the HTTP interface as OpenAPI."""
+        return JSONResponse(self._describe())

@@ -1,0 +1,96 @@
+"""The broker's schedules, over its HTTP interface: what recurs is computed and kept there, not here.
+
+The name of a schedule of ours is `pushes:` and the shop's schedule id, with what a name may not hold
+percent-encoded. What the broker refuses comes back as the error of the tree it was there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from commitlog.errors import BrokerUnreachable, ScheduleNotFound, TidewheelError
+
+PREFIX = "pushes:"
+ANSWER_S = 30
+
+
+class PushSchedules:
+    """The shop's schedules in a broker. Calls raise `BrokerUnreachable` or what the broker refused with."""
+
+    def __init__(self, http: str) -> None:
+        self._http = http
+
+    def keep(self, schedule_id: str, wanted: dict[str, Any]) -> int:
+        """Keep a schedule; doing it again changes nothing. Returns when it occurs first."""
+        answer = self._call("PUT", f"/{path_of(schedule_id)}", wanted)
+        return int(answer["coming"][0]["at_ms"])
+
+    def end(self, schedule_id: str) -> None:
+        """End a schedule, if there is one."""
+        try:
+            self._call("DELETE", f"/{path_of(schedule_id)}")
+        except ScheduleNotFound:
+            return
+
+    def names(self) -> set[str]:
+        """The names of all schedules of the shop."""
+        found: set[str] = set()
+        after: str | None = PREFIX
+        while after is not None and after.startswith(PREFIX):
+            page = self._call("GET", f"?after={quote(after, safe='')}")
+            found |= {one["name"] for one in page["schedules"] if one["name"].startswith(PREFIX)}
+            after = page["after"]
+        return found
+
+    def occurs(self, cron: str, time_zone: str) -> bool:
+        """Whether a cron line ever occurs; refuses one that cannot be read."""
+        wanted = {"cron": cron, "time_zone": time_zone, "count": 1}
+        return bool(self._call("POST", "/preview", wanted)["coming"])
+
+    def _call(self, method: str, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"http://{self._http}/api/schedules{path}", data, method=method)
+        try:
+            with urlopen(request, timeout=ANSWER_S) as answer:
+                return json.load(answer)
+        except HTTPError as refusal:
+            raise self._refused(refusal) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._unreachable() from error
+
+    def _refused(self, refusal: HTTPError) -> TidewheelError:
+        try:
+            said = json.load(refusal)
+            kind = next(kind for kind in below(TidewheelError) if kind.code == said["code"])
+            return kind(said["detail"])
+        except (OSError, ValueError, KeyError, TypeError, StopIteration):
+            return self._unreachable()
+
+    def _unreachable(self) -> BrokerUnreachable:
+        return BrokerUnreachable(
+            f"There is no Tidewheel HTTP interface at {self._http}, which recurring pushes need. "
+            "Name the broker's with --http HOST:PORT."
+        )
+
+
+def name_of(schedule_id: str) -> str:
+    """The broker's name of a schedule of the shop."""
+    return PREFIX + quote(schedule_id, safe="")
+
+
+def path_of(schedule_id: str) -> str:
+    """That name as a part of a path."""
+    return quote(name_of(schedule_id), safe="")
+
+
+def below(root: type[TidewheelError]) -> Iterator[type[TidewheelError]]:
+    """An error class and all that are made from it."""
+    yield root
+    for kind in root.__subclasses__():
+        yield from below(kind)

@@ -1,0 +1,81 @@
+"""Facts about timers, compared and picked from, a chunk at a time (see `consumequeue.timerindex_fact`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from consumequeue import sorted_merge
+from consumequeue.timerindex_fact import FACT, Facts
+from services.broker.timer_ends import KIND_SHIFT, End
+from services.store.timers import FactSource, StoredTimers
+from timingwheel.boundaries import Numbers
+
+NO_OFFSETS: Final = np.empty(0, np.uint64)
+_SIDED: Final = np.dtype([*((name, "<u8") for name in FACT.names or ()), ("side", "u1")])
+_FIELDS: Final = ("key", "check", "offset", "at", "extra")
+
+
+def beyond(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Facts]:
+    """The facts that are not among the others just so; both come in order."""
+    for both in sorted_merge.passes([_sided(facts, 0), _sided(others, 1)], "key", "check"):
+        ordered = both[np.lexsort([both[name] for name in ("side", *reversed(_FIELDS))])]
+        is_alone = ordered["side"] == 0
+        is_alone[:-1] &= np.any([ordered[name][1:] != ordered[name][:-1] for name in _FIELDS], axis=0)
+        if is_alone.any():
+            yield _facts(ordered[is_alone])
+
+
+def kinds(facts: Iterator[Facts]) -> Iterator[Facts]:
+    """Ends without the time until which they are kept, which is a matter of settings."""
+    for chunk in facts:
+        plain = chunk.copy()
+        plain["extra"] >>= np.uint64(KIND_SHIFT)
+        yield plain
+
+
+def unreadable_offsets(timers: StoredTimers) -> Numbers:
+    """The timers that ended because their records could not be read, which no record says."""
+    found = [
+        chunk["key"][chunk["extra"] >> np.uint64(KIND_SHIFT) == End.UNREADABLE]
+        for chunk in timers.ends.newest(timers.disk)
+    ]
+    return np.concatenate([NO_OFFSETS, *found])
+
+
+def kept_ms(timers: StoredTimers) -> int | None:
+    """How long names are surely kept, as the deliveries on disk tell: the broker's setting is not stored.
+
+    None if there are none that tell.
+    """
+    shortest_ms: int | None = None
+    for chunk in FactSource(timers.ends.runs).newest(timers.disk):
+        told = chunk[chunk["extra"] >> np.uint64(KIND_SHIFT) == End.DELIVERED]
+        if len(told):
+            until_ms = told["extra"] & np.uint64((1 << KIND_SHIFT) - 1)
+            left_ms = int((until_ms - told["at"]).min())
+            shortest_ms = left_ms if shortest_ms is None else min(shortest_ms, left_ms)
+    return shortest_ms
+
+
+def ended_offsets(timers: StoredTimers) -> Numbers:
+    """The offsets of all timers whose end is known, ascending: 8 bytes each."""
+    return np.concatenate([NO_OFFSETS, *(chunk["key"].copy() for chunk in timers.ends.newest(timers.disk))])
+
+
+def _sided(chunks: Iterator[Facts], side: int) -> Iterator[Facts]:
+    for chunk in chunks:
+        sided = np.empty(len(chunk), _SIDED)
+        for name in _FIELDS:
+            sided[name] = chunk[name]
+        sided["side"] = side
+        yield sided
+
+
+def _facts(sided: Facts) -> Facts:
+    facts = np.empty(len(sided), FACT)
+    for name in _FIELDS:
+        facts[name] = sided[name]
+    return facts

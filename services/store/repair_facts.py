@@ -1,0 +1,175 @@
+"""Names and ends of timers, made again as far as anything still tells them.
+
+    damaged                                        done about it
+    head, fences or filter, all blocks sound       the run is written again as it was (`mend`)
+    blocks, or the file is gone                    only if asked: `give_up`
+
+What lost blocks said is nowhere else once retention has deleted the records, so it is given up only when the
+operator says so. `give_up` then makes new runs of all that is left:
+
+1. what can be read of the damaged runs;
+2. names and ends that the log tells, up to the newest snapshot;
+3. the names of all timers that wait, from their own records: so a key has one timer, as before;
+4. for each other name an end of its timer that says no more than that it is over: so none that was delivered
+   is taken for one that waits.
+
+The snapshot is written again with these runs, the older one is set aside, for it names what is lost. Memory:
+a million facts, and 8 bytes a timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from commitlog import properties, snapshot
+from commitlog.disk import Disk
+from commitlog.limits import TIMER_HISTORY_MS
+from commitlog.record import Record
+from commitlog.snapshot import Snapshot
+from consumequeue import timerindex_run
+from consumequeue.timerindex import UNSAVED_MAX
+from consumequeue.timerindex_fact import FACT, Facts
+from consumequeue.timerindex_recent import Recent
+from consumequeue.timerindex_run import FactRun
+from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES, End, name_hash
+from services.broker.timer_files import TIMER_FILES
+from services.broker.timer_records import TIMER_TOPIC, due_ms_of
+from services.broker.values import TimerName
+from services.store.comparing import ended_offsets
+from services.store.endings import endings
+from services.store.keeping import set_aside
+from services.store.opening import OpenStore
+from services.store.state import fold
+from services.store.timers import FactSource, StoredTimers, readable, runs_of
+from services.store.verify_facts import PARTS
+
+_BATCH_FACTS: Final = 4096
+
+Fact = tuple[int, int, int, int, int]
+"""key, check, offset, at, extra: see `consumequeue.timerindex_fact`."""
+
+
+def is_whole(run: FactRun, disk: Disk) -> bool:
+    """Whether all facts of a run can be read, whatever became of the rest of its file."""
+    lost_blocks: list[int] = []
+    count, first_offset, end_offset = 0, run.end_offset, 0
+    for facts in readable(run, disk, lost_blocks):
+        count += len(facts)
+        first_offset = min(first_offset, int(facts["offset"].min(initial=first_offset)))
+        end_offset = max(end_offset, int(facts["offset"].max(initial=0)) + 1)
+    found = (count, first_offset, end_offset)
+    return not lost_blocks and found == (run.entry_count, run.first_offset, run.end_offset)
+
+
+def mend(run: FactRun, disk: Disk) -> None:
+    """Writes a run again of which all facts can be read."""
+    timerindex_run.write(disk, run.folder, run.number, readable(run, disk, []), run.entry_count)
+
+
+def give_up(store: OpenStore, disk: Disk, lost: Iterable[FactRun], now_ms: int) -> None:
+    """Makes names and ends without the lost runs; the store's lock must be held."""
+    newest = snapshot.newest(disk)
+    assert newest is not None, "without a snapshot there is no run that it names"
+    lost = list(lost)
+    runs = {folder: _kept(newest, folder, lost) for folder in PARTS}
+    timers = fold(store, now_ms, newest.offset).timers
+    runs[NAMES] += _made(disk, newest, NAMES, _names(store, newest, timers), lost)
+    runs[ENDS] += _made(disk, newest, ENDS, _ends(store, newest), lost)
+    timers = replace(timers, names=FactSource(tuple(runs[NAMES])), ends=FactSource(tuple(runs[ENDS])))
+    runs[ENDS] += _made(disk, newest, ENDS, _over(timers), [])
+    for offset in snapshot.offsets(disk):
+        if offset != newest.offset:
+            set_aside(disk, snapshot.path_of(offset))
+    _renamed(newest, runs).write(disk)
+    for run in lost:
+        set_aside(disk, run.path)
+
+
+def _kept(newest: Snapshot, folder: str, lost: list[FactRun]) -> list[FactRun]:
+    lost_paths = {run.path for run in lost}
+    named = runs_of(folder, newest.parts[TIMER_FILES]["ends"][PARTS[folder]])
+    return [run for run in named if run.path not in lost_paths]
+
+
+def _made(
+    disk: Disk, newest: Snapshot, folder: str, facts: Iterator[Fact], lost: list[FactRun]
+) -> list[FactRun]:
+    """New runs of facts, with what can be read of lost ones."""
+    runs: list[FactRun] = []
+    recent = Recent()
+    salvaged = (chunk for run in lost if run.folder == folder for chunk in readable(run, disk, []))
+    for chunk in chain(salvaged, _batches(facts)):
+        recent.put_many(chunk)
+        if len(recent) >= UNSAVED_MAX:
+            runs += _written(disk, newest, folder, recent)
+            recent = Recent()
+    return runs + _written(disk, newest, folder, recent)
+
+
+def _written(disk: Disk, newest: Snapshot, folder: str, recent: Recent) -> list[FactRun]:
+    named = runs_of(folder, newest.parts[TIMER_FILES]["ends"][PARTS[folder]])
+    there = [int(name) for name in disk.list(folder) if name.isdigit()]
+    number = 1 + max([-1, *there, *(run.number for run in named)])
+    run = timerindex_run.write(disk, folder, number, recent.chunks(), len(recent))
+    return [] if run is None else [run]
+
+
+def _batches(facts: Iterator[Fact]) -> Iterator[Facts]:
+    held: list[Fact] = []
+    for fact in facts:
+        held.append(fact)
+        if len(held) == _BATCH_FACTS:
+            yield np.array(held, FACT)
+            held = []
+    yield np.array(held, FACT)
+
+
+def _names(store: OpenStore, newest: Snapshot, timers: StoredTimers) -> Iterator[Fact]:
+    for found in store.scan(until=newest.offset):
+        if found.record.topic == TIMER_TOPIC:
+            yield from _names_of(found.record)
+    for waiting in timers.waiting():
+        if waiting.record is not None:
+            yield from _names_of(waiting.record)
+
+
+def _names_of(timer: Record) -> Iterator[Fact]:
+    topic, message_id, key = (
+        properties.value_of(timer.properties, name)
+        for name in (properties.REAL_TOPIC, properties.MESSAGE_ID, properties.TIMER_KEY)
+    )
+    said = (timer.physical_offset, due_ms_of(timer), timer.store_ms)
+    yield *name_hash(TimerName(topic, message_id)), *said
+    if key:
+        yield *name_hash(TimerName(topic, key=key)), *said
+
+
+def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:
+    for found in store.scan(until=newest.offset):
+        record = found.record
+        for timer_offset, end, due_ms in endings(record):
+            extra = _extra(end, max(due_ms, record.store_ms))
+            yield timer_offset, 0, record.physical_offset, record.store_ms, extra
+
+
+def _over(timers: StoredTimers) -> Iterator[Fact]:
+    """Ends of the timers that have a name, do not wait, and of which no end is known."""
+    known = np.union1d(timers.offsets(), ended_offsets(timers))
+    for facts in timers.names.newest(timers.disk):
+        for _, _, timer_offset, due_ms, _ in facts[~np.isin(facts["offset"], known)].tolist():
+            yield timer_offset, 0, timer_offset, due_ms, _extra(End.UNREADABLE, due_ms)
+
+
+def _extra(end: End, last_ms: int) -> int:
+    return end << KIND_SHIFT | (last_ms + TIMER_HISTORY_MS)
+
+
+def _renamed(newest: Snapshot, runs: dict[str, list[FactRun]]) -> Snapshot:
+    ends = {PARTS[folder]: [run.freeze() for run in named] for folder, named in runs.items()}
+    files = newest.parts[TIMER_FILES] | {"ends": ends}
+    return replace(newest, parts=newest.parts | {TIMER_FILES: files})

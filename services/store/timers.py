@@ -1,0 +1,197 @@
+"""The timers of a store at one moment: those that wait, and what is known of those that ended.
+
+    part      where it is                                            cost
+    waiting   partition files, and what came since the snapshot      a slot at a time, bounded
+    names     runs, and what came since the snapshot                 a block of each run
+    ends      likewise                                               likewise
+
+Made of a broker that folded the log (`of_checkpoint`), or of what a snapshot names (`of_snapshot`). Nothing
+is gathered: there may be a hundred million of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from commitlog import record as records
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.layout import TIMERS
+from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
+from commitlog.record import Record
+from commitlog.snapshot import Snapshot
+from consumequeue import sorted_merge
+from consumequeue.timerindex import FactsToWrite
+from consumequeue.timerindex_fact import Facts, newest_of
+from consumequeue.timerindex_recent import Recent
+from consumequeue.timerindex_run import READ_BLOCKS, FactRun
+from services.broker.timer_ends import ENDS, NAMES
+from services.broker.timer_files import TIMER_FILES, TimersToWrite
+from services.broker.timer_records import due_ms_of, undelivered
+from services.store.opening import OpenStore
+from timingwheel.boundaries import Numbers, slot_named
+from timingwheel.cascade import File
+from timingwheel.listing import Listing
+from timingwheel.partition import IN_LOG, Rows
+from timingwheel.unwritten import Fresh
+
+_FOREVER_MS: Final = 1 << 62
+
+Read = Callable[[int], Record]
+"""Reads the record at an offset of the log; raises `StoreDamaged`."""
+
+
+class Waiting(NamedTuple):
+    """A timer that waits; without its record where that cannot be read, and then with its place's time."""
+
+    timer_offset: int
+    due_ms: int
+    record: Record | None
+
+
+@dataclass(slots=True, frozen=True)
+class FactSource:
+    """Facts in runs and in memory."""
+
+    runs: tuple[FactRun, ...]
+    recents: tuple[Recent, ...] = ()
+
+    @classmethod
+    def of(cls, taken: FactsToWrite) -> FactSource:
+        """What a broker holds."""
+        return cls(taken.runs, taken.recents)
+
+    @property
+    def fact_count(self) -> int:
+        """How many facts there are, those that newer ones took the place of included."""
+        return sum(run.entry_count for run in self.runs) + sum(map(len, self.recents))
+
+    def newest(self, disk: Disk) -> Iterator[Facts]:
+        """The newest fact about each, in order; what is damaged is left out."""
+        sources = [readable(run, disk, []) for run in self.runs]
+        sources += [recent.chunks() for recent in self.recents]
+        return map(newest_of, sorted_merge.passes(sources, "key", "check"))
+
+
+def readable(run: FactRun, disk: Disk, lost_blocks: list[int]) -> Iterator[Facts]:
+    """The facts of a run that can be read, in order; adds the numbers of the blocks that cannot."""
+    if disk.size(run.path) < 0:
+        lost_blocks.extend(range(run.block_count))
+        return
+    for first in range(0, run.block_count, READ_BLOCKS):
+        count = min(READ_BLOCKS, run.block_count - first)
+        try:
+            yield run.blocks(disk, first, count)
+        except StoreDamaged:
+            yield from _one_by_one(run, disk, range(first, first + count), lost_blocks)
+
+
+def _one_by_one(run: FactRun, disk: Disk, numbers: range, lost_blocks: list[int]) -> Iterator[Facts]:
+    for number in numbers:
+        try:
+            yield run.blocks(disk, number, 1)
+        except StoreDamaged:
+            lost_blocks.append(number)
+
+
+@dataclass(slots=True, frozen=True)
+class StoredTimers:
+    """All timers of a store."""
+
+    disk: Disk
+    listing: Listing
+    names: FactSource
+    ends: FactSource
+    counted: Mapping[str, int]
+    """How many wait for each topic, as the broker counts them."""
+    read: Read
+
+    @classmethod
+    def of_checkpoint(
+        cls, disk: Disk, taken: TimersToWrite, parts: Mapping[str, Any], read: Read
+    ) -> StoredTimers:
+        """What a broker takes away for a checkpoint."""
+        partitions = taken.partitions
+        listing = _listing(disk, partitions.files, (partitions.writing,), partitions.frontier)
+        names, ends = FactSource.of(taken.ends.names), FactSource.of(taken.ends.ends)
+        return cls(disk, listing, names, ends, parts["timers"]["pending"], read)
+
+    @classmethod
+    def of_snapshot(cls, disk: Disk, parts: Mapping[str, Any], read: Read) -> StoredTimers:
+        """What a snapshot names."""
+        named = parts[TIMER_FILES]
+        partitions = named["partitions"] or {"files": {}, "frontier": (0, 0)}
+        files = {slot_named(name): File(*fields) for name, fields in partitions["files"].items()}
+        listing = _listing(disk, files, (), partitions["frontier"])
+        names = FactSource(runs_of(NAMES, named["ends"]["names"]))
+        ends = FactSource(runs_of(ENDS, named["ends"]["ends"]))
+        return cls(disk, listing, names, ends, parts["timers"]["pending"], read)
+
+    @property
+    def counted_count(self) -> int:
+        """How many wait, as the broker counts them."""
+        return sum(self.counted.values())
+
+    def places(self) -> Iterator[tuple[Rows, str | None]]:
+        """All that wait in the order of their places, and the file that holds them."""
+        return self.listing.scan(0, _FOREVER_MS, None)
+
+    def offsets(self) -> Numbers:
+        """The offsets of all that wait, ascending: 8 bytes each."""
+        found = [rows["timer_offset"].copy() for rows, _ in self.places()]
+        return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+
+    def next_due_ms(self) -> int | None:
+        """When the next one is due."""
+        return next((int(rows[0]["due_ms"]) for rows, _ in self.places()), None)
+
+    def waiting(self) -> Iterator[Waiting]:
+        """All that wait with their records, in the order of their places."""
+        for rows, path in self.places():
+            for row in rows:
+                yield self._waiting(row, path)
+
+    def _waiting(self, row: Any, path: str | None) -> Waiting:
+        timer_offset = int(row["timer_offset"])
+        try:
+            if path is None or int(row["record_at"]) == IN_LOG:
+                timer = self.read(timer_offset)
+            else:
+                timer = self._read_row(path, int(row["record_at"]), int(row["record_bytes"]))
+        except StoreDamaged:
+            return Waiting(timer_offset, int(row["due_ms"]), None)
+        return Waiting(timer_offset, due_ms_of(timer), timer)
+
+    def _read_row(self, path: str, position: int, record_bytes: int) -> Record:
+        stored = self.disk.read(path, position, record_bytes)
+        if not records.is_sound(stored, may_lack_crc=False):
+            raise StoreDamaged(f"The timer at byte {position} of {path} does not match its CRC.")
+        return undelivered(records.decode(stored))
+
+
+def timer_files(found: Snapshot) -> dict[str, int | None]:
+    """The files that a snapshot names by path, and how much of each it counts on (None: all)."""
+    part = found.parts[TIMER_FILES]
+    partitions = (part["partitions"] or {"files": {}})["files"]
+    runs = (*runs_of(NAMES, part["ends"]["names"]), *runs_of(ENDS, part["ends"]["ends"]))
+    lengths: dict[str, int | None] = {f"{TIMERS}/{name}": length for name, (length, *_) in partitions.items()}
+    return lengths | dict.fromkeys(run.path for run in runs)
+
+
+def timer_files_are_there(store: OpenStore, found: Snapshot) -> bool:
+    """Whether the files that a snapshot names are there, and long enough: else nothing can start from it."""
+    return all(store.files.size(path) >= (length or 0) for path, length in timer_files(found).items())
+
+
+def runs_of(folder: str, frozen: Any) -> tuple[FactRun, ...]:
+    """The runs that a snapshot names, not loaded."""
+    return tuple(FactRun(folder, *fields) for fields in frozen or [])
+
+
+def _listing(disk: Disk, files: Any, layers: tuple[Fresh, ...], frontier: Any) -> Listing:
+    place = (int(frontier[0]), int(frontier[1]))
+    return Listing(disk, files, layers, place, [], TIMER_ROWS_READ_AHEAD_MAX)

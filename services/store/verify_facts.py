@@ -1,0 +1,120 @@
+"""Whether names and ends of timers are whole: each run that a snapshot names, block by block.
+
+    run       is there with the head that the snapshot names; every block, the fences and the filter. One that
+              only an older snapshot names may be gone: a start deletes it
+    order     facts ascend, fences name the first of each block, the filter knows them all
+    log       a name or end points at a record of the log that says so, where the log still has it
+
+Memory: some blocks of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from commitlog.snapshot import Snapshot
+from consumequeue.sorted_run import BLOCK_BYTES
+from consumequeue.timerindex_fact import Facts
+from consumequeue.timerindex_filter import probes_of
+from consumequeue.timerindex_run import BLOCK_FACTS, FactRun
+from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES, End
+from services.broker.timer_files import TIMER_FILES
+from services.store.findings import Finding
+from services.store.invariants import Invariants
+from services.store.opening import OpenStore
+from services.store.timers import readable, runs_of
+
+PARTS: Final = {NAMES: "names", ENDS: "ends"}
+"""The part of a finding by folder, which is also the part of a snapshot's `ends`."""
+
+Untrue = Callable[[Facts], Iterator[str]]
+
+
+def check_facts(store: OpenStore, found: Sequence[Snapshot], rules: Invariants) -> Iterator[Finding]:
+    """What is wrong; ask when `rules` has seen every record."""
+    untrue: dict[str, Untrue] = {
+        NAMES: lambda facts: _untrue_names(facts, rules),
+        ENDS: lambda facts: _untrue_ends(facts, rules),
+    }
+    needed = {run.path for run in named_runs(found[-1:])}
+    for run in named_runs(found):
+        is_damage = run.path in needed or store.files.size(run.path) >= 0
+        for first, end, what in _RunCheck(store, run, untrue[run.folder]).problems():
+            yield Finding(PARTS[run.folder], run.path, first, end, what, is_damage)
+
+
+def named_runs(found: Sequence[Snapshot]) -> list[FactRun]:
+    """The runs that any of the snapshots names, each once."""
+    runs = {
+        (run.path, *run.freeze()): run
+        for one in found
+        for folder, part in PARTS.items()
+        for run in runs_of(folder, one.parts[TIMER_FILES]["ends"][part])
+    }
+    return [run for _, run in sorted(runs.items())]
+
+
+class _RunCheck:
+    def __init__(self, store: OpenStore, run: FactRun, untrue: Untrue) -> None:
+        self._run, self._disk, self._untrue = run, store.overlay(), untrue
+        self._last = (-1, -1)
+        self._fact_count = 0
+
+    def problems(self) -> Iterator[tuple[int, int, str]]:
+        run = self._run
+        run.load(self._disk)
+        if run.lost:
+            yield -1, -1, "is missing, cut, or has another head than a snapshot names"
+            return
+        if run.fences is None or run.filter is None:
+            what = "its fences or its filter do not match their CRC; answers are right, and slow"
+            yield run.tail_at, self._disk.size(run.path), what
+        lost_blocks: list[int] = []
+        for facts in readable(run, self._disk, lost_blocks):
+            for what in (*self._disorder(facts), *self._untrue(facts)):
+                yield -1, -1, what
+        for number in lost_blocks:
+            position = (1 + number) * BLOCK_BYTES
+            yield position, position + BLOCK_BYTES, f"its block at byte {position} does not match its CRC"
+        if not lost_blocks and self._fact_count != run.entry_count:
+            yield -1, -1, f"holds {self._fact_count} facts, a snapshot counts {run.entry_count}"
+
+    def _disorder(self, facts: Facts) -> Iterator[str]:
+        run, keys, checks = self._run, facts["key"], facts["check"]
+        if len(facts) == 0:
+            return
+        first = (int(keys[0]), int(checks[0]))
+        ascends = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (checks[1:] > checks[:-1]))
+        if first <= self._last or not ascends.all():
+            yield "its facts are not in order"
+        self._last = (int(keys[-1]), int(checks[-1]))
+        if run.fences is not None and not np.isin(keys[::BLOCK_FACTS], run.fences).all():
+            yield "its fences do not name the first facts of its blocks"
+        if not run.may_hold_each(*probes_of(keys)).all():
+            yield "its filter does not know a fact that it holds"
+        offsets = facts["offset"]
+        if int(offsets.min()) < run.first_offset or int(offsets.max()) >= run.end_offset:
+            yield "it holds a fact of another part of the log"
+        self._fact_count += len(facts)
+
+
+def _untrue_names(facts: Facts, rules: Invariants) -> Iterator[str]:
+    for timer_offset in facts["offset"].tolist():
+        if rules.must_hold(timer_offset) and timer_offset not in rules.timers.stored:
+            yield f"it names a timer at {timer_offset}, where there is none"
+
+
+def _untrue_ends(facts: Facts, rules: Invariants) -> Iterator[str]:
+    for timer_offset, _, ended_offset, _, extra in facts.tolist():
+        kind = extra >> KIND_SHIFT
+        if kind not in End.__members__.values():
+            yield f"it says that timer {timer_offset} ended in a way that there is not: {kind}"
+        elif (
+            kind != End.UNREADABLE
+            and rules.must_hold(ended_offset)
+            and rules.timers.ended.get(timer_offset) != ended_offset
+        ):
+            yield f"it says that {ended_offset} ended timer {timer_offset}, and the log does not"

@@ -1,0 +1,168 @@
+"""Whether the files of far timers are whole: those that a snapshot names, batch by batch, record by record.
+
+    file      is there, and as long as the snapshot counts on; one that only an older snapshot names may be
+              gone (a start deletes it)
+    batch     its CRC, its own place; rows in order, of this slot, as many as the snapshot says
+    record    its CRC; names its timer and its queue; is what the log's record makes, where the log has that
+
+Memory: one batch. Cost: each record is decoded, and made again from the log where that still has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog import bulk, properties, record
+from commitlog.snapshot import Snapshot
+from services.broker.timer_files import TIMER_FILES
+from services.broker.timer_source import NAME_COLUMNS, QueueTable, TimerSource, name_hashes
+from services.store.findings import Finding
+from services.store.opening import OpenStore
+from timingwheel import partition
+from timingwheel.boundaries import Slot, slot_named
+from timingwheel.cascade import File
+from timingwheel.partition import GONE, HEAD, WITH_RECORDS, Batch, Rows, Window
+
+PARTITION: Final = "partition"
+_FETCHED_FIELDS: Final = ("timer_offset", "record_bytes", "queue", "tags_code", *NAME_COLUMNS)
+
+
+def check_partitions(
+    store: OpenStore, found: Sequence[Snapshot], in_log: Container[int]
+) -> Iterator[Finding]:
+    """What is wrong; `in_log` are the timers whose records the log holds, sound."""
+    named: dict[str, list[File]] = {}
+    for one in found:
+        for name, fields in (one.parts[TIMER_FILES]["partitions"] or {"files": {}})["files"].items():
+            named.setdefault(name, []).append(File(*fields))
+    needed = (found[-1].parts[TIMER_FILES]["partitions"] or {"files": {}})["files"]
+    for name, files in sorted(named.items()):
+        check = _FileCheck(store, slot_named(name), files, _queues(found[-1]), in_log, name in needed)
+        yield from check.findings()
+
+
+def _queues(newest: Snapshot) -> list[list[Any]]:
+    queues: list[list[Any]] = newest.parts[TIMER_FILES]["queues"]
+    return queues
+
+
+class _FileCheck:
+    """One file, as one snapshot or both name it."""
+
+    def __init__(
+        self,
+        store: OpenStore,
+        slot: Slot,
+        files: list[File],
+        queues: list[list[Any]],
+        in_log: Container[int],
+        is_needed: bool,
+    ) -> None:
+        self._slot, self._files, self._in_log, self._is_needed = slot, files, in_log, is_needed
+        self._disk = store.overlay()
+        self._queues = queues
+        table = QueueTable()
+        table.thaw(queues)
+        self._source = TimerSource(self._disk, store.segment_bytes, table)
+        self._counts = {file.length: [0, 0] for file in files}
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with it."""
+        length = max(file.length for file in self._files)
+        size = self._disk.size(self._slot.path)
+        if size < length:
+            is_there = f"is {size} bytes long" if size >= 0 else "is missing"
+            what = f"{is_there}, and a snapshot counts on {length}"
+            yield replace(self._finding(max(size, 0), length, what), is_damage=self._is_needed or size >= 0)
+        end = 0
+        for batch in partition.batches(Window(self._disk, self._slot.path, min(size, length)), []):
+            yield from self._gap(end, batch.position)
+            yield from self._batch(batch)
+            end = batch.end
+        yield from self._gap(end, min(size, length))
+        yield from self._counted(end)
+
+    def _gap(self, position: int, end: int) -> Iterator[Finding]:
+        if end > position:
+            what = f"its bytes {position} to {end} do not match their CRC: what timers they hold is unknown"
+            yield self._finding(position, end, what)
+
+    def _batch(self, batch: Batch) -> Iterator[Finding]:
+        for length, counts in self._counts.items():
+            if batch.end <= length:
+                counts[batch.kind == GONE] += len(batch.rows)
+        if batch.kind == GONE:
+            return
+        offsets, due_ms = batch.rows["timer_offset"], batch.rows["due_ms"]
+        if bool(np.any(offsets[1:] <= offsets[:-1])):
+            yield self._finding(batch.position, batch.end, "the rows of a batch are not in order")
+        if int(due_ms.min()) < self._slot.start_ms or int(due_ms.max()) >= self._slot.end_ms:
+            yield self._finding(batch.position, batch.end, "a batch has timers of another time")
+        if batch.kind == WITH_RECORDS:
+            yield from self._records(batch)
+
+    def _records(self, batch: Batch) -> Iterator[Finding]:
+        rows = batch.rows[batch.rows["record_bytes"] > 0]
+        if not self._lie_within(batch, rows):
+            yield self._finding(batch.position, batch.end, "the rows of a batch point beside its records")
+            return
+        content = bytearray(self._disk.read(self._slot.path, batch.position, batch.end - batch.position))
+        starts = rows["record_at"].astype(np.int64) - batch.position
+        ends = starts + rows["record_bytes"].astype(np.int64)
+        sound = bulk.are_sound(content, starts, ends)
+        for row in rows[~sound]:
+            yield self._of_row(row, "does not match its CRC")
+        stored = [bytes(content[start:end]) for start, end in zip(starts, ends, strict=True)]
+        for row, one in zip(rows[sound], (stored[at] for at in np.flatnonzero(sound)), strict=True):
+            if what := self._contradiction(row, record.decode(one)):
+                yield self._of_row(row, what)
+        yield from self._unlike_log(rows, stored, sound)
+
+    def _lie_within(self, batch: Batch, rows: Rows) -> bool:
+        """Whether the records fill the batch behind its rows, in due order."""
+        ordered = rows[np.argsort(rows["due_ms"], kind="stable")]
+        places, lengths = ordered["record_at"].tolist(), ordered["record_bytes"].tolist()
+        ends = [place + length for place, length in zip(places, lengths, strict=True)]
+        first = batch.position + HEAD.size + batch.rows.nbytes
+        return [first, *ends] == [*places, batch.end]
+
+    def _contradiction(self, row: Any, ready: record.Record) -> str:
+        names = name_hashes(ready)
+        due_ms = properties.value_of(ready.properties, properties.DUE_MS)
+        if properties.value_of(ready.properties, properties.TIMER_OFFSET) != str(row["timer_offset"]):
+            return "is that of another timer"
+        queue = self._queues[row["queue"]] if row["queue"] < len(self._queues) else ["", -1]
+        if queue != [ready.topic, ready.queue_id]:
+            return "is for another queue than its row says"
+        if int(due_ms) > int(row["due_ms"]) or names != tuple(int(row[name]) for name in NAME_COLUMNS):
+            return "has another time or other names than its row says"
+        return ""
+
+    def _unlike_log(self, rows: Rows, stored: list[bytes], sound: Any) -> Iterator[Finding]:
+        kept = [at for at in np.flatnonzero(sound).tolist() if int(rows["timer_offset"][at]) in self._in_log]
+        fetched, made = self._source.fetch(rows["timer_offset"][kept].copy())
+        by_offset = dict(zip(fetched["timer_offset"].tolist(), zip(fetched, made, strict=True), strict=True))
+        for at in kept:
+            row, one = by_offset.get(int(rows["timer_offset"][at]), (None, b""))
+            if row is not None and (one != stored[at] or any(row[f] != rows[at][f] for f in _FETCHED_FIELDS)):
+                yield self._of_row(rows[at], "is not what the log's record says")
+
+    def _counted(self, end: int) -> Iterator[Finding]:
+        for file in self._files:
+            if end >= file.length and self._counts[file.length] != [file.row_count, file.gone_count]:
+                what = (
+                    f"holds {self._counts[file.length]} timers and ends, a snapshot counts {list(file[1:])}"
+                )
+                yield self._finding(0, file.length, what)
+
+    def _of_row(self, row: Any, what: str) -> Finding:
+        position = int(row["record_at"])
+        timer_offset, end = int(row["timer_offset"]), position + int(row["record_bytes"])
+        return self._finding(position, end, f"the record of timer {timer_offset} at byte {position} {what}")
+
+    def _finding(self, position: int, end: int, what: str) -> Finding:
+        return Finding(PARTITION, self._slot.path, position, end, what)

@@ -1,0 +1,101 @@
+"""Whether what is said of timers agrees: the log, the partitions, names and ends, and the broker's own count.
+
+a timer that waits    in one place; its record can be read; nothing has ended it
+a timer of the log    waits or has ended
+a timer with a name   waits, or its end is known, as long as the name is kept: else it would be taken for
+                      one that waits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from commitlog import snapshot
+from commitlog.snapshot import Snapshot
+from services.broker.timer_ends import ENDS
+from services.store.comparing import ended_offsets, kept_ms
+from services.store.findings import Finding
+from services.store.invariants import Invariants
+from services.store.opening import OpenStore
+from services.store.timers import StoredTimers
+from services.store.verify_facts import PARTS, check_facts
+from services.store.verify_partitions import check_partitions
+from timingwheel.boundaries import Numbers
+from timingwheel.partition import IN_LOG
+
+
+def check_timer_files(store: OpenStore, rules: Invariants) -> list[Finding]:
+    """What is wrong with the files that snapshots name; ask when `rules` has seen every record.
+
+    A live broker may delete a snapshot meanwhile, and then the files that only it names: that is no damage.
+    """
+    found = sound_snapshots(store)
+    if not found:
+        return []
+    findings = [
+        *check_partitions(store, found, rules.timers.stored),
+        *check_facts(store, found, rules),
+    ]
+    is_changed = any(store.files.size(snapshot.path_of(one.offset)) < 0 for one in found)
+    return check_timer_files(store, rules) if is_changed else findings
+
+
+def sound_snapshots(store: OpenStore) -> list[Snapshot]:
+    """The snapshots that can be read, of those that are still there."""
+    disk = store.overlay()
+    there = [at for at in store.snapshot_offsets if store.files.size(snapshot.path_of(at)) >= 0]
+    return [one for at in there if (one := snapshot.read(disk, at)) is not None]
+
+
+def check_waiting(
+    timers: StoredTimers, rules: Invariants, kept: Collection[int], now_ms: int
+) -> Iterator[Finding]:
+    """What is wrong with the timers that wait after a fold; `now_ms` is the broker's time."""
+    waiting, known = timers.offsets(), ended_offsets(timers)
+    yield from _told(waiting[1:][waiting[1:] == waiting[:-1]], "waits in more than one place")
+    stored, ended = _array(rules.timers.stored), _array(rules.timers.ended)
+    yield from _told(np.intersect1d(waiting, ended), "waits, but the log says that it has ended")
+    readable = np.union1d(stored, _array(kept))
+    bare = np.setdiff1d(_in_log(timers), readable)
+    yield from _told(bare, "waits, but its record cannot be read")
+    gone = np.setdiff1d(np.setdiff1d(stored, waiting), np.union1d(ended, known))
+    yield from _told(gone, "neither waits nor has ended")
+    over = np.setdiff1d(_named(timers, now_ms), np.union1d(waiting, known))
+    for offset in over.tolist():
+        what = f"the timer at {offset} has a name and does not wait, but its end is not known"
+        yield Finding(PARTS[ENDS], ENDS, -1, -1, what)
+    if len(waiting) != timers.counted_count:
+        what = f"{len(waiting)} timers wait, the broker counts {timers.counted_count}"
+        yield Finding("timer", "", -1, -1, what)
+
+
+def _named(timers: StoredTimers, now_ms: int) -> Numbers:
+    """The timers with names that are surely still kept; none if nothing tells how long that is."""
+    history_ms = kept_ms(timers)
+    found = [np.empty(0, np.uint64)]
+    if history_ms is None:
+        return found[0]
+    from_ms = now_ms - history_ms
+    for facts in timers.names.newest(timers.disk):
+        found.append(facts["offset"][facts["at"] > np.uint64(max(from_ms, 0))])
+    return np.concatenate(found)
+
+
+def _in_log(timers: StoredTimers) -> Numbers:
+    """The timers that wait and whose records only the log has."""
+    found = [np.empty(0, np.uint64)]
+    for rows, path in timers.places():
+        is_there = rows["record_at"] == IN_LOG if path is not None else np.ones(len(rows), np.bool_)
+        found.append(rows["timer_offset"][is_there].copy())
+    return np.concatenate(found)
+
+
+def _array(offsets: Collection[int]) -> Numbers:
+    return np.sort(np.fromiter(offsets, np.uint64, len(offsets)))
+
+
+def _told(timer_offsets: Numbers, what: str) -> Iterator[Finding]:
+    for offset in timer_offsets.tolist():
+        yield Finding("timer", "", offset, offset, f"the timer at {offset} {what}")

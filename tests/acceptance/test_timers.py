@@ -1,0 +1,167 @@
+"""Timers as their owners use them: HTTP and commands, deliveries, a broker that is stopped and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "services.cli.main")
+
+
+class Serving:
+    """A broker process on one store; it can be killed and started again."""
+
+    def __init__(self, folder: Path, eventually: Any) -> None:
+        self._folder, self._eventually = folder, eventually
+        self.start()
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        ready = self._folder / "ready"
+        ready.unlink(missing_ok=True)
+        addresses = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
+        store = ("--store", str(self._folder / "store"), "--segment-bytes", str(1 << 24))
+        self.process = subprocess.Popen([*COMMAND, "serve", *store, *addresses], stderr=subprocess.DEVNULL)
+        self._eventually(ready.exists)
+        self.http = json.loads(ready.read_text())["http"]
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, method: str, path: str, body: object = None, **query: object) -> tuple[int, Any]:
+        """Return status and answer."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"http://{self.http}/api/{path}?{urlencode(query)}", data=data, method=method)
+        try:
+            with urlopen(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except HTTPError as refusal:
+            return refusal.code, json.load(refusal)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command against it."""
+        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1"}
+        return subprocess.run(
+            [*COMMAND, *arguments], capture_output=True, text=True, env=environment, timeout=60, check=False
+        )
+
+    def delivered(self, topic: str) -> list[str]:
+        """Return the bodies that lie in a topic."""
+        _, answer = self.ask("GET", f"topics/{topic}/arrivals", after="0:0,1:0,2:0,3:0", limit=1000)
+        return [message["body"] for message in answer["messages"]]
+
+
+@pytest.fixture
+def broker(tmp_path: Path, eventually: Any) -> Iterator[Serving]:
+    serving = Serving(tmp_path, eventually)
+    yield serving
+    serving.kill()
+
+
+def test_an_order_is_paid_in_time_or_not(broker: Serving, eventually: Any) -> None:
+    timeouts = [
+        {"topic": "timeouts", "body": order, "timer_key": f"order:{order}", "in": "4s"}
+        for order in ("7", "8")
+    ]
+    assert broker.ask("POST", "timers", {"timers": timeouts})[1]["set"] == 2
+    status, paid = broker.ask(
+        "POST", "timers/cancel", {"topic": "timeouts", "key": "order:7", "reason": "paid"}
+    )
+    assert (status, paid["verdict"]) == (200, "CANCELLED")
+    eventually(lambda: broker.delivered("timeouts"))
+    late = broker.run("timer", "cancel", "--topic", "timeouts", "--key", "order:8")
+    assert (late.returncode, late.stdout.split()[0]) == (4, "TOO_LATE")
+    assert broker.delivered("timeouts") == ["8"]
+    _, summary = broker.ask("GET", "timers/summary")
+    assert (summary["pending"], summary["lateness"]["delivered"]) == (0, 1)
+    assert summary["lateness"]["early_count"] == 0
+
+
+def test_every_verdict_holds_after_kill_9(broker: Serving) -> None:
+    timers = [{"topic": "t", "body": str(n), "in": "1h", "timer_key": f"k{n}"} for n in range(6)]
+    assert broker.ask("POST", "timers", {"timers": timers})[1]["set"] == 6
+    name = [{"topic": "t", "key": f"k{number}"} for number in range(6)]
+    _, cancelled = broker.ask("POST", "timers/cancel", name[0])
+    _, moved = broker.ask("POST", "timers/move", name[1] | {"to": "2h"})
+    _, fired = broker.ask("POST", "timers/fire", name[2])
+    answers = [cancelled, moved, fired]
+    assert [answer["verdict"] for answer in answers] == ["CANCELLED", "MOVED", "FIRED"]
+    broker.kill()
+    broker.start()
+    expected = [(200, "ALREADY"), (200, "CANCELLED"), (409, "TOO_LATE"), (200, "CANCELLED")]
+    for number, (status, verdict) in enumerate(expected):
+        answered, answer = broker.ask("POST", "timers/cancel", name[number])
+        assert (answered, answer["verdict"]) == (status, verdict), number
+        if number in (0, 2):
+            assert answer["ended_offset"] == answers[number]["ended_offset"]
+        if number == 1:
+            assert answer["due_ms"] == moved["ended_ms"]
+    assert broker.delivered("t") == ["2"]
+    assert [one["timer_key"] for one in broker.ask("GET", "timers")[1]["timers"]] == ["k4", "k5"]
+
+
+def test_a_task_that_a_restart_ended_is_said_to_be_gone_and_can_be_begun_again(broker: Serving) -> None:
+    for batch in range(5):
+        timers = [{"topic": "t", "body": f"{batch}-{n}", "in": "1h"} for n in range(1000)]
+        assert broker.ask("POST", "timers", {"timers": timers})[1]["set"] == 1000
+    wanted = {"verb": "cancel", "filter": {"topic": "t"}, "reason": "over"}
+    status, task = broker.ask("POST", "timers/tasks", wanted)
+    assert (status, task["state"]) == (202, "running")
+    broker.kill()
+    broker.start()
+    status, gone = broker.ask("GET", f"timers/tasks/{task['id']}")
+    assert status == 404
+    assert "after a restart, count" in gone["message"]
+    left = broker.ask("GET", "timers/count", topic="t")[1]["count"]
+    done = broker.run("timer", "cancel", "--all", "--topic", "t", "--yes")
+    assert done.stdout.startswith(f"done  cancel  {left:,} of {left:,}"), done
+    assert broker.ask("GET", "timers/count")[1]["count"] == 0
+
+
+def test_others_are_served_while_ten_thousand_are_moved(broker: Serving, eventually: Any) -> None:
+    for batch in range(10):
+        timers = [{"topic": "many", "body": str(n), "in": f"{3600 + n}s"} for n in range(1000)]
+        assert broker.ask("POST", "timers", {"timers": timers})[1]["set"] == 1000, batch
+    _, task = broker.ask("POST", "timers/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "many"}})
+    path = f"timers/tasks/{task['id']}"
+    sent_during = 0
+    while broker.ask("GET", path)[1]["state"] == "running":
+        assert broker.ask("POST", "timers", {"topic": "now", "body": str(sent_during), "in": 10})[0] == 201
+        sent_during += 1
+    assert sent_during > 3
+    assert broker.ask("GET", path)[1]["by_verdict"] == {"MOVED": 10_000}
+    eventually(lambda: len(broker.delivered("now")) == sent_during)
+    _, histogram = broker.ask("GET", "timers/histogram", topic="many", width="1h", **{"from": "90m"})
+    assert histogram["count"] == 10_000
+
+
+def test_the_readme_s_commands_for_timers_run_as_printed(broker: Serving) -> None:
+    text = (ROOT / "README.md").read_text()
+    section = text.partition("## Timers")[2].partition("\n## ")[0]
+    lines = re.findall(r"^tidewheel (.*?)(?:  +#.*)?$", section, re.MULTILINE)
+    assert len(lines) >= 6
+    for line in lines:
+        done = subprocess.run(
+            f"{' '.join(COMMAND)} {line}",
+            shell=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "TIDEWHEEL_HTTP": broker.http},
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stdout, done.stderr)

@@ -1,0 +1,29 @@
+"""Timers under every verb, clock and failure, against an oracle: `timer_world` says how.
+
+A seed decides everything; `pytest tests/simulation/test_timers.py --seed S` plays it again.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import limits
+from services.store.opening import look_at
+from services.store.verify import verify
+from tests.simulation.timer_world import World
+
+
+def test_every_timer_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 4 == 2:
+        monkeypatch.setattr(limits, "DELIVERIES_PER_TICK_MAX", 7)
+    world = World(seed)
+    for _ in range(400):
+        world.step()
+    world.settle()
+    world.compare()
+    world.drain()
+    world.check_names()
+    verdict = verify(look_at(world.disk, "the store"), world.now_ms)
+    assert verdict.is_sound, verdict.findings
+    world.crash()
+    world.compare()

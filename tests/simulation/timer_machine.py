@@ -1,0 +1,313 @@
+"""A broker full of timers and the machine it runs on, driven by one seed; `timer_world` adds its clients.
+
+Time that crawls, leaps and goes back; partitions that are read at once, late, or not at all; checkpoints
+that take their time and may fail; retention that deletes the log under what waits; crashes with lost and
+torn writes. The log is read as it becomes durable (`follow`), so that a delivery is remembered even where
+retention has deleted it, and everything in it is held against `timer_oracle`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import replace
+
+from commitlog import properties
+from commitlog.flush import Flush
+from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from commitlog.record import Record
+from commitlog.recovery import LogScan
+from commitlog.retention import RetentionPolicy, Retirement
+from services.broker.broker import Broker
+from services.broker.checkpoint import Checkpoint
+from services.broker.settings import BrokerSettings
+from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC, due_ms_of, replaced_by
+from services.broker.values import CheckBack, Effect, ReadTimers, Retire
+from tests.simulation.timer_oracle import Oracle, Timer
+from timingwheel.due_run import ReadAhead
+
+START_MS = 1_763_700_000_000
+SEGMENT_BYTES = 8192
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+STEPS_MS = (1, 1, 10, 300, 3 * SECOND, 12 * SECOND, MINUTE, 15 * MINUTE, 5 * HOUR, 2 * DAY, 20 * DAY)
+SETTINGS = BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=2)
+TOPICS = ("a", "b")
+
+
+class Disk(MemoryDisk):
+    """A disk that fails one of its next operations when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails_in = 0
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        if self.size(path) < 0:
+            raise FileNotFoundError(2, "it was deleted", path)
+        return super().read(path, position, length)
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        self._count()
+        super().write(path, position, data)
+
+    def sync(self, path: str) -> None:
+        self._count()
+        super().sync(path)
+
+    def _count(self) -> None:
+        self.fails_in -= 1
+        if self.fails_in == 0:
+            raise OSError(5, "failed by the test")
+
+
+class Machine:
+    """A broker, its disk and its clock."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.disk = Disk()
+        self.now_ms = self.seen_ms = START_MS
+        self.settings = SETTINGS
+        if seed % 2:
+            policy = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES)
+            self.settings = replace(self.settings, housekeeping_ms=2_000, retention=policy)
+        if seed % 3 == 0:
+            self.settings = replace(self.settings, timer_history_ms=HOUR)
+        self.may_go_back = seed % 5 == 0
+        self.went_back = False
+        self.rows_max = {1: 5, 3: 1}.get(seed % 4, TIMER_ROWS_READ_AHEAD_MAX)
+        self.broker = self._open(None)
+        self.oracle = Oracle(self.settings.timer_history_ms)
+        self.followed = 0
+        self.last: Timer | None = None
+        self.flying: list[Flush] = []
+        self.jobs: list[ReadAhead] = []
+        self.retirements: list[Retirement] = []
+        self.checkpoint: Checkpoint | None = None
+        self.is_written = False
+
+    def pass_time(self) -> None:
+        step_ms = self.chance.choice(STEPS_MS)
+        target_ms = self.now_ms + step_ms
+        if self.chance.random() < 0.5:
+            if step_ms > MINUTE:
+                self.broker.postpone_housekeeping(target_ms)
+            self._go_through(target_ms)
+        self._tick(target_ms)
+
+    def _go_through(self, target_ms: int) -> None:
+        """Event by event, as a clock does that is not late."""
+        for _ in range(40):
+            due_ms = self.broker.next_due_ms()
+            if due_ms is None or due_ms > target_ms:
+                return
+            self._tick(max(self.now_ms, due_ms))
+            if self.chance.random() < 0.5:
+                self.flush()
+
+    def _tick(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.seen_ms = max(self.seen_ms, now_ms)
+        self._carry_out(self.broker.tick(now_ms))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, CheckBack):
+                self.broker.check_asked(effect.transaction_id, False, self.now_ms)
+            elif isinstance(effect, Retire):
+                self.retirements.append(effect.retirement)
+            elif isinstance(effect, ReadTimers):
+                self.jobs.append(effect.job)
+                if self.chance.random() < 0.6:
+                    self.run_jobs()
+
+    def run_jobs(self, failing: float = 0.1) -> None:
+        for job in self.jobs:
+            if self.chance.random() < failing:
+                self.broker.read_ahead_failed(job)
+                continue
+            try:
+                job.run(self.disk)
+            except OSError:
+                self.broker.read_ahead_failed(job)
+            else:
+                self.broker.read_ahead(job)
+        self.jobs.clear()
+
+    def set_clock_back(self) -> None:
+        if self.may_go_back:
+            self.went_back = True
+            self._tick(self.now_ms - self.chance.choice([10, 200, 5 * SECOND, MINUTE, DAY]))
+
+    def flush(self) -> None:
+        """Finishes the flushes under way and a new one, in any order."""
+        self.take_flush()
+        self.chance.shuffle(self.flying)
+        for flush in self.flying:
+            flush.write(self.disk)
+            self._carry_out(self.broker.flushed(flush, self.now_ms))
+        self.flying.clear()
+        self.follow()
+        self._retire()
+
+    def take_flush(self) -> None:
+        flush = self.broker.take_flush()
+        if flush is not None:
+            self.flying.append(flush)
+
+    def _retire(self) -> None:
+        for retirement in self.retirements:
+            if retirement.durable_at <= self.broker.durable_offset:
+                retirement.run(self.disk)
+                if self.chance.random() < 0.9:
+                    self.broker.retired(retirement, self.now_ms)
+                else:
+                    self._reopen(None)
+                self.retirements = []
+                return
+
+    def work_on_checkpoint(self) -> None:
+        """Takes, writes or confirms a checkpoint; in between everything else goes on."""
+        if self.checkpoint is None:
+            if self.broker.is_checkpoint_due or self.chance.random() < 0.3:
+                while not self.broker.is_quiet:
+                    self.flush()
+                self.checkpoint, self.is_written = self.broker.checkpoint(self.now_ms), False
+        elif not self.is_written:
+            self.checkpoint.write(self.disk)
+            self.is_written = True
+        else:
+            done, self.checkpoint = self.checkpoint, None
+            self.broker.checkpointed(done)
+
+    def fail_checkpoint(self) -> None:
+        """A checkpoint fails half way, and perhaps the machine with it."""
+        while not self.broker.is_quiet:
+            self.flush()
+        if self.checkpoint is None:
+            self.checkpoint, self.is_written = self.broker.checkpoint(self.now_ms), False
+        if not self.is_written:
+            self.disk.fails_in = self.chance.randrange(1, 12)
+            with contextlib.suppress(OSError):
+                self.checkpoint.write(self.disk)
+                self.is_written = True
+            self.disk.fails_in = 0
+        if self.chance.random() < 0.5:
+            self.crash()
+        elif not self.is_written:
+            done, self.checkpoint = self.checkpoint, None
+            self.broker.checkpoint_failed(done)
+
+    def crash(self) -> None:
+        """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
+        self.take_flush()
+        self.chance.shuffle(self.flying)
+        for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
+            self.disk.fails_in = self.chance.choice([0, 0, 1, 2])
+            with contextlib.suppress(OSError):
+                flush.write(self.disk)
+        self.disk.fails_in = 0
+        self.disk.crash(lambda length: self.chance.choice([0, length, self.chance.randrange(length + 1)]))
+        self._reopen(None)
+
+    def fail_to_flush(self) -> None:
+        """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
+        self.take_flush()
+        if self.flying:
+            for flush in self.flying:
+                self.disk.fails_in = 1
+                with contextlib.suppress(OSError):
+                    flush.write(self.disk)
+            self.disk.fails_in = 0
+            self._reopen(self.broker.durable_offset)
+
+    def _reopen(self, trusted_offset: int | None) -> None:
+        told_offset = self.broker.durable_offset
+        self.flying.clear()
+        self.jobs.clear()
+        self.retirements = []
+        self.checkpoint, self.last = None, None
+        self.broker = self._open(trusted_offset)
+        assert not self.broker.damaged
+        assert not self.broker.lost
+        assert self.broker.end_offset >= told_offset, "what was told is gone"
+        self.oracle.crash(self.broker.end_offset)
+        for timer in self.oracle.pending().values():
+            if timer.is_late_set:
+                timer.armed_at = None  # it was due when it was set: its place may be another one now
+        self.follow()
+
+    def _open(self, trusted_offset: int | None) -> Broker:
+        """Opens the store; every other world reads few rows ahead at a time, and splits what is more."""
+        broker = Broker.open(self.disk, self.settings, self.now_ms, trusted_offset)
+        broker._timers.partitions._rows_max = self.rows_max
+        return broker
+
+    # What must be true.
+
+    def follow(self) -> None:
+        """Reads what has become durable of the log, and holds it against the oracle."""
+        end_offset = self.broker.durable_offset
+        if self.followed < end_offset:
+            scan = LogScan(self.disk, SEGMENT_BYTES, self.followed, end_offset)
+            for found in scan:
+                self._follow(found.record)
+            self.followed = end_offset
+
+    def _follow(self, record: Record) -> None:
+        at, stored = record.physical_offset, properties.decode(record.properties)
+        if record.topic == TIMER_TOPIC:
+            self._follow_set(record)
+        elif record.topic == VERB_TOPIC:
+            self._is_end(int(stored[properties.TIMER_OFFSET]), "CANCELLED", at)
+        elif properties.TIMER_OFFSET in stored:
+            timer = self.oracle.timers[int(stored[properties.TIMER_OFFSET])]
+            self._is_same(properties.to_message(record), timer.message)
+            if stored.get(properties.VERB) == "FIRE":
+                self._is_end(timer.offset, "FIRED", at)
+            else:
+                self._follow_delivery(timer, record)
+        if at in self.oracle.verdicts and record.topic in (*TOPICS, TIMER_TOPIC):
+            said = stored["TW_TIMER_VERDICT"].split()[0].replace("FORGOTTEN", "NEVER_SET")
+            assert said == self.oracle.verdicts[at], f"told {said}, it is {self.oracle.verdicts[at]}"
+
+    def _is_same(self, found: Message, sent: Message) -> None:
+        """What is delivered is what was sent, beside the answer to the verb that it may have carried."""
+        found.properties.pop("TW_TIMER_VERDICT", None)
+        assert found.properties == sent.properties
+        assert (found.topic, found.message_id, found.body, found.tag, found.keys) == (
+            sent.topic, sent.message_id, sent.body, sent.tag, sent.keys,
+        )  # fmt: skip
+
+    def _follow_set(self, record: Record) -> None:
+        timer = self.oracle.timers.get(record.physical_offset)
+        assert timer is not None, f"nobody set the timer at {record.physical_offset}"
+        assert due_ms_of(record) == timer.due_ms
+        timer.armed_at, timer.place_ms = self.broker.end_offset, max(timer.due_ms, self.seen_ms)
+        timer.is_late_set = self.went_back or timer.due_ms <= self.seen_ms
+        replaced = replaced_by(record)
+        if replaced is not None:
+            old = self.oracle.timers[replaced.timer_offset]
+            assert (old.ended_offset, old.due_ms) == (timer.offset, replaced.due_ms)
+            old.is_seen = True
+
+    def _is_end(self, timer_offset: int, how: str, at: int) -> None:
+        timer = self.oracle.timers[timer_offset]
+        assert (timer.ended, timer.ended_offset) == (how, at), f"{how} at {at}, yet {timer}"
+        timer.is_seen = True
+
+    def _follow_delivery(self, timer: Timer, record: Record) -> None:
+        at = record.physical_offset
+        if not timer.ended:
+            self.oracle.end(timer, "DELIVERED", at, record.store_ms)
+        self._is_end(timer.offset, "DELIVERED", at)
+        assert timer.due_ms <= record.store_ms, f"early: {timer}"
+        assert timer.due_ms <= self.seen_ms, f"early: {timer}"
+        last, self.last = self.last, timer
+        if last is not None and timer.armed_at is not None and not self.went_back:
+            was_there = timer.armed_at <= last.ended_offset
+            is_earlier = (timer.due_ms, timer.offset) < (last.due_ms, last.offset)
+            is_before = (timer.place_ms, timer.offset) < (last.place_ms, last.offset)
+            assert not (was_there and is_earlier and is_before), f"out of order: {last}, then {timer}"

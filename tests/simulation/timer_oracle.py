@@ -1,0 +1,174 @@
+"""What must be true of every timer, as a dictionary that follows the log.
+
+Each event (set, moved, cancelled, fired, delivered) is noted with the offset of the record that says it. So
+after a crash what holds is exactly what lies below the log's end: `crash` undoes the rest. What clients were
+told lies below the durable offset, and the world asserts that no crash takes that away.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from commitlog.message import Message
+from services.broker.values import PendingTimer, TimerFilter, TimerName, Verdict
+
+VERDICTS = {
+    "DELIVERED": Verdict.TOO_LATE,
+    "FIRED": Verdict.TOO_LATE,
+    "CANCELLED": Verdict.ALREADY,
+    "MOVED": Verdict.ALREADY,
+    "REPLACED": Verdict.ALREADY,
+}
+
+
+@dataclass(slots=True)
+class Timer:
+    """One timer; `ended` and `ended_offset` say how and where.
+
+    `armed_at` is the log's end when it was armed, `place_ms` is its due time or that moment if it is later.
+    """
+
+    offset: int
+    message: Message = field(repr=False)
+    due_ms: int
+    stored_ms: int
+    armed_at: int | None = None
+    place_ms: int = 0
+    is_late_set: bool = False
+    ended: str = ""
+    ended_offset: int = -1
+    ended_ms: int = 0
+    is_seen: bool = False
+    """Whether the record of its end was found in the log."""
+
+    @property
+    def topic(self) -> str:
+        return self.message.topic
+
+    @property
+    def message_id(self) -> str:
+        return self.message.message_id
+
+    @property
+    def key(self) -> str:
+        return self.message.properties.get("TW_TIMER_KEY", "")
+
+    def is_wanted(self, wanted: TimerFilter) -> bool:
+        """Whether a filter without times is to find it."""
+        names = (*self.message.keys, self.key, self.message_id)
+        is_named = not wanted.key or wanted.key in names
+        is_tagged = not wanted.tag or wanted.tag == self.message.tag
+        return (not wanted.topic or wanted.topic == self.topic) and is_named and is_tagged
+
+    def names(self) -> list[TimerName]:
+        by_id = TimerName(self.topic, self.message_id)
+        return [by_id, TimerName(self.topic, key=self.key)] if self.key else [by_id]
+
+
+@dataclass(slots=True)
+class Half:
+    """A half message and where it ended."""
+
+    offset: int
+    transaction_id: str
+    message: Message
+    verb: tuple[str, str, int] | None
+    ended_offset: int = -1
+
+
+@dataclass(slots=True)
+class Oracle:
+    """All timers and halves there ever were, less what a crash undid."""
+
+    history_ms: int
+    timers: dict[int, Timer] = field(default_factory=dict)
+    halves: dict[int, Half] = field(default_factory=dict)
+    verdicts: dict[int, str] = field(default_factory=dict)
+    """What a carrier's record must say, by its offset."""
+    names: defaultdict[TimerName, list[int]] = field(default_factory=lambda: defaultdict(list))
+    forgotten: defaultdict[TimerName, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """The timers that were the newest of a name when the core said that it has forgotten them."""
+
+    def set(self, timer: Timer) -> None:
+        assert timer.offset not in self.timers, "two timers at one offset"
+        self.timers[timer.offset] = timer
+        for name in timer.names():
+            self.names[name].append(timer.offset)
+
+    def end(self, timer: Timer, how: str, ended_offset: int, ended_ms: int) -> None:
+        assert not timer.ended, f"timer {timer.offset} ends twice: {timer.ended}, {how}"
+        timer.ended, timer.ended_offset, timer.ended_ms = how, ended_offset, ended_ms
+
+    def named(self, name: TimerName) -> Timer | None:
+        """The newest timer of a name."""
+        offsets = self.names.get(name)
+        if not offsets or offsets[-1] in self.forgotten[name]:
+            return None
+        return self.timers[offsets[-1]]
+
+    def is_remembered(self, timer: Timer) -> bool:
+        """Whether a timer is the one that its key means: not if it is late by more than the history."""
+        return timer.offset not in self.forgotten[TimerName(timer.topic, key=timer.key)]
+
+    def forget(self, name: TimerName) -> None:
+        """The core has forgotten what became of the newest timer of a name."""
+        self.forgotten[name].add(self.names[name][-1])
+
+    def waiting(self, name: TimerName) -> Timer | None:
+        found = self.named(name)
+        return None if found is None or found.ended else found
+
+    def pending(self) -> dict[int, Timer]:
+        return {offset: timer for offset, timer in self.timers.items() if not timer.ended}
+
+    def expected(self, name: TimerName) -> Verdict | None:
+        """The verdict that a verb by that name must have; None if the timer waits."""
+        found = self.named(name)
+        if found is None:
+            return Verdict.NEVER_SET
+        return VERDICTS[found.ended] if found.ended else None
+
+    def may_be_forgotten(self, name: TimerName, now_ms: int) -> bool:
+        found = self.named(name)
+        return found is not None and max(found.due_ms, found.stored_ms) + self.history_ms < now_ms
+
+    def crash(self, end_offset: int) -> None:
+        """Undoes everything that the log does not hold any more."""
+        for offset in [offset for offset in self.timers if offset >= end_offset]:
+            for name in self.timers.pop(offset).names():
+                self.names[name].remove(offset)
+                self.forgotten[name].discard(offset)
+        for timer in self.timers.values():
+            if timer.ended_offset >= end_offset:
+                assert not timer.is_seen, "what was durable is gone"
+                timer.ended, timer.ended_offset, timer.ended_ms = "", -1, 0
+        self.halves = {offset: half for offset, half in self.halves.items() if offset < end_offset}
+        for half in self.halves.values():
+            if half.ended_offset >= end_offset:
+                half.ended_offset = -1
+        self.verdicts = {offset: text for offset, text in self.verdicts.items() if offset < end_offset}
+
+    def check_page(self, listed: list[PendingTimer]) -> None:
+        """What is listed is exactly what waits."""
+        pending = self.pending()
+        offsets = [one.timer_offset for one in listed]
+        assert len(offsets) == len(set(offsets)), "listed twice"
+        assert set(offsets) == set(pending), (
+            f"not listed {sorted(set(pending) - set(offsets))}, listed {sorted(set(offsets) - set(pending))}"
+        )
+        for one in listed:
+            self.check_look(one, pending[one.timer_offset])
+        plain = [(t.due_ms, t.offset) for t in (pending[o] for o in offsets) if not t.is_late_set]
+        assert plain == sorted(plain), "not listed by due time"
+
+    def check_look(self, one: PendingTimer, timer: Timer) -> None:
+        assert (one.timer_offset, one.due_ms, one.timer_key, one.message_id, one.topic) == (
+            timer.offset, timer.due_ms, timer.key, timer.message_id, timer.topic,
+        )  # fmt: skip
+
+    def check_keys(self) -> None:
+        """At most one waits for each key that is remembered."""
+        named = [one for one in self.pending().values() if one.key and self.is_remembered(one)]
+        keys = [(timer.topic, timer.key) for timer in named]
+        assert len(keys) == len(set(keys)), "two wait for one key"

@@ -1,0 +1,389 @@
+"""The clients of `timer_machine`: every verb, by name and carried, of what waits, has ended or never was.
+
+Each answer is held against `timer_oracle`, and what changes is noted there. At quiet moments everything that
+can be looked at is compared; `drain` then lets time go on until nothing is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+
+from commitlog.errors import KeyPending, TransactionEnded
+from commitlog.message import Message
+from services.broker.values import PendingTimer, Resolution, TimerFilter, TimerName, TimerVerdict, Verdict
+from tests.simulation.timer_machine import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    STEPS_MS,
+    TOPICS,
+    Machine,
+)
+from tests.simulation.timer_oracle import Half, Timer
+
+SPANS_MS = (
+    -5 * SECOND, 0, 0, 1, 3, 90, 700, 5 * SECOND, 8 * SECOND, 9 * SECOND, 17 * SECOND, 40 * SECOND,
+    5 * MINUTE, 18 * MINUTE, 50 * MINUTE, 3 * HOUR, 19 * HOUR, 2 * DAY, 30 * DAY, 50 * DAY, 400 * DAY,
+    3_000 * DAY, 3_650 * DAY,
+)  # fmt: skip
+EVERYTHING = TimerFilter()
+KEYS = ("k1", "k2", "k3", "k4")
+
+
+@dataclass(slots=True)
+class Verb:
+    """A verb as a message carries it."""
+
+    kind: str
+    name: str
+    to_ms: int = 0
+
+    def given(self) -> dict[str, str]:
+        to = {"TW_TIMER_TO": str(self.to_ms)} if self.kind == "MOVE" else {}
+        return {f"TW_TIMER_{self.kind}": self.name} | to
+
+
+class World(Machine):
+    """A broker, its machine, its clients and the oracle."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.sent: list[Message] = []
+        self.handles: list[tuple[TimerName, str]] = []
+        self.count = 0
+
+    def step(self) -> None:
+        usual = [
+            self.send_timer, self.send_timer, self.send_timer, self.send_timer, self.send_plain,
+            self.send_half, self.end_half, self.verb, self.verb, self.recall, self.retry, self.pass_time,
+            self.pass_time, self.flush, self.flush, self.take_flush, self.work_on_checkpoint, self.run_jobs,
+            self.compare,
+        ]  # fmt: skip
+        rare = [
+            self.crash, self.crash, self.fail_to_flush, self.fail_checkpoint, self.set_clock_back,
+            self.send_burst,
+        ]  # fmt: skip
+        self.chance.choice(rare if self.chance.random() < 0.05 else usual)()
+
+    def send_burst(self) -> None:
+        """Many at once, most of them due in the same moment."""
+        due_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS))
+        for _ in range(self.chance.randrange(5, 30)):
+            message = self._message()
+            message.delivery_ms = due_ms + self.chance.choice([0, 0, 0, 1, 1000])
+            self._send_timer(message, None)
+
+    def send_timer(self) -> None:
+        message = self._message()
+        message.delivery_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS))
+        self._send_timer(message, self._carry(message) if self.chance.random() < 0.1 else None)
+
+    def _send_timer(self, message: Message, verb: Verb | None) -> None:
+        key = message.properties.get("TW_TIMER_KEY", "")
+        waiting = self._in_step(TimerName(message.topic, key=key)) if key else None
+        if verb is not None:
+            self._in_step(self._meant(message.topic, verb.name))
+        try:
+            receipt = self.broker.send(message, self.now_ms)
+        except KeyPending:
+            assert waiting is not None, "refused, yet nothing waits"
+            assert message.properties["TW_TIMER_UNIQUE"] == "true"
+            return
+        assert waiting is None or "TW_TIMER_UNIQUE" not in message.properties, "two wait for one key"
+        self.sent.append(message)
+        at = receipt.physical_offset
+        self.handles.append((TimerName(message.topic, message.message_id), receipt.recall_handle))
+        self._carried(message.topic, verb, at)
+        self._set(at, message)
+
+    def _set(self, at: int, message: Message) -> None:
+        """A timer is set, in place of the one that waits for its key."""
+        timer = Timer(at, message, message.delivery_ms or 0, self.now_ms)
+        waiting = self.oracle.waiting(TimerName(timer.topic, key=timer.key)) if timer.key else None
+        if waiting is not None:
+            self.oracle.end(waiting, "REPLACED", at, self.now_ms)
+        self.oracle.set(timer)
+
+    def send_plain(self) -> None:
+        message = self._message()
+        verb = self._carry(message) if self.chance.random() < 0.7 else None
+        message.properties.pop("TW_TIMER_KEY", None)
+        message.properties.pop("TW_TIMER_UNIQUE", None)
+        if verb is not None:
+            self._in_step(self._meant(message.topic, verb.name))
+        receipt = self.broker.send(message, self.now_ms)
+        self._carried(message.topic, verb, receipt.physical_offset)
+
+    def send_half(self) -> None:
+        message = self._message()
+        message.transactional = True
+        message.properties.pop("TW_TIMER_UNIQUE", None)
+        if self.chance.random() < 0.6:
+            message.delivery_ms = self.now_ms + self.chance.choice(SPANS_MS)
+        verb = self._carry(message) if self.chance.random() < 0.4 else None
+        receipt = self.broker.send(message, self.now_ms)
+        at = receipt.physical_offset
+        carried = (verb.kind, verb.name, verb.to_ms) if verb else None
+        self.oracle.halves[at] = Half(at, receipt.transaction_id, message, carried)
+
+    def end_half(self) -> None:
+        durable = self.broker.durable_offset
+        open_ones = [
+            half for half in self.oracle.halves.values() if half.ended_offset < 0 and half.offset < durable
+        ]
+        if not open_ones:
+            return
+        half = self.chance.choice(open_ones)
+        verb = Verb(*half.verb) if half.verb else None
+        how = self.chance.choice([Resolution.COMMIT, Resolution.COMMIT, Resolution.ROLLBACK])
+        topic, key = half.message.topic, half.message.properties.get("TW_TIMER_KEY", "")
+        for name in (self._meant(topic, verb.name) if verb else None, TimerName(topic, key=key)):
+            self._in_step(name)
+        with contextlib.suppress(TransactionEnded):
+            end = self.broker.end_transaction(
+                topic, half.transaction_id, half.message.message_id, how, self.now_ms
+            )
+            half.ended_offset = end.durable_at - 1
+            if how is Resolution.COMMIT:
+                at = self._last_offset(end.durable_at)
+                self._carried(topic, verb, at)
+                if half.message.delivery_ms is not None:
+                    self._set(at, half.message)
+
+    def retry(self) -> None:
+        """A client sends again what it has sent: there is one timer all the same."""
+        if not self.sent:
+            return
+        message = self.chance.choice(self.sent[-20:])
+        name = TimerName(message.topic, message.message_id)
+        known = self.oracle.named(name)
+        if known is None or known.stored_ms <= self.seen_ms - self.settings.dedupe_ms:
+            return
+        receipt = self.broker.send(message, self.now_ms)
+        assert receipt.physical_offset == known.offset, "a retry made a second timer"
+
+    def verb(self) -> None:
+        """A verb by message id or key, of something that waits, has ended, or never was."""
+        name = self._any_name()
+        self._in_step(name)
+        timer, expected = self.oracle.named(name), self.oracle.expected(name)
+        kind = self.chance.choice(["CANCEL", "CANCEL", "MOVE", "MOVE", "FIRE", "GET"])
+        to_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS))
+        if kind == "CANCEL":
+            self._told(name, timer, expected, self.broker.cancel_timer(name, "no longer", self.now_ms))
+        elif kind == "MOVE":
+            told = self.broker.move_timer(name, to_ms, self.now_ms)
+            self._told(name, timer, expected, told, to_ms)
+        elif kind == "FIRE":
+            self._told(name, timer, expected, self.broker.fire_timer(name, self.now_ms))
+        elif isinstance(found := self.broker.timer(name, self.now_ms), PendingTimer):
+            assert timer is not None
+            assert not timer.ended
+            assert found.message is not None
+            assert found.message.body == timer.message.body
+            self.oracle.check_look(found, timer)
+        else:
+            self._told(name, timer, expected, found)
+
+    def recall(self) -> None:
+        if self.handles:
+            name, handle = self.chance.choice(self.handles)
+            self._in_step(name)
+            timer, expected = self.oracle.named(name), self.oracle.expected(name)
+            self._told(name, timer, expected, self.broker.recall(name.topic, handle, self.now_ms))
+
+    def _told(
+        self,
+        name: TimerName,
+        timer: Timer | None,
+        expected: Verdict | None,
+        told: TimerVerdict,
+        to_ms: int = 0,
+    ) -> None:
+        """Holds a verdict against the oracle, and lets it know what has changed."""
+        if told.verdict in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
+            is_forgotten = self.oracle.may_be_forgotten(name, self.seen_ms)
+            assert is_forgotten or expected is Verdict.NEVER_SET or timer is None, (name, timer, told)
+            return
+        assert timer is not None, f"{name} was never set, yet {told}"
+        assert told.durable_at > told.ended_offset >= 0
+        if expected is not None:
+            assert (told.verdict, told.ended_offset) == (expected, timer.ended_offset), (timer, told)
+            return
+        assert told.verdict in (Verdict.CANCELLED, Verdict.MOVED, Verdict.FIRED), (timer, told)
+        assert told.due_ms == timer.due_ms
+        self.oracle.end(timer, told.verdict.value, told.ended_offset, self.now_ms)
+        if told.verdict is Verdict.MOVED:
+            self.oracle.set(replace(
+                timer, offset=told.ended_offset, due_ms=to_ms, stored_ms=self.now_ms, armed_at=None,
+                is_late_set=False, ended="", ended_offset=-1, ended_ms=0, is_seen=False,
+            ))  # fmt: skip
+
+    def _carried(self, topic: str, verb: Verb | None, at: int) -> None:
+        """A message that carried a verb is stored at an offset; a move or fire lies before it."""
+        if verb is None:
+            return
+        name = self._meant(topic, verb.name)
+        timer, expected = self.oracle.named(name), self.oracle.expected(name)
+        if expected is not None:
+            self.oracle.verdicts[at] = expected.value
+            return
+        assert timer is not None
+        self.oracle.verdicts[at] = {"CANCEL": "CANCELLED", "MOVE": "MOVED", "FIRE": "FIRED"}[verb.kind]
+        if verb.kind == "CANCEL":
+            self.oracle.end(timer, "CANCELLED", at, self.now_ms)
+            return
+        before = self._last_offset(at)
+        told = TimerVerdict(Verdict[f"{verb.kind}D"], "", 0, before, at, timer.due_ms)
+        self._told(name, timer, None, told, verb.to_ms)
+
+    def _in_step(self, name: TimerName | None) -> Timer | None:
+        """Lets the oracle know of a delivery that is decided and not yet durable; `follow` proves it."""
+        timer = self.oracle.named(name) if name else None
+        if name is None or timer is None:
+            return None
+        found = self.broker.timer(name, self.now_ms)
+        if isinstance(found, TimerVerdict) and found.verdict in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
+            assert self.oracle.may_be_forgotten(name, self.seen_ms), f"{timer} is forgotten too early"
+            self.oracle.forget(name)
+            return None
+        if timer.ended:
+            return None
+        if isinstance(found, TimerVerdict) and found.verdict is Verdict.TOO_LATE:
+            assert found.ended_offset >= self.followed, f"{timer} was not delivered, yet {found}"
+            self.oracle.end(timer, "DELIVERED", found.ended_offset, self.now_ms)
+            return None
+        return timer
+
+    def _meant(self, topic: str, name: str) -> TimerName:
+        by_key = TimerName(topic, key=name)
+        return by_key if self.oracle.named(by_key) else TimerName(topic, name)
+
+    def _any_name(self) -> TimerName:
+        topic = self.chance.choice(TOPICS)
+        if self.chance.random() < 0.3:
+            return TimerName(topic, key=self.chance.choice(KEYS))
+        return TimerName(topic, f"m{self.chance.randrange(self.count + 2)}")
+
+    def _message(self) -> Message:
+        self.count += 1
+        given: dict[str, str] = {}
+        if self.chance.random() < 0.4:
+            given["TW_TIMER_KEY"] = self.chance.choice(KEYS)
+            if self.chance.random() < 0.3:
+                given["TW_TIMER_UNIQUE"] = "true"
+        body = self.chance.randbytes(self.chance.choice([1, 20, 200, 1500]))
+        return Message(
+            topic=self.chance.choice(TOPICS), body=body, message_id=f"m{self.count}",
+            tag=self.chance.choice(["", "red", "blue"]), keys=("x", "y", "z")[: self.chance.randrange(4)],
+            properties=given,
+        )  # fmt: skip
+
+    def _carry(self, message: Message) -> Verb:
+        name = self._any_name()
+        kind = self.chance.choice(["CANCEL", "CANCEL", "MOVE", "FIRE"])
+        to_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS)) if kind == "MOVE" else 0
+        verb = Verb(kind, name.key or name.message_id, to_ms)
+        message.properties |= verb.given()
+        return verb
+
+    def _last_offset(self, end_offset: int) -> int:
+        """Where the last record before an offset begins, which may not be durable yet."""
+        return max(
+            found.record.physical_offset
+            for found in self.broker._store._appended
+            if hasattr(found, "record") and found.record.physical_offset < end_offset
+        )
+
+    def compare(self) -> None:
+        """At a quiet moment, everything that can be looked at is as the oracle has it."""
+        if not self.broker.is_quiet:
+            return
+        self.follow()
+        pending = self.oracle.pending()
+        assert self.broker.gauges().pending_timers == len(pending)
+        assert self.broker.count_timers(TimerFilter()) == len(pending)
+        for topic in TOPICS:
+            count = sum(timer.topic == topic for timer in pending.values())
+            assert self.broker.count_timers(TimerFilter(topic=topic)) == count
+        self.oracle.check_keys()
+        wanted = TimerFilter(
+            topic=self.chance.choice(["", *TOPICS]),
+            key=self.chance.choice(["", "k1", "x", "z", f"m{self.count - 3}"]),
+            tag=self.chance.choice(["", "", "red"]),
+        )
+        matching = {offset for offset, timer in pending.items() if timer.is_wanted(wanted)}
+        listed = {one.timer_offset for one in self._all_listed(wanted)}
+        assert listed <= matching
+        assert not {offset for offset in matching - listed if self.oracle.is_remembered(pending[offset])}
+        assert self.broker.count_timers(wanted) == len(listed)
+        self.oracle.check_page(self._all_listed())
+        if not any(timer.is_late_set for timer in pending.values()):
+            from_ms = self.now_ms + self.chance.choice(SPANS_MS)
+            window = TimerFilter(from_ms=from_ms, until_ms=from_ms + self.chance.choice(STEPS_MS))
+            inside = [t for t in pending.values() if window.from_ms <= t.due_ms < window.until_ms]
+            assert self.broker.count_timers(window) == len(inside)
+            assert sum(count for _, count in self.broker.timer_histogram(window, MINUTE)) == len(inside)
+
+    def _all_listed(self, wanted: TimerFilter = EVERYTHING) -> list[PendingTimer]:
+        listed: list[PendingTimer] = []
+        after = None
+        while True:
+            page = self.broker.timers(wanted, after, self.chance.choice([1, 7, 1000]))
+            listed += page.timers
+            after = page.after
+            if after is None:
+                return listed
+
+    def settle(self) -> None:
+        """Lets the machine do all it can at this moment; then nothing that is due waits."""
+        for _ in range(200):
+            self.flush()
+            self.run_jobs(0)
+            if self.broker.is_checkpoint_due or self.checkpoint is not None:
+                self.work_on_checkpoint()
+            self._tick(self.now_ms)
+            if not self._is_busy() and not self._is_to_be_read_again():
+                break
+        self.follow()
+        assert not self._is_busy(), f"never comes to rest at {self.now_ms}, due {self.broker.next_due_ms()}"
+        if not self.went_back:
+            late = [timer for timer in self.oracle.pending().values() if timer.due_ms <= self.now_ms]
+            assert not late, f"still waiting at {self.now_ms}: {late}"
+
+    def _is_busy(self) -> bool:
+        due_ms = self.broker.next_due_ms()
+        is_due = due_ms is not None and due_ms <= self.now_ms
+        is_waiting = bool(self.jobs) or self.checkpoint is not None or self.broker.is_checkpoint_due
+        return is_due or is_waiting or not self.broker.is_quiet
+
+    def _is_to_be_read_again(self) -> bool:
+        """Whether a read has failed a moment ago; then lets the second pass until it is tried again."""
+        is_late = any(timer.due_ms <= self.now_ms for timer in self.oracle.pending().values())
+        due_ms = self.broker.next_due_ms()
+        if not is_late or due_ms is None or due_ms > self.now_ms + SECOND:
+            return False
+        self._tick(due_ms)
+        return True
+
+    def drain(self) -> None:
+        """Goes to each timer's own time until none is left."""
+        self.now_ms = max(self.now_ms, self.seen_ms)
+        while pending := self.oracle.pending():
+            next_ms = min(timer.due_ms for timer in pending.values())
+            self.broker.postpone_housekeeping(next_ms + DAY)
+            self._tick(max(self.now_ms, next_ms))
+            self.settle()
+            if self.went_back:
+                self._tick(self.now_ms + DAY)
+        self.settle()
+        self.compare()
+
+    def check_names(self) -> None:
+        """Every name still says what became of its timer, or that this is long ago."""
+        for name in list(self.oracle.names):
+            found = self.broker.timer(name, self.now_ms)
+            assert isinstance(found, TimerVerdict), f"{name} waits, yet nothing does"
+            self._told(name, self.oracle.named(name), self.oracle.expected(name), found)

@@ -1,0 +1,269 @@
+"""The core's timers: one answer for each, whatever came before it (found by `tests/simulation`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import snapshot
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from commitlog.retention import RetentionPolicy
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import (
+    PendingTimer,
+    ReadTimers,
+    Resolution,
+    Retire,
+    TimerFilter,
+    TimerName,
+    TimerVerdict,
+    Verdict,
+)
+
+NOW_MS = 1_763_700_000_000
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+SEGMENT_BYTES = 1 << 14
+BODY = bytes(range(256))
+
+
+class Store:
+    """A broker on a disk in memory, whose shell does at once what it is told."""
+
+    def __init__(self, **settings: object) -> None:
+        self.disk = MemoryDisk()
+        self.settings = BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=1, **settings)  # type: ignore[arg-type]
+        self.now_ms = NOW_MS
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+
+    def message(self, message_id: str, delay_ms: int | None, key: str = "", **given: str) -> Message:
+        keyed = {"TW_TIMER_KEY": key} if key else {}
+        due_ms = None if delay_ms is None else self.now_ms + delay_ms
+        return Message(
+            topic="t", body=BODY, message_id=message_id, delivery_ms=due_ms, properties=keyed | given
+        )
+
+    def send(self, message_id: str, delay_ms: int | None, key: str = "", **given: str) -> int:
+        """Sends durably; returns the offset."""
+        offset = self.broker.send(
+            self.message(message_id, delay_ms, key, **given), self.now_ms
+        ).physical_offset
+        self.flush()
+        return offset
+
+    def flush(self) -> None:
+        while (flush := self.broker.take_flush()) is not None:
+            flush.write(self.disk)
+            self.broker.flushed(flush, self.now_ms)
+
+    def checkpoint(self) -> None:
+        self.flush()
+        checkpoint = self.broker.checkpoint(self.now_ms)
+        checkpoint.write(self.disk)
+        self.broker.checkpointed(checkpoint)
+
+    def crash(self) -> None:
+        self.disk.crash(lambda _: 0)
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+
+    def go(self, by_ms: int) -> None:
+        """Lets time pass, and everything happen that is due then."""
+        self.now_ms += by_ms
+        for _ in range(100):
+            for effect in self.broker.tick(self.now_ms):
+                if isinstance(effect, ReadTimers):
+                    effect.job.run(self.disk)
+                    self.broker.read_ahead(effect.job)
+                elif isinstance(effect, Retire):
+                    self.flush()
+                    effect.retirement.run(self.disk)
+                    self.broker.retired(effect.retirement, self.now_ms)
+            self.flush()
+            if self.broker.is_checkpoint_due:
+                self.checkpoint()
+
+    def delivered(self) -> list[Message]:
+        queues = self.broker.topic("t").queue_count
+        return [one.message for queue in range(queues) for one in self.broker.read("t", queue, 0, 999)]
+
+    def waiting(self) -> list[str]:
+        listed = [one.message_id for one in self.broker.timers(TimerFilter(), None, 99).timers]
+        assert self.broker.count_timers(TimerFilter()) == len(listed)
+        return listed
+
+
+def by_id(message_id: str) -> TimerName:
+    return TimerName("t", message_id)
+
+
+def test_one_key_has_one_timer_when_a_transaction_sets_it() -> None:
+    store = Store()
+    store.send("first", HOUR, "k")
+    half = store.message("second", 2 * HOUR, "k")
+    half.transactional = True
+    receipt = store.broker.send(half, store.now_ms)
+    store.flush()
+    store.broker.end_transaction("t", receipt.transaction_id, "second", Resolution.COMMIT, store.now_ms)
+    store.flush()
+    assert store.waiting() == ["second"]
+    store.crash()
+    assert store.waiting() == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ({"TW_TIMER_CANCEL": "k"}, "CANCELLED"),
+        ({"TW_TIMER_FIRE": "k"}, "FIRED"),
+        ({"TW_TIMER_MOVE": "k", "TW_TIMER_TO": str(NOW_MS + DAY)}, "MOVED"),
+    ],
+)
+def test_a_timer_that_carries_a_verb_on_its_own_key_ends_the_old_one_once(
+    given: dict[str, str], verdict: str
+) -> None:
+    store = Store()
+    store.send("old", HOUR, "k")
+    store.send("new", 2 * HOUR, "k", **given)
+    found = store.broker.timer(by_id("new"), store.now_ms)
+    assert isinstance(found, PendingTimer)
+    assert found.message is not None
+    assert found.message.properties["TW_TIMER_VERDICT"] == verdict
+    assert store.waiting() == ["new"]
+    store.crash()
+    assert store.waiting() == ["new"]
+
+
+def test_a_retry_of_a_timer_that_was_cancelled_before_it_was_durable_is_answered() -> None:
+    store = Store()
+    message = store.message("m", HOUR)
+    first = store.broker.send(message, store.now_ms)
+    assert store.broker.cancel_timer(by_id("m"), "", store.now_ms).verdict is Verdict.CANCELLED
+    assert store.broker.send(message, store.now_ms).physical_offset == first.physical_offset
+    store.flush()
+    assert store.waiting() == []
+
+
+def test_a_timer_whose_due_time_is_long_past_is_known_by_its_name() -> None:
+    store = Store()
+    first = store.send("m", -30 * DAY)
+    store.checkpoint()
+    store.go(SECOND)
+    assert len(store.delivered()) == 1
+    again = store.message("m", -30 * DAY)
+    assert store.broker.send(again, store.now_ms).physical_offset == first, "a retry made a second timer"
+    found = store.broker.timer(by_id("m"), store.now_ms)
+    assert isinstance(found, TimerVerdict)
+    assert found.verdict is Verdict.TOO_LATE
+
+
+def test_what_was_forgotten_does_not_wait_again_when_the_clock_is_set_back() -> None:
+    store = Store(timer_history_ms=HOUR)
+    store.send("m", SECOND, "k")
+    store.go(2 * SECOND)
+    store.checkpoint()
+    store.now_ms += 3 * HOUR
+    store.send("other", DAY)
+    store.checkpoint()
+    store.now_ms -= 3 * HOUR
+    for name in (by_id("m"), TimerName("t", key="k")):
+        verdict = store.broker.cancel_timer(name, "", store.now_ms).verdict
+        assert verdict in (Verdict.FORGOTTEN, Verdict.NEVER_SET)
+    assert store.waiting() == ["other"]
+
+
+def test_a_timer_in_a_partition_is_listed_by_its_timer_key() -> None:
+    store = Store()
+    store.send("m", HOUR, "k")
+    store.send("other", HOUR, "l")
+    store.checkpoint()
+    wanted = TimerFilter(topic="t", key="k")
+    assert [one.message_id for one in store.broker.timers(wanted, None, 9).timers] == ["m"]
+    assert store.broker.count_timers(wanted) == 1
+
+
+def test_after_a_restart_the_older_snapshot_can_still_start_the_broker() -> None:
+    store = Store()
+    for number in range(3):
+        store.send(f"soon-{number}", 100 * SECOND)
+    store.send("late", DAY)
+    store.checkpoint()
+    store.go(6 * HOUR)
+    store.send("between", SECOND)
+    store.go(MINUTE)
+    store.broker.cancel_timer(by_id("late"), "", store.now_ms)
+    store.checkpoint()
+    assert len(snapshot.offsets(store.disk)) == 2
+    store.crash()
+    newest = max(snapshot.offsets(store.disk))
+    store.disk.flip_bit(snapshot.path_of(newest), 8 * 40)
+    store.crash()
+    assert store.broker.lost == []
+    assert store.waiting() == []
+    assert len(store.delivered()) == 4
+    found = store.broker.timer(by_id("late"), store.now_ms)
+    assert isinstance(found, TimerVerdict)
+    assert found.verdict is Verdict.ALREADY
+
+
+def test_what_is_set_after_a_clock_was_far_ahead_is_known() -> None:
+    store = Store()
+    store.send("before", DAY)
+    store.now_ms += 4_000 * DAY
+    store.checkpoint()  # and nothing is stored at the wrong time
+    store.now_ms -= 4_000 * DAY
+    store.send("after", HOUR, "k")
+    assert store.broker.cancel_timer(TimerName("t", key="k"), "", store.now_ms).verdict is Verdict.CANCELLED
+    assert store.broker.cancel_timer(by_id("before"), "", store.now_ms).verdict is Verdict.CANCELLED
+
+
+def test_a_clock_that_is_set_back_does_not_ask_for_checkpoints_for_ever() -> None:
+    store = Store()
+    store.broker._timers.partitions._rows_max = 1  # so that two timers are many, and are split
+    for number in range(3):
+        store.send(f"m{number}", 2 * DAY)
+    store.checkpoint()
+    store.now_ms += DAY + 22 * HOUR
+    store.broker.tick(store.now_ms)
+    assert store.broker.is_checkpoint_due, "its partition is to be split by now"
+    store.now_ms -= DAY
+    for _ in range(5):  # one for each level
+        store.checkpoint()
+        store.broker.tick(store.now_ms)
+    assert not store.broker.is_checkpoint_due
+    store.go(DAY + 2 * HOUR)
+    assert [one.message_id for one in store.delivered()] == ["m0", "m1", "m2"]
+
+
+def test_what_waits_outlives_the_log_that_it_was_written_to() -> None:
+    """Retention of an hour: what is delayed 30 days is delivered, cancelled, moved, fired all the same."""
+    store = Store(retention=RetentionPolicy(age_ms=HOUR))
+    last = max(store.send(name, 30 * DAY, f"key-{name}") for name in ("stays", "goes", "moves", "fires"))
+    for hours in range(60):
+        for number in range(20):
+            filler = Message(topic="other", body=BODY, message_id=f"filler-{hours}-{number}")
+            store.broker.send(filler, store.now_ms)
+        store.go(HOUR)
+    assert store.broker.gauges().log_first_offset > last, "the log still has them"
+    assert sorted(store.waiting()) == ["fires", "goes", "moves", "stays"]
+
+    assert (
+        store.broker.cancel_timer(TimerName("t", key="key-goes"), "", store.now_ms).verdict
+        is Verdict.CANCELLED
+    )
+    moved = store.broker.move_timer(by_id("moves"), NOW_MS + 40 * DAY, store.now_ms)
+    assert moved.verdict is Verdict.MOVED
+    assert store.broker.fire_timer(by_id("fires"), store.now_ms).verdict is Verdict.FIRED
+    store.flush()
+    store.crash()
+    assert sorted(store.waiting()) == ["moves", "stays"]
+
+    store.go(NOW_MS + 30 * DAY - 1 - store.now_ms)
+    assert sorted(store.waiting()) == ["moves", "stays"]
+    store.go(1)
+    [arrived] = [one for one in store.delivered() if one.message_id == "stays"]
+    assert (arrived.body, arrived.properties["TW_TIMER_KEY"]) == (BODY, "key-stays")
+    store.go(10 * DAY)
+    assert store.waiting() == []
+    arrived_ids = [one.message_id for one in store.delivered()]
+    assert arrived_ids.count("moves") == 1
+    assert "goes" not in arrived_ids

@@ -1,0 +1,201 @@
+"""`tidewheel timer` against a broker process: what people see, what programs get, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker's HTTP address."""
+    folder = tmp_path_factory.mktemp("timer")
+    ready = folder / "ready"
+    where = ["--store", str(folder / "store"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command = [*TIDEWHEEL, "serve", *where, "--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not ready.exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        yield json.loads(ready.read_text())["http"]
+        process.terminate()
+
+
+class Commands:
+    """`tidewheel` commands for one topic of one broker."""
+
+    def __init__(self, http: str, topic: str) -> None:
+        self.topic = topic
+        self._environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TIDEWHEEL_HTTP": http}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*TIDEWHEEL, *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=self._environment, timeout=60, check=False
+        )
+
+    def told(self, *arguments: str, code: int = 0) -> str:
+        """Run `tidewheel timer` and return what it prints; the exit code must be as expected."""
+        done = self.run("timer", *arguments)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stdout
+
+    def of_topic(self, verb: str, *arguments: str, code: int = 0) -> str:
+        return self.told(verb, "--topic", self.topic, *arguments, code=code)
+
+    def json(self, verb: str, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.of_topic(verb, *arguments, "--json", code=code))
+
+    def send(self, *arguments: str) -> Any:
+        sent = self.run("send", self.topic, "hello", *arguments, "--json")
+        assert sent.returncode == 0, sent.stderr
+        return json.loads(sent.stdout)
+
+
+@pytest.fixture
+def commands(http: str, request: pytest.FixtureRequest) -> Commands:
+    return Commands(http, request.node.name.replace("[", "-").replace("]", "")[:100])
+
+
+def test_a_timer_lives_and_ends(commands: Commands) -> None:
+    sent = commands.send("--in", "30m", "--timer-key", "pay:7", "--key", "order:7", "--tag", "unpaid")
+    listed = commands.of_topic("ls")
+    for told in ("in 29m59s", commands.topic, "pay:7", "order:7", "unpaid", sent["message_id"]):
+        assert told in listed
+    shown = commands.of_topic("show", "--key", "pay:7")
+    assert shown.startswith(f"PENDING  pay:7  {commands.topic}  due ")
+    assert "hello" in shown
+    moved = commands.of_topic("move", "--key", "pay:7", "--to", "45m", "--reason", "asked for")
+    assert moved.startswith(f"MOVED  pay:7  {commands.topic}  was due ")
+    assert "now due" in moved
+    assert "(in 44m59s)" in moved
+    cancelled = commands.of_topic("cancel", "--key", "pay:7", "--reason", "paid")
+    assert cancelled.startswith(f"CANCELLED  pay:7  {commands.topic}  was due ")
+    assert f"id {sent['message_id']}  log@" in cancelled
+    assert commands.of_topic("cancel", "--key", "pay:7").startswith("ALREADY ")
+    assert commands.of_topic("show", "--key", "pay:7", code=4).startswith("ALREADY ")
+    assert commands.of_topic("move", "--key", "pay:7", "--to", "1h", code=4).startswith("ALREADY ")
+    assert commands.of_topic("ls") == ""
+
+
+def test_too_late_says_when_it_was_delivered(commands: Commands) -> None:
+    sent = commands.send("--in", "1h")
+    assert commands.told("fire", "--handle", sent["recall_handle"]).startswith("FIRED  ")
+    late = commands.of_topic("cancel", "--id", sent["message_id"], code=4)
+    assert late.startswith("TOO_LATE ")
+    assert "was delivered" in late
+    assert " ago)" in late
+    answer = commands.json("cancel", "--id", sent["message_id"], code=4)
+    assert (answer["verdict"], answer["message_id"]) == ("TOO_LATE", sent["message_id"])
+    tail = commands.run("tail", commands.topic, "--from-start", "--limit", "1", "--json")
+    assert json.loads(tail.stdout)["message_id"] == sent["message_id"]
+
+
+def test_who_gives_a_message_key_for_a_timer_key_is_told_the_difference(commands: Commands) -> None:
+    commands.send("--in", "1h", "--key", "order:8")
+    done = commands.run("timer", "cancel", "--topic", commands.topic, "--key", "order:8")
+    assert (done.returncode, done.stdout[:9]) == (4, "NEVER_SET")
+    listing = done.stderr.partition("tidewheel timer ")[2].split()
+    assert "order:8" in commands.told(*listing)
+
+
+def test_a_send_names_its_time_and_its_timer(commands: Commands) -> None:
+    noon, evening = (f"{datetime.now(UTC) + timedelta(days=9):%Y-%m-%d}T{hour}:00Z" for hour in (12, 20))
+    first = commands.send("--at", evening, "--timer-key", "k")
+    second = commands.send("--at", noon, "--timer-key", "k")
+    (timer,) = commands.json("ls")["timers"]
+    assert timer["message_id"] == second["message_id"]
+    assert int(timer["due_ms"]) == datetime.fromisoformat(noon).timestamp() * 1000
+    assert first["message_id"] != second["message_id"]
+    refused = commands.run("send", commands.topic, "x", "--in", "1h", "--timer-key", "k", "--unique")
+    assert (refused.returncode, refused.stdout) == (4, "")
+
+
+def test_many_are_counted_then_cancelled_and_the_task_is_listed(commands: Commands) -> None:
+    for number in range(3):
+        commands.send("--in", f"{number + 1}h")
+    asked = commands.run("timer", "cancel", "--all", "--topic", commands.topic, "--until", "150m")
+    assert (asked.returncode, asked.stdout) == (2, "would cancel 2 timers\n")
+    assert "add --yes" in asked.stderr
+    assert commands.json("cancel", "--all", "--dry-run") == {"dry_run": True, "matched": 3}
+    done = commands.of_topic("cancel", "--all", "--until", "150m", "--yes", "--reason", "over")
+    assert done.startswith("done  cancel  2 of 2  CANCELLED 2  task ")
+    task = done.split()[-1]
+    moved = commands.json("move", "--all", "--by", "-30m", "--yes")
+    assert (moved["state"], moved["by_verdict"]) == ("done", {"MOVED": 1})
+    assert commands.told("tasks", task) == commands.told("tasks", task, "--stop") == done
+    assert task in commands.told("tasks")
+    (left,) = commands.json("ls")["timers"]
+    assert int(left["due_ms"]) < (time.time() + 2.6 * 3600) * 1000
+
+
+def test_lists_are_cut_with_a_word_about_the_rest(commands: Commands) -> None:
+    for number in range(3):
+        commands.send("--in", f"{number + 1}h")
+    first = commands.run("timer", "ls", "--topic", commands.topic, "--limit", "2")
+    assert "3 in all" in first.stderr
+    after = first.stderr.split()[-1]
+    (last,) = commands.json("ls", "--after", after)["timers"]
+    assert int(last["due_ms"]) > (time.time() + 2.9 * 3600) * 1000
+    histogram = commands.run("timer", "histogram", "--topic", commands.topic, "--width", "1m", "--limit", "1")
+    assert histogram.stdout.count("#" * 40) == 1
+    assert "2 more windows" in histogram.stderr
+
+
+def test_a_summary_is_for_people_and_for_programs(commands: Commands) -> None:
+    commands.send("--in", "30m")
+    told = commands.told("summary")
+    assert told.startswith("pending ")
+    assert "due in    <1m " in told
+    assert commands.topic in told
+    summary = json.loads(commands.told("summary", "--json"))
+    assert summary["pending_by_topic"][commands.topic] == 1
+    assert sum(due["count"] for due in summary["due"]) == summary["pending"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "exit_code"),
+    [
+        (("cancel",), "TW-120", 2),
+        (("cancel", "--key", "k"), "TW-120", 2),
+        (("cancel", "--topic", "t", "--key", "k", "--id", "1"), "TW-120", 2),
+        (("cancel", "--topic", "t", "--key", "k", "--until", "1h"), "TW-120", 2),
+        (("cancel", "--all", "--handle", "x"), "TW-120", 2),
+        (("cancel", "--handle", "forged"), "TW-147", 2),
+        (("move", "--topic", "t", "--key", "k"), "TW-120", 2),
+        (("move", "--topic", "t", "--key", "k", "--by", "1h"), "TW-120", 2),
+        (("move", "--topic", "t", "--key", "k", "--to", "soon"), "TW-120", 2),
+        (("move", "--topic", "t", "--key", "k", "--to", "1763700000"), "TW-120", 2),
+        (("move", "--topic", "t", "--key", "k", "--to", "99999d"), "TW-138", 2),
+        (("ls", "--from", "2h", "--until", "1h"), "TW-130", 2),
+        (("ls", "--until", "9" * 40), "TW-120", 2),
+        (("histogram", "--width", "0"), "TW-130", 2),
+        (("histogram", "--width", "wide"), "TW-138", 2),
+        (("tasks", "0123456789ab"), "TW-150", 4),
+        (("tasks", "--stop"), "TW-120", 2),
+        (("summary", "--http", "127.0.0.1:1"), "TW-123", 3),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_with_a_code(
+    commands: Commands, arguments: tuple[str, ...], code: str, exit_code: int
+) -> None:
+    refused = commands.run("timer", *arguments)
+    assert refused.returncode == exit_code
+    assert refused.stderr.startswith(f"{code} ")
+    assert refused.stderr.count("\n") == 1
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("verb", ["summary", "histogram", "ls", "show", "cancel", "move", "fire", "tasks"])
+def test_every_verb_has_help_with_an_example(commands: Commands, verb: str) -> None:
+    assert "Example: tidewheel timer" in commands.told(verb, "--help")

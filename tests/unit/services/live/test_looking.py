@@ -1,0 +1,146 @@
+"""Looks that are cut into pieces find what one look at everything would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from commitlog import limits
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from services.broker.settings import BrokerSettings
+from services.broker.values import PendingTimer, TimerFilter
+from services.live import looking
+from services.live.live_broker import LiveBroker
+
+NOW_MS = 1_763_700_000_000
+DUES_MS = [
+    *(NOW_MS + 60_000 + number for number in range(40)),
+    *[NOW_MS + 3_600_000] * 30,
+    *(NOW_MS + 86_400_000 * number for number in range(1, 20)),
+    NOW_MS + limits.DELAY_MS_MAX,
+]
+"""Dense, many in one millisecond, sparse, and as far as it goes."""
+FILTERS = [
+    TimerFilter(),
+    TimerFilter(topic="even"),
+    TimerFilter(tag="t0"),
+    TimerFilter(topic_prefix="o", tag="t1"),
+    TimerFilter(key="k7"),
+    TimerFilter(topic="even", from_ms=NOW_MS + 60_010, until_ms=NOW_MS + 3_600_000),
+    TimerFilter(tag="t2", from_ms=NOW_MS + 3_600_000),
+    TimerFilter(tag="none"),
+    TimerFilter(from_ms=NOW_MS + 3_600_000, until_ms=NOW_MS + 3_600_001),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TIMERS_LOOKED_AT_FIRST", "TIMERS_LOOKED_AT_MIN", "TIMERS_LOOKED_AT_MAX"):
+        monkeypatch.setattr(limits, name, 5)
+
+
+def play(scenario: Callable[[LiveBroker], Awaitable[None]]) -> None:
+    """Run a scenario on a broker that has half of the timers in partitions on disk, half still in memory."""
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as writer:
+            disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
+            call_later = asyncio.get_running_loop().call_later
+            before = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
+            await before.set_timers([timer(number) for number in range(0, len(DUES_MS), 2)])
+            await before.close()
+            live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
+            await live.set_timers([timer(number) for number in range(1, len(DUES_MS), 2)])
+            assert len(everything(live, TimerFilter())) == len(DUES_MS)
+            await scenario(live)
+            await live.close()
+
+    asyncio.run(run())
+
+
+def timer(number: int) -> Message:
+    return Message(
+        topic="odd" if number % 3 else "even",
+        body=b"x",
+        message_id=str(number),
+        tag=f"t{number % 4}",
+        keys=(f"k{number}",),
+        delivery_ms=DUES_MS[number],
+        born_ms=NOW_MS,
+    )
+
+
+def everything(live: LiveBroker, wanted: TimerFilter) -> list[PendingTimer]:
+    """Return what one look at all timers finds, chosen here."""
+    return [
+        one
+        for one in live.timers(TimerFilter(), None, 1_000).timers
+        if wanted.from_ms <= one.due_ms < wanted.until_ms
+        and wanted.topic in ("", one.topic)
+        and one.topic.startswith(wanted.topic_prefix)
+        and wanted.key in ("", *one.keys)
+        and wanted.tag in ("", one.tag)
+    ]
+
+
+@pytest.mark.parametrize("wanted", FILTERS)
+def test_pieces_count_and_page_as_one_look_does(wanted: TimerFilter) -> None:
+    async def scenario(live: LiveBroker) -> None:
+        expected = everything(live, wanted)
+        assert await looking.count(live, wanted) == len(expected)
+        for count_max in (1, 4, 30, 1_000):
+            seen, after = [], None
+            while True:
+                page = await looking.page(live, wanted, after, count_max)
+                assert len(page.timers) == count_max or page.after is None
+                seen += page.timers
+                after = page.after
+                if after is None:
+                    break
+                assert len(page.timers) == count_max
+            assert [one.message_id for one in seen] == [one.message_id for one in expected], count_max
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("wanted", FILTERS)
+@pytest.mark.parametrize("width_ms", [1, 1_000, 86_400_000])
+def test_pieces_make_the_same_histogram(wanted: TimerFilter, width_ms: int) -> None:
+    async def scenario(live: LiveBroker) -> None:
+        expected = Counter(
+            wanted.from_ms + (one.due_ms - wanted.from_ms) // width_ms * width_ms
+            for one in everything(live, wanted)
+        )
+        assert await looking.histogram(live, wanted, width_ms) == sorted(expected.items())
+
+    play(scenario)
+
+
+def test_others_run_between_the_pieces() -> None:
+    async def scenario(live: LiveBroker) -> None:
+        turns, counted = 0, asyncio.ensure_future(looking.count(live, TimerFilter(tag="t0")))
+        while not counted.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > len(DUES_MS) / 3 / limits.TIMERS_LOOKED_AT_MAX
+
+    play(scenario)
+
+
+def test_a_piece_holds_few_timers_unless_it_is_a_millisecond() -> None:
+    async def scenario(live: LiveBroker) -> None:
+        until_ms = 0
+        async for piece in looking.pieces(live, TimerFilter(tag="t0")):
+            assert piece.from_ms >= until_ms
+            assert piece.tag == "t0"
+            until_ms = piece.until_ms
+            held = live.count_timers(replace(piece, tag=""))
+            assert held <= limits.TIMERS_LOOKED_AT_MAX or until_ms - piece.from_ms == 1
+
+    play(scenario)

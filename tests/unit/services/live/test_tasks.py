@@ -1,0 +1,138 @@
+"""Tasks over many timers when the disk fails, a record is damaged, a key is taken over meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from commitlog import limits, properties
+from commitlog.errors import IllegalDeliveryTime, NotFound
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from services.broker.settings import BrokerSettings
+from services.broker.values import TimerFilter, TimerName, TimerVerdict, Verdict
+from services.live.live_broker import LiveBroker
+from services.live.tasks import Order, Task, TaskState, TaskVerb, TimerTasks
+
+NOW_MS = 1_763_700_000_000
+HOUR_MS = 3_600_000
+ALL = Order(TaskVerb.CANCEL, TimerFilter())
+
+
+@dataclass
+class Bench:
+    """A broker with 500 timers an hour ahead, a second apart, and its tasks."""
+
+    disk: MemoryDisk
+    live: LiveBroker
+    tasks: TimerTasks
+
+    async def ended(self, task: Task) -> Task:
+        while task.state is TaskState.RUNNING:
+            await asyncio.sleep(0.001)
+        return task
+
+
+def play(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as writer:
+            disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
+            call_later = asyncio.get_running_loop().call_later
+            live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
+            await live.set_timers([timer(number) for number in range(500)])
+            bench = Bench(disk, live, TimerTasks(live))
+            await scenario(bench)
+            await bench.tasks.close()
+            await live.close()
+
+    asyncio.run(run())
+
+
+def timer(number: int, message_id: str = "") -> Message:
+    return Message(
+        topic="t",
+        body=b"x",
+        message_id=message_id or str(number),
+        delivery_ms=NOW_MS + HOUR_MS + number * 1_000,
+        born_ms=NOW_MS,
+        properties={properties.TIMER_KEY: f"k{number}"},
+    )
+
+
+def test_a_disk_that_fails_stops_the_task_which_says_why_and_can_be_begun_again() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.disk.failing_syncs = 1
+        stopped = await bench.ended(bench.tasks.start(ALL))
+        assert stopped.state is TaskState.STOPPED
+        assert "Writing to the store failed" in stopped.why
+        left = bench.live.count_timers(TimerFilter())
+        assert left == 500, "what was refused has not happened"
+        done = await bench.ended(bench.tasks.start(ALL))
+        assert (done.state, done.by_verdict) == (TaskState.DONE, {"CANCELLED": 500})
+
+    play(scenario)
+
+
+def test_what_is_set_or_moved_by_others_after_it_began_is_left_alone_or_has_its_verdict() -> None:
+    async def scenario(bench: Bench) -> None:
+        task = bench.tasks.start(ALL)
+        while not task.done:
+            await asyncio.sleep(0)
+        replaced = await bench.live.send(timer(249, "newer"))
+        assert replaced.durable_at > task.end_offset
+        moved = await bench.live.move_timer(TimerName("t", key="k248"), NOW_MS + 50 * HOUR_MS)
+        assert moved.verdict is Verdict.MOVED
+        await bench.ended(task)
+        left = {one.message_id for one in bench.live.timers(TimerFilter(), None, 10).timers}
+        assert left == {"newer", "248"}
+        assert (task.matched, task.by_verdict) == (500, {"CANCELLED": 498, "ALREADY": 2})
+
+    play(scenario)
+
+
+def test_a_refusal_of_one_timer_is_counted_under_its_code_and_the_others_go_on() -> None:
+    async def scenario(bench: Bench) -> None:
+        far = limits.DELAY_MS_MAX - HOUR_MS - 250_000
+        order = Order(TaskVerb.MOVE, TimerFilter(), by_ms=far)
+        task = await bench.ended(bench.tasks.start(order))
+        assert task.state is TaskState.DONE
+        assert task.by_verdict == {"MOVED": 251, IllegalDeliveryTime.code: 249}
+
+    play(scenario)
+
+
+def test_tasks_that_cannot_be_are_refused() -> None:
+    async def scenario(bench: Bench) -> None:
+        for order in (
+            Order(TaskVerb.MOVE, TimerFilter(), to_ms=NOW_MS + limits.DELAY_MS_MAX + 1),
+            Order(TaskVerb.MOVE, TimerFilter(), by_ms=-limits.DELAY_MS_MAX - 1),
+        ):
+            with pytest.raises(IllegalDeliveryTime):
+                bench.tasks.start(order)
+        assert bench.tasks.all() == []
+        with pytest.raises(NotFound):
+            await bench.tasks.stop("unknown")
+
+    play(scenario)
+
+
+def test_closing_ends_every_task_and_what_they_did_is_durable() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second = bench.tasks.start(ALL), bench.tasks.start(ALL)
+        while not first.done:
+            await asyncio.sleep(0)
+        await bench.tasks.close()
+        for task in (first, second):
+            assert (task.state, task.why) == (TaskState.STOPPED, "the broker ends")
+        cancelled = first.by_verdict["CANCELLED"] + second.by_verdict["CANCELLED"]
+        assert 0 < cancelled < 500
+        assert bench.live.count_timers(TimerFilter()) == 500 - cancelled
+        found = bench.live.timer(TimerName("t", key="k0"))
+        assert isinstance(found, TimerVerdict)
+        assert found.durable_at <= bench.live.core.durable_offset
+
+    play(scenario)

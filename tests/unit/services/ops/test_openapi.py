@@ -1,0 +1,149 @@
+"""`/openapi.json`: everything that is served is in it, and what it says is what is answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import TypeAdapter
+from starlette.routing import Route
+
+from services.ops.answers import ErrorAnswer
+from services.ops.openapi import document
+from services.ops.routes import OPERATIONS
+
+METHODS = {"get", "post", "put", "delete", "patch"}
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document()["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+def references(value: Any) -> Iterator[str]:
+    """Yield every $ref below a value."""
+    if isinstance(value, dict):
+        yield from [value["$ref"]] if "$ref" in value else []
+        for below in value.values():
+            yield from references(below)
+    if isinstance(value, list):
+        for below in value:
+            yield from references(below)
+
+
+def test_every_route_of_the_application_is_in_it_and_nothing_else(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        served = {
+            (route.path, method.lower())
+            for route in desk.app.routes
+            if isinstance(route, Route)
+            for method in route.methods or ()
+            if method != "HEAD"
+        }
+        assert len(desk.app.routes) == len(served), "something is served that is no route"
+        assert served == {(path, method) for path, method, _ in operations()}
+        answer = await desk.http.get("/openapi.json")
+        assert answer.json() == document()
+
+    at_desk(scenario)
+
+
+def test_it_has_the_structure_of_openapi_3_1() -> None:
+    described = document()
+    assert described["openapi"] == "3.1.0"
+    assert {"title", "version"} <= described["info"].keys()
+    ids = [operation["operationId"] for _, _, operation in operations()]
+    assert len(ids) == len(set(ids))
+    for path, method, operation in operations():
+        assert method in METHODS
+        assert operation["summary"].endswith(".")
+        in_path = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
+        assert in_path == set(re.findall(r"{(\w+)}", path))
+        for parameter in operation["parameters"]:
+            assert parameter["in"] in ("path", "query")
+            assert parameter["required"] or parameter["in"] == "query"
+            assert parameter["schema"]
+        assert operation["responses"]
+        for status, answer in operation["responses"].items():
+            assert re.fullmatch(r"[2-5]\d\d", status)
+            assert answer["description"]
+            assert all("schema" in content for content in answer["content"].values())
+        assert method in ("post", "put") or "requestBody" not in operation
+
+
+def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
+    described = document()
+    named = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    assert set(references(described)) == named
+
+
+def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        receipt = await desk.set("t", "1h", timer_key="k", keys=["order"])
+        await desk.http.post("/api/messages", json={"topic": "t", "body": "x"})
+        name = {"topic": "t", "key": "k"}
+        batch = {"timers": [{"topic": "t", "body": "x", "in": "1h"}, {"topic": "t", "body": "", "in": "1h"}]}
+        count = {"verb": "cancel", "filter": {"topic": "t"}, "dry_run": True}
+        task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
+        recurring = {"cron": "0 9 * * *", "time_zone": "Europe/London"}
+        asked: list[tuple[str, str, object]] = [
+            ("get", "/api/topics", None),
+            ("post", "/api/topics", {"name": "new"}),
+            ("post", "/api/topics", {"name": "no no"}),
+            ("get", "/api/topics/t?since_ms=0", None),
+            ("get", "/api/topics/t/messages", None),
+            ("get", "/api/topics/t/arrivals?after=0:0,1:0,2:0,3:0", None),
+            ("get", f"/api/messages?topic=t&key={receipt['message_id']}", None),
+            ("post", "/api/messages", {"topic": "t", "body": "x"}),
+            ("get", "/api/clock", None),
+            ("post", "/api/clock/advance", {"by": "1s"}),
+            ("get", "/api/timers", None),
+            ("get", "/api/timers?limit=0", None),
+            ("post", "/api/timers", {"topic": "t", "body": "x", "in": "1h"}),
+            ("post", "/api/timers", batch),
+            ("get", "/api/timers/count", None),
+            ("get", "/api/timers/histogram", None),
+            ("get", "/api/timers/summary", None),
+            ("get", "/api/timers/one?topic=t&key=k", None),
+            ("post", "/api/timers/move", name | {"to": "2h"}),
+            ("post", "/api/timers/fire", name),
+            ("post", "/api/timers/cancel", name),
+            ("get", "/api/timers/one?topic=t&key=k", None),
+            ("get", "/api/timers/one?topic=t&key=none", None),
+            ("get", "/api/timers/tasks", None),
+            ("post", "/api/timers/tasks", count),
+            ("get", f"/api/timers/tasks/{task['id']}", None),
+            ("delete", f"/api/timers/tasks/{task['id']}", None),
+            ("get", "/api/timers/tasks/none", None),
+            ("put", "/api/schedules/daily", recurring | {"topic": "t", "body": "x"}),
+            ("put", "/api/schedules/daily", recurring | {"topic": "t", "body": ""}),
+            ("get", "/api/schedules", None),
+            ("get", "/api/schedules/daily", None),
+            ("get", "/api/schedules/none", None),
+            ("post", "/api/schedules/preview", recurring),
+            ("post", "/api/schedules/daily/pause", None),
+            ("post", "/api/schedules/daily/resume", None),
+            ("delete", "/api/schedules/daily", None),
+        ]
+        seen = set()
+        for method, url, body in asked:
+            answer = await desk.http.request(method, url, json=body)
+            path, kind = shape_of(method, url.partition("?")[0], answer.status_code)
+            seen.add((method, path))
+            shape = TypeAdapter(kind)
+            assert shape.dump_python(shape.validate_python(answer.json(), strict=True)) == answer.json()
+        api = {(method, path) for path, method, _ in operations() if path.startswith("/api/")}
+        assert seen == api, "an operation is not tried here"
+
+    at_desk(scenario)
+
+
+def shape_of(method: str, path: str, status: int) -> tuple[str, Any]:
+    """Return the path in the table, and the type that it promises for an answer."""
+    table = [one for part in OPERATIONS.values() for one in part if one.method.lower() == method]
+    fitting = [one for one in table if re.fullmatch(re.sub(r"{\w+}", "[^/]+", one.path), path)]
+    found = min(fitting, key=lambda one: one.path.count("{"))
+    assert status in found.answers or status in found.refusals, (method, path, status)
+    return found.path, found.answers.get(status, ErrorAnswer)

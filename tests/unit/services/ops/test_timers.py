@@ -1,0 +1,480 @@
+"""`/api/timers` over a real core on a virtual clock: set, look, verbs and their verdicts, tasks, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from commitlog import limits
+
+START_MS = 1_763_700_000_000
+MINUTE_MS = 60_000
+
+
+def test_a_timer_is_set_shown_and_listed(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        more = {"keys": ["order:1"], "tag": "unpaid", "timer_key": "pay:1", "properties": {"colour": "blue"}}
+        receipt = await desk.set("orders", "30m", **more)
+        assert receipt["due_ms"] == str(START_MS + 30 * MINUTE_MS)
+        assert (receipt["sharing_count"], bool(receipt["recall_handle"])) == (0, True)
+        by_name: list[dict[str, str]] = [
+            {"topic": "orders", "id": receipt["message_id"]},
+            {"topic": "orders", "key": "pay:1"},
+            {"handle": receipt["recall_handle"]},
+        ]
+        shown = [await desk.get("/one", **name) for name in by_name]
+        assert shown[0] == shown[1] == shown[2]
+        assert shown[0]["message"]["body"] == "x"
+        assert shown[0]["message"]["properties"]["colour"] == "blue"
+        (listed,) = (await desk.get(""))["timers"]
+        assert listed == {name: value for name, value in shown[0].items() if name != "message"}
+        assert listed | more | {"due_ms": receipt["due_ms"], "stored_ms": str(START_MS)} == listed | {
+            "properties": {"colour": "blue"}
+        }
+
+    at_desk(scenario)
+
+
+def test_a_moment_may_be_wall_time_with_its_zone_or_milliseconds(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        for at in ("2025-11-22T12:40:00+08:00", START_MS + 86_400_000, str(START_MS + 86_400_000)):
+            receipt = await desk.post("", {"topic": "t", "body": "x", "at": at}, 201)
+            assert receipt["due_ms"] == str(START_MS + 86_400_000)
+
+    at_desk(scenario)
+
+
+def test_pages_follow_the_due_time_through_ties(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        spans = ["3m", "1m", "2m", "2m", "2m", "5m", "4m"]
+        receipts = [await desk.set("t", span) for span in spans]
+        by_due = sorted(range(len(spans)), key=lambda number: (spans[number], number))
+        wanted = [receipts[number]["message_id"] for number in by_due]
+        seen, after = [], ""
+        while after is not None:
+            page = await desk.get("", limit=2, **({"after": after} if after else {}))
+            seen += [timer["message_id"] for timer in page["timers"]]
+            after = page["after"]
+        assert seen == wanted
+
+    at_desk(scenario)
+
+
+def test_filters_select_in_lists_counts_and_histograms(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.set("orders", "1m", keys=["k1"], tag="a")
+        await desk.set("orders", "2m", timer_key="k2", tag="b")
+        await desk.set("orders-eu", "61m", keys=["k1", "k3"])
+        matches: list[tuple[dict[str, object], int]] = [
+            ({}, 3),
+            ({"topic": "orders"}, 2),
+            ({"topic-prefix": "orders"}, 3),
+            ({"topic": "orders", "key": "k1"}, 1),
+            ({"topic": "orders", "key": "k2"}, 1),
+            ({"key": "k1"}, 2),
+            ({"tag": "b"}, 1),
+            ({"from": "90s"}, 2),
+            ({"from": START_MS + 60_000, "until": START_MS + 120_000}, 1),
+            ({"until": "2025-11-21T05:00Z", "topic-prefix": "orders-"}, 0),
+        ]
+        for query, count in matches:
+            assert len((await desk.get("", **query))["timers"]) == count, query
+            assert (await desk.get("/count", **query)) == {"count": count}, query
+            histogram = await desk.get("/histogram", width="1h", **query)
+            assert (histogram["count"], histogram["width_ms"]) == (count, "3600000"), query
+        windows = (await desk.get("/histogram", width="1h", **{"from": START_MS}))["windows"]
+        assert windows == [
+            {"start_ms": str(START_MS), "count": 2},
+            {"start_ms": str(START_MS + 3_600_000), "count": 1},
+        ]
+
+    at_desk(scenario)
+
+
+def test_a_histogram_of_too_many_windows_is_refused(at_desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMER_WINDOWS_MAX", 1)
+
+    async def scenario(desk: Any) -> None:
+        await desk.set("t", "1m")
+        await desk.set("t", "5m")
+        refused = await desk.get("/histogram", 400)
+        assert "choose a larger width" in refused["message"]
+        assert (await desk.get("/histogram", width="1d"))["count"] == 2
+
+    at_desk(scenario)
+
+
+def test_a_summary_adds_up(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        for span in ("10s", "2m", "2m", "30m", "2h", "2d"):
+            await desk.set("a", span)
+        await desk.set("b", "1s")
+        await desk.advance("1s")
+        summary = await desk.get("/summary")
+        assert (summary["pending"], summary["pending_by_topic"]) == (6, {"a": 6})
+        assert summary["next_due_ms"] == str(START_MS + 9_000)
+        assert [(due["within_ms"], due["count"]) for due in summary["due"]] == [
+            ("60000", 1),
+            ("300000", 2),
+            ("3600000", 1),
+            ("86400000", 1),
+            (None, 1),
+        ]
+        on_time = {"delivered": 1, "p50_ms": 0, "p99_ms": 0, "max_ms": 0, "early_count": 0}
+        assert summary["lateness"] == summary["lateness_by_topic"]["b"] == on_time
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize("named_by", ["id", "key", "handle"])
+def test_verbs_answer_with_the_truth_whatever_names_the_timer(at_desk: Any, named_by: str) -> None:
+    async def scenario(desk: Any) -> None:
+        async def new(number: int) -> tuple[Any, Any]:
+            receipt = await desk.set("t", "30m", timer_key=f"k{number}")
+            names = {"id": receipt["message_id"], "key": f"k{number}", "handle": receipt["recall_handle"]}
+            return receipt, {"topic": "t", named_by: names[named_by]}
+
+        receipt, name = await new(1)
+        due_ms = receipt["due_ms"]
+        moved = await desk.post("/move", name | {"to": START_MS + MINUTE_MS, "reason": "sooner"})
+        assert (moved["verdict"], moved["due_ms"], moved["ended_ms"]) == (
+            "MOVED",
+            due_ms,
+            str(START_MS + MINUTE_MS),
+        )
+        assert moved["message_id"] == receipt["message_id"]
+        cancelled = await desk.post("/cancel", name | {"reason": "paid"})
+        assert (cancelled["verdict"], cancelled["due_ms"]) == ("CANCELLED", str(START_MS + MINUTE_MS))
+        assert int(cancelled["ended_offset"]) > 0
+        again = await desk.post("/cancel", name)
+        assert (again["verdict"], again["ended_offset"]) == ("ALREADY", cancelled["ended_offset"])
+        for verb, more in (("move", {"to": "1h"}), ("fire", {})):
+            assert (await desk.post(f"/{verb}", name | more, 409))["verdict"] == "ALREADY"
+        assert (await desk.get("/one", 410, **name))["verdict"] == "ALREADY"
+
+        receipt, name = await new(2)
+        fired = await desk.post("/fire", name)
+        assert (fired["verdict"], fired["due_ms"]) == ("FIRED", receipt["due_ms"])
+        for verb, more in (("cancel", {}), ("move", {"to": "1h"}), ("fire", {})):
+            late = await desk.post(f"/{verb}", name | more, 409)
+            assert late == fired | {"verdict": "TOO_LATE", "message_id": late["message_id"]}
+        (found,) = await desk.live.receive("g", "t", "*", 10, 20_000, "c", False, 0)
+        assert found.message.message_id == receipt["message_id"]
+        assert (await desk.get("/one", 410, **name))["verdict"] == "TOO_LATE"
+
+    at_desk(scenario)
+
+
+def test_what_was_never_set_is_404_and_what_is_long_over_is_forgotten(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.set("t", "1s")
+        for name in ({"id": "0123"}, {"key": "nobody"}):
+            for verb, more in (("cancel", {}), ("move", {"to": "1h"}), ("fire", {})):
+                verdict = await desk.post(f"/{verb}", {"topic": "t"} | name | more, 404)
+                assert (verdict["verdict"], verdict["ended_offset"]) == ("NEVER_SET", "-1")
+            assert (await desk.get("/one", 404, topic="t", **name))["verdict"] == "NEVER_SET"
+        forged = base64.urlsafe_b64encode(b"v1 t tidewheel 1000 0123").decode()
+        assert (await desk.post("/cancel", {"handle": forged}, 404))["verdict"] == "FORGOTTEN"
+
+    at_desk(scenario)
+
+
+def test_a_timer_key_replaces_or_with_unique_is_refused(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        first = await desk.set("t", "30m", timer_key="k")
+        second = await desk.set("t", "40m", timer_key="k")
+        assert (await desk.get("/count"))["count"] == 1
+        assert (await desk.get("/one", topic="t", key="k"))["message_id"] == second["message_id"]
+        assert (await desk.post("/cancel", {"topic": "t", "id": first["message_id"]}))["verdict"] == "ALREADY"
+        third = {"topic": "t", "body": "x", "in": "1h", "timer_key": "k", "unique": True}
+        await desk.post("", third, 409)
+        assert (await desk.get("/one", topic="t", key="k"))["message_id"] == second["message_id"]
+
+    at_desk(scenario)
+
+
+def test_a_batch_is_set_one_by_one_and_says_which_were_refused(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        timers: list[dict[str, object]] = [
+            {"topic": "t", "body": "1", "in": "1m"},
+            {"topic": "t", "body": "2", "in": "soon"},
+            {"topic": "t", "body": "", "in": "1m"},
+            {"topic": "t", "body": "4", "in": "2m"},
+        ]
+        answer = await desk.post("", {"timers": timers})
+        assert (answer["set"], answer["refused"]) == (2, 2)
+        assert [one.get("code") for one in answer["timers"]] == [None, "TW-138", "TW-141", None]
+        assert [one["due_ms"] for one in answer["timers"] if "due_ms" in one] == [
+            str(START_MS + MINUTE_MS),
+            str(START_MS + 2 * MINUTE_MS),
+        ]
+        assert (await desk.get("/count"))["count"] == 2
+
+    at_desk(scenario)
+
+
+TIMER = {"topic": "t", "body": "x"}
+FAR = 11 * 366 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code", "said"),
+    [
+        ("", TIMER, "TW-138", "either in"),
+        ("", TIMER | {"in": "1m", "at": START_MS}, "TW-138", "either in"),
+        ("", TIMER | {"in": -1}, "TW-138", "in is '-1'"),
+        ("", TIMER | {"in": "-1m"}, "TW-138", "write it as"),
+        ("", TIMER | {"in": FAR}, "TW-138", "limit"),
+        ("", TIMER | {"in": "99999999999999d"}, "TW-138", "limit"),
+        ("", TIMER | {"in": 10**400}, "TW-138", "no clock"),
+        ("", TIMER | {"in": 1.5}, "TW-130", "in"),
+        ("", TIMER | {"in": True}, "TW-130", "in"),
+        ("", TIMER | {"at": START_MS + FAR}, "TW-138", "limit"),
+        ("", TIMER | {"at": -START_MS}, "TW-138", "at is"),
+        ("", TIMER | {"at": START_MS // 1000}, "TW-138", "seconds"),
+        ("", TIMER | {"at": "2026-11-22T09:00"}, "TW-138", "zone"),
+        ("", TIMER | {"in": "1m", "timer_key": "k" * 5_000}, "TW-1", "key"),
+        ("", TIMER | {"in": "1m", "unique": True}, "TW-130", "timer_key"),
+        ("", TIMER | {"in": "1m", "timer_key": "a", "properties": {"TW_TIMER_KEY": "b"}}, "TW-130", "once"),
+        ("", TIMER | {"in": "1m", "colour": "blue"}, "TW-130", "misspelt"),
+        ("", {"timers": []}, "TW-130", "timers"),
+        ("", {"timers": [TIMER | {"in": "1m"}] * 1_001}, "TW-130", "timers"),
+        ("/cancel", {"topic": "t"}, "TW-130", "one way"),
+        ("/cancel", {"topic": "t", "id": "1", "key": "2"}, "TW-130", "one way"),
+        ("/cancel", {"id": "1"}, "TW-130", "topic is missing"),
+        ("/cancel", {"handle": "nonsense"}, "TW-147", "recall handle"),
+        ("/move", {"handle": "nonsense", "to": "1m"}, "TW-147", "recall handle"),
+        ("/cancel", {"topic": "t", "key": "k" * 5_000}, "TW-130", "key"),
+        ("/cancel", {"topic": "t", "key": "k", "reason": "r" * 1_001}, "TW-130", "reason"),
+        ("/move", {"topic": "t", "key": "k"}, "TW-130", "to"),
+        ("/move", {"topic": "t", "key": "k", "to": "soon"}, "TW-138", "to is 'soon'"),
+        ("/move", {"topic": "t", "key": "k", "to": START_MS + FAR}, "TW-138", "to"),
+        ("/tasks", {"verb": "cancel"}, "TW-130", "filter"),
+        ("/tasks", {"verb": "cancel", "filter": {}}, "TW-130", "everything"),
+        ("/tasks", {"verb": "cancel", "filter": {"topc": "t"}}, "TW-130", "misspelt"),
+        ("/tasks", {"verb": "fire", "filter": {"topic": "t"}}, "TW-130", "verb"),
+        ("/tasks", {"verb": "cancel", "filter": {"topic": "t"}, "by": "1h"}, "TW-130", "for moving"),
+        ("/tasks", {"verb": "move", "filter": {"topic": "t"}}, "TW-130", "either to"),
+        ("/tasks", {"verb": "move", "filter": {"topic": "t"}, "by": "1x"}, "TW-138", "by is"),
+        ("/tasks", {"verb": "move", "filter": {"topic": "t"}, "by": "99999d"}, "TW-138", "ahead"),
+        ("/tasks", {"verb": "move", "filter": {"topic": "t"}, "to": START_MS + FAR}, "TW-138", "ahead"),
+        ("/tasks", {"verb": "cancel", "filter": {"from": "2h", "until": "1h"}}, "TW-130", "reversed"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_stored(
+    at_desk: Any, path: str, body: object, code: str, said: str
+) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.set("t", "1m", timer_key="k")
+        before = desk.live.core.end_offset
+        refused = await desk.post(path, body, 400)
+        assert refused["code"].startswith(code), refused
+        assert said in refused["message"]
+        assert len(refused["message"]) < 400
+        assert desk.live.core.end_offset == before
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "said"),
+    [
+        ("", {"limit": 0}, "limit is '0'"),
+        ("", {"limit": 1_001}, "limit is '1001'"),
+        ("", {"limit": "many"}, "limit is 'many'"),
+        ("", {"after": "then"}, "after is 'then'"),
+        ("", {"after": "1"}, "after is '1'"),
+        ("", {"after": "1:-2"}, "after is '1:-2'"),
+        ("", {"topc": "t"}, "topc"),
+        ("", {"from": "2h", "until": "1h"}, "reversed or empty"),
+        ("", {"from": "1h", "until": "1h"}, "reversed or empty"),
+        ("/count", {"from": "9" * 30}, "no clock"),
+        ("/count", {"until": "-1"}, "until is '-1'"),
+        ("/count", {"until": "2026-11-22T09:00"}, "zone"),
+        ("/count", {"key": "k" * 5_000}, "key"),
+        ("/histogram", {"width": "0"}, "width is 0"),
+        ("/histogram", {"width": "0s"}, "width is 0"),
+        ("/histogram", {"width": "-1m"}, "width is '-1m'"),
+        ("/histogram", {"width": "wide"}, "width is 'wide'"),
+        ("/one", {"topic": "t"}, "one way"),
+        ("/one", {"key": "k"}, "topic is missing"),
+        ("/one", {"handle": "x"}, "recall handle"),
+    ],
+)
+def test_a_question_that_cannot_be_is_refused(
+    at_desk: Any, path: str, query: dict[str, object], said: str
+) -> None:
+    async def scenario(desk: Any) -> None:
+        assert said in (await desk.get(path, 400, **query))["message"]
+
+    at_desk(scenario)
+
+
+def test_a_handle_of_another_topic_is_refused(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        receipt = await desk.set("t", "1m")
+        other = {"topic": "other", "handle": receipt["recall_handle"]}
+        assert (await desk.post("/cancel", other, 400))["code"] == "TW-147"
+        assert (await desk.get("/count"))["count"] == 1
+
+    at_desk(scenario)
+
+
+async def crowd(desk: Any, count: int) -> None:
+    """Set timers for two topics, every third for the second, a second apart."""
+    timers = [
+        {"topic": "even" if number % 3 else "third", "body": str(number), "in": f"{60 + number}s"}
+        for number in range(count)
+    ]
+    for first in range(0, count, 500):
+        answer = await desk.post("", {"timers": timers[first : first + 500]})
+        assert answer["refused"] == 0
+
+
+def test_many_are_counted_first_then_cancelled_by_a_task(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 900)
+        wanted = {"verb": "cancel", "filter": {"topic": "third"}, "reason": "campaign over"}
+        assert await desk.post("/tasks", wanted | {"dry_run": True}) == {"dry_run": True, "matched": 300}
+        assert (await desk.get("/count"))["count"] == 900
+        task = await desk.post("/tasks", wanted, 202)
+        assert (task["state"], task["matched"], task["done"]) == ("running", None, 0)
+        ended = await desk.ended(task["id"])
+        assert (ended["state"], ended["matched"], ended["by_verdict"]) == ("done", 300, {"CANCELLED": 300})
+        assert ended["done"] == 300
+        assert ended["reason"] == "campaign over"
+        assert (await desk.get("/tasks"))["tasks"] == [ended]
+        assert (await desk.get("/summary"))["pending_by_topic"] == {"even": 600}
+
+    at_desk(scenario)
+
+
+def test_many_are_moved_each_once_though_they_land_in_front_of_the_task(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 600)
+        wanted = {"verb": "move", "filter": {"everything": True}}
+        later = await desk.ended((await desk.post("/tasks", wanted | {"by": "5m"}, 202))["id"])
+        assert (later["state"], later["by_verdict"]) == ("done", {"MOVED": 600})
+        dues = [int(timer["due_ms"]) for timer in (await desk.get("", limit=1000))["timers"]]
+        assert dues == [START_MS + (360 + number) * 1000 for number in range(600)]
+        sooner = await desk.ended((await desk.post("/tasks", wanted | {"by": "-5m"}, 202))["id"])
+        assert sooner["by_verdict"] == {"MOVED": 600}
+        together = await desk.ended((await desk.post("/tasks", wanted | {"to": "1h"}, 202))["id"])
+        assert together["by_verdict"] == {"MOVED": 600}
+        assert (await desk.get("/count", **{"from": "1h", "until": START_MS + 3_600_001}))["count"] == 600
+
+    at_desk(scenario)
+
+
+def test_a_task_is_stopped_and_the_rest_waits_on(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 900)
+        task = await desk.post("/tasks", {"verb": "cancel", "filter": {"everything": True}}, 202)
+        stopped = (await desk.http.delete(f"/api/timers/tasks/{task['id']}")).json()
+        assert (stopped["state"], stopped["why"]) == ("stopped", "somebody stopped it")
+        assert stopped["done"] < 900
+        assert (await desk.get("/count"))["count"] == 900 - stopped["done"]
+        assert (await desk.http.delete(f"/api/timers/tasks/{task['id']}")).json() == stopped
+
+    at_desk(scenario)
+
+
+def test_a_task_that_still_counts_is_stopped_before_it_begins(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 300)
+        task = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic-prefix": "e"}}, 202)
+        assert task["matched"] is None
+        await desk.app.state.timer_tasks.close()
+        stopped = await desk.get(f"/tasks/{task['id']}")
+        assert (stopped["state"], stopped["done"], stopped["why"]) == ("stopped", 0, "the broker ends")
+        assert (await desk.get("/count"))["count"] == 300
+
+    at_desk(scenario)
+
+
+def test_others_are_served_between_the_slices_of_a_task(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 900)
+        task = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic-prefix": "e"}}, 202)
+        receipt = await desk.set("even", "90s")
+        assert (await desk.get(f"/tasks/{task['id']}"))["state"] == "running", "the send had to wait for it"
+        await desk.ended(task["id"])
+        assert (await desk.get("/one", handle=receipt["recall_handle"]))["topic"] == "even"
+
+    at_desk(scenario)
+
+
+def test_what_fired_before_its_turn_is_too_late_and_counted(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 900)
+        task = await desk.post("/tasks", {"verb": "cancel", "filter": {"everything": True}}, 202)
+        await asyncio.gather(desk.advance("1d"), desk.ended(task["id"]))
+        ended = await desk.get(f"/tasks/{task['id']}")
+        delivered = 0
+        for topic in ("even", "third"):
+            while found := await desk.live.receive("g", topic, "*", 32, 20_000, "c", False, 0):
+                delivered += len(found)
+        assert ended["by_verdict"].get("CANCELLED", 0) + delivered == 900
+
+    at_desk(scenario)
+
+
+def test_an_unknown_task_is_said_to_have_ended_with_a_restart(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        refused = await desk.get("/tasks/0123456789ab", 404)
+        assert "after a restart, count" in refused["message"]
+        assert (await desk.http.delete("/api/timers/tasks/0123456789ab")).status_code == 404
+        assert (await desk.get("/tasks")) == {"tasks": []}
+
+    at_desk(scenario)
+
+
+def test_there_are_only_so_many_tasks_at_once(at_desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMER_TASKS_RUNNING_MAX", 1)
+    monkeypatch.setattr(limits, "TIMER_TASKS_KEPT_MAX", 2)
+
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 900)
+        wanted = {"verb": "move", "by": "1s", "filter": {"everything": True}}
+        first = await desk.post("/tasks", wanted, 202)
+        assert (await desk.post("/tasks", wanted, 503))["code"] == "TW-170"
+        await desk.ended(first["id"])
+        for _ in range(2):
+            await desk.ended((await desk.post("/tasks", wanted | {"filter": {"topic": "none"}}, 202))["id"])
+        kept = (await desk.get("/tasks"))["tasks"]
+        assert len(kept) == 2
+        assert first["id"] not in {task["id"] for task in kept}
+
+    at_desk(scenario)
+
+
+def test_times_are_real_time_however_far_the_clock_was_advanced(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.advance("10d")
+        receipt = await desk.set("t", "1h", timer_key="k")
+        assert receipt["due_ms"] == str(START_MS + 60 * MINUTE_MS)
+        (listed,) = (await desk.get("", until="61m", **{"from": "59m"}))["timers"]
+        assert (listed["due_ms"], listed["stored_ms"]) == (receipt["due_ms"], str(START_MS))
+        (window,) = (await desk.get("/histogram", width="1m", **{"from": START_MS}))["windows"]
+        assert window["start_ms"] == receipt["due_ms"]
+        assert (await desk.get("/summary"))["next_due_ms"] == receipt["due_ms"]
+        moved = await desk.post("/move", {"topic": "t", "key": "k", "to": "2h"})
+        assert (moved["due_ms"], moved["ended_ms"]) == (receipt["due_ms"], str(START_MS + 120 * MINUTE_MS))
+        task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "t"}}, 202)
+        await desk.ended(task["id"])
+        assert (await desk.get("/one", topic="t", key="k"))["due_ms"] == str(START_MS + 180 * MINUTE_MS)
+        cancelled = await desk.post("/cancel", {"topic": "t", "key": "k"})
+        assert (cancelled["ended_ms"], cancelled["due_ms"]) == (
+            str(START_MS),
+            str(START_MS + 180 * MINUTE_MS),
+        )
+        first, second = [await desk.set("t", span) for span in ("1h", "2h")]
+        page = await desk.get("", limit=1)
+        assert page["timers"][0]["message_id"] == first["message_id"]
+        (rest,) = (await desk.get("", after=page["after"]))["timers"]
+        assert rest["message_id"] == second["message_id"]
+
+    at_desk(scenario)

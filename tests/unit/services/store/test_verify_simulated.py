@@ -1,0 +1,25 @@
+"""`verify` finds no damage in stores that were used, crashed, retired and recovered in any way."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.store.opening import look_at
+from services.store.state import fold
+from services.store.verify import verify
+from tests.simulation.timer_world import World
+
+
+@pytest.mark.parametrize("seed", range(0, 1500, 300))
+def test_no_store_that_came_about_by_itself_is_called_damaged(seed: int) -> None:
+    world = World(seed)
+    for _ in range(3):
+        for _ in range(100):
+            world.step()
+        world.settle()
+        store = look_at(world.disk, "store")
+        damaged = [one for one in verify(store, world.now_ms).findings if one.is_damage]
+        assert damaged == []
+        state = fold(store, world.now_ms)
+        waiting = {one.timer_offset for one in state.pending_timers()}
+        assert waiting == {offset for offset, timer in world.oracle.timers.items() if not timer.ended}

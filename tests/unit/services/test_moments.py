@@ -1,0 +1,77 @@
+"""Moments as people write them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from services.moments import due_ms, moment_ms
+
+NOW_MS = 1_763_700_000_000
+"""2025-11-21T04:40:00Z"""
+
+
+@pytest.fixture
+def singapore() -> Iterator[None]:
+    """This machine's zone is 8 hours ahead of UTC."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "Asia/Singapore"
+    time.tzset()
+    yield
+    os.environ.pop("TZ") if before is None else os.environ.update(TZ=before)
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("0", 0),
+        ("1763700000000", NOW_MS),
+        ("30m", NOW_MS + 1_800_000),
+        ("1h30m", NOW_MS + 5_400_000),
+        ("2025-11-21T04:40:00Z", NOW_MS),
+        ("2025-11-21T12:40+08:00", NOW_MS),
+        (" 2025-11-21 04:40:00.123456+00:00 ", NOW_MS + 123),
+    ],
+)
+def test_a_moment_is_a_number_a_span_from_now_or_wall_time_with_its_zone(text: str, expected_ms: int) -> None:
+    assert moment_ms(text, NOW_MS) == expected_ms
+
+
+@pytest.mark.usefixtures("singapore")
+def test_only_a_person_may_leave_the_zone_out() -> None:
+    assert moment_ms("2025-11-21T12:40", NOW_MS, is_local=True) == NOW_MS
+    with pytest.raises(ValueError, match="zone is missing"):
+        moment_ms("2025-11-21T12:40", NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "write it as"),
+        ("-1", "write it as"),
+        ("-30m", "write it as"),
+        ("tomorrow", "write it as"),
+        ("1.5", "write it as"),
+        ("²", "write it as"),
+        ("٣", "write it as"),
+        ("9" * 19, "no clock goes that far"),
+        ("9" * 5000, "no clock goes that far"),
+        ("1969-12-31T23:59:59Z", "before 1970"),
+        ("0001-01-01T00:00+14:00", "no clock goes that far"),
+        ("2025-13-01T00:00Z", "write it as"),
+    ],
+)
+def test_what_is_no_moment_says_how_to_write_one(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        moment_ms(text, NOW_MS)
+
+
+def test_seconds_are_not_taken_for_the_milliseconds_something_is_due_at() -> None:
+    with pytest.raises(ValueError, match="perhaps seconds"):
+        due_ms(str(NOW_MS // 1000), NOW_MS)
+    assert due_ms(str(NOW_MS), NOW_MS) == NOW_MS
+    assert due_ms("1s", NOW_MS) == NOW_MS + 1000

@@ -1,0 +1,183 @@
+"""A caller of the far levels, as the broker is one: a wheel of its own, a log, checkpoints, crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from commitlog.disk import Disk
+from commitlog.memory_disk import MemoryDisk
+from timingwheel.boundaries import Numbers
+from timingwheel.cascade import PartitionsToWrite
+from timingwheel.due_run import ReadAhead
+from timingwheel.partition import IN_LOG, ROW, Rows
+from timingwheel.partitions import Partitions
+
+Place = tuple[int, int]
+FOREVER_MS = 1 << 60
+
+
+def record_of(offset: int) -> bytes:
+    """The bytes that the log has at an offset."""
+    return b"record %d " % offset * (1 + offset % 5)
+
+
+def fetch(offsets: Numbers) -> tuple[Rows, list[bytes]]:
+    """Records by their offsets, as the log would give them."""
+    rows = np.zeros(len(offsets), ROW)
+    rows["timer_offset"], rows["queue"], rows["id_hash"] = offsets, offsets % 7, offsets * 31
+    return rows, [record_of(offset) for offset in offsets.tolist()]
+
+
+class Caller:
+    """Puts, cancels and delivers; knows in `pending` what must be there."""
+
+    def __init__(self, disk: Disk, now_ms: int, rows_max: int = 5) -> None:
+        self.disk, self.now_ms, self.rows_max = disk, now_ms, rows_max
+        self.partitions = Partitions(disk, now_ms, rows_max)
+        self.pending: set[Place] = set()
+        self.delivered: list[Place] = []
+        self.wheel: set[Place] = set()
+        self.log: list[tuple[str, Place]] = []
+        self.offset = 0
+        self.snapshot: tuple[Any, int] = (None, 0)
+        self.job: ReadAhead | None = None
+        self.checkpoint: PartitionsToWrite | None = None
+        self._logged_count = 0
+
+    def put(self, due_ms: int) -> None:
+        self.offset += 1
+        self._do("put", (due_ms, self.offset))
+        self.pending.add((due_ms, self.offset))
+
+    def put_many(self, dues_ms: list[int]) -> None:
+        offsets = range(self.offset + 1, self.offset + 1 + len(dues_ms))
+        self.offset += len(dues_ms)
+        places = list(zip(dues_ms, offsets, strict=True))
+        near = self.partitions.put_many(np.array(dues_ms, np.uint64), np.array(offsets, np.uint64))
+        self.log += [("put", place) for place in places]
+        self.wheel |= {place for place, is_near in zip(places, near.tolist(), strict=True) if is_near}
+        self.pending |= set(places)
+
+    def cancel(self, place: Place) -> None:
+        self._do("gone", place)
+        self.pending.discard(place)
+
+    def look(self) -> None:
+        look = self.partitions.look(self.now_ms)
+        self.wheel |= set(look.near)
+        self.job = look.job or self.job
+
+    def read(self) -> bool:
+        if self.job is None:
+            return False
+        self.job.run(self.disk)
+        self.wheel |= set(self.partitions.read_ahead(self.job))
+        self.job = None
+        return True
+
+    def begin_checkpoint(self) -> None:
+        if self.checkpoint is None:
+            self.checkpoint = self.partitions.to_write(self.now_ms)
+            self._logged_count = len(self.log)
+
+    def write_checkpoint(self) -> None:
+        """What the worker does; nobody knows of it until the end."""
+        if self.checkpoint is not None and self.checkpoint.new_files is None:
+            self.checkpoint.write(self.disk, fetch)
+
+    def end_checkpoint(self, *, fails: bool = False) -> None:
+        if self.checkpoint is None:
+            return
+        self.write_checkpoint()
+        done, self.checkpoint = self.checkpoint, None
+        if fails:
+            self.partitions.failed(done)
+            return
+        assert not done.unreadable
+        self.snapshot = done.freeze(), self._logged_count
+        done.tidy(self.disk)
+        self.partitions.written(done)
+
+    def crash(self, choose: Callable[[int], int] = lambda length: length // 2) -> None:
+        """Loses all memory; starts from the last snapshot and the log behind it."""
+        if isinstance(self.disk, MemoryDisk):
+            self.disk.crash(choose)
+        self.partitions = Partitions(self.disk, self.now_ms, self.rows_max)
+        self.wheel, self.job, self.checkpoint = set(), None, None
+        frozen, logged_count = self.snapshot
+        self.partitions.adopt(frozen, self.now_ms)
+        for verb, place in self.log[logged_count:]:
+            self._apply(verb, place)
+
+    def settle(self) -> None:
+        """Delivers all that is due by now, with whatever reading and writing that takes."""
+        for _ in range(10_000):
+            self.look()
+            moved = self.read()
+            moved = self.deliver(3) or moved
+            if self.partitions.wants_checkpoint:
+                self.begin_checkpoint()
+            if self.checkpoint is not None:
+                self.end_checkpoint()
+                moved = True
+            upcoming_ms = self.partitions.next_look_ms(self.now_ms)
+            if not moved and (upcoming_ms is None or upcoming_ms > self.now_ms):
+                return
+        raise AssertionError("it never settles")
+
+    def deliver(self, count_max: int) -> bool:
+        """Delivers up to `count_max` of the rows, or the timers of the wheel that come before them."""
+        first = min(self.wheel, default=None)
+        head_ms = self.partitions.head_due_ms()
+        if head_ms is not None and head_ms <= self.now_ms and (first is None or head_ms <= first[0]):
+            rows, path = self.partitions.take_due(self.now_ms, count_max, None if first is None else first[0])
+            for row in rows:
+                self._check_record(row, path)
+                self._deliver((int(row["due_ms"]), int(row["timer_offset"])))
+            return len(rows) > 0 or self.partitions.head_due_ms() != head_ms
+        if first is None or first[0] > self.now_ms:
+            return False
+        self._deliver(first)
+        return True
+
+    def listed(self, from_ms: int = 0, until_ms: int = FOREVER_MS, after: Place | None = None) -> list[Place]:
+        found: list[Place] = []
+        for rows, path in self.partitions.scan(from_ms, until_ms, after):
+            for row in rows:
+                self._check_record(row, path)
+            found += zip(rows["due_ms"].tolist(), rows["timer_offset"].tolist(), strict=True)
+        return found
+
+    def _check_record(self, row: Any, path: str | None) -> None:
+        if int(row["record_at"]) == IN_LOG:
+            return
+        assert path is not None
+        record = self.disk.read(path, int(row["record_at"]), int(row["record_bytes"]))
+        assert record == record_of(int(row["timer_offset"]))
+        assert int(row["queue"]) == int(row["timer_offset"]) % 7
+
+    def _deliver(self, place: Place) -> None:
+        assert place in self.pending, f"{place} is not pending"
+        assert place[0] <= self.now_ms, "early"
+        assert not self.delivered or place > self.delivered[-1], "not in due order"
+        self.pending.discard(place)
+        self.delivered.append(place)
+        self._do("fired", place)
+
+    def _do(self, verb: str, place: Place) -> None:
+        self.log.append((verb, place))
+        self._apply(verb, place)
+
+    def _apply(self, verb: str, place: Place) -> None:
+        if verb == "put":
+            if self.partitions.put(*place):
+                self.wheel.add(place)
+            return
+        self.wheel.discard(place)
+        if verb == "gone":
+            self.partitions.gone(*place)
+        else:
+            self.partitions.frontier = place

@@ -1,0 +1,250 @@
+"""What a checkpoint writes of the far timers: slots whose time comes near are split, then new timers added.
+
+    file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
+    new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
+
+Runs in a worker thread on what `Partitions.to_write` took away, and changes no file within the length that
+a snapshot names: a split makes new files, additions go behind the end. So a failed attempt leaves bytes that
+nobody names; the next one cuts them off first. A timer that is gone before it was written is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.layout import TIMERS
+from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMERS_FETCHED_AT_ONCE_MAX
+from timingwheel import partition
+from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
+from timingwheel.due_run import Place, behind
+from timingwheel.partition import BARE, GONE, PAIR, WITH_RECORDS, Batch, Rows, Window, alive
+from timingwheel.shared import Shared
+from timingwheel.unwritten import Fresh, Unwritten
+
+Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
+"""Gives the rows and records of timers by their offsets, those that it can read, in the same order."""
+
+_FIRST_FETCH: Final = 64
+
+
+class File(NamedTuple):
+    """How much of a slot's file counts: its length, and how many timers and how many gone ones it names."""
+
+    length: int = 0
+    row_count: int = 0
+    gone_count: int = 0
+
+
+class _Growing:
+    """A file that is being appended to."""
+
+    def __init__(self, disk: Disk, path: str, file: File) -> None:
+        self._disk, self._path, self.file = disk, path, file
+        if disk.size(path) > file.length:
+            disk.truncate(path, file.length)
+
+    def add(self, batches: Iterator[bytes], row_count: int, gone_count: int = 0) -> None:
+        length = self.file.length
+        for batch in batches:
+            self._disk.write(self._path, length, batch)
+            length += len(batch)
+        self.file = File(length, self.file.row_count + row_count, self.file.gone_count + gone_count)
+
+
+@dataclass(slots=True, eq=False)
+class PartitionsToWrite:
+    """The far timers at one moment: files as the last snapshot names them, and what is to be added."""
+
+    boundaries: Boundaries
+    split: tuple[Slot, ...]
+    writing: Fresh
+    files: dict[Slot, File]
+    frontier: Place
+    damaged: frozenset[str]
+    """Names of files that could not be read whole; they are never deleted."""
+    shared: Shared
+    last_offset: int
+    """The last timer set."""
+    unreadable: list[int] = field(default_factory=list)
+    """Offsets of timers whose records `fetch` could not read."""
+    damage: list[str] = field(default_factory=list)
+    new_files: dict[Slot, File] | None = None
+    _growing: dict[Slot, _Growing] = field(default_factory=dict)
+    _fetch_count: int = _FIRST_FETCH
+
+    def write(self, disk: Disk, fetch: Fetch) -> None:
+        """Writes everything durably; raises OSError."""
+        for slot in self.split:
+            self._split(disk, slot)
+        for slot, unwritten in sorted(self.writing.slots.items()):
+            self._add(disk, slot, unwritten, fetch)
+        self._sync(disk)
+        kept = {slot: file for slot, file in self.files.items() if self._is_kept(slot)}
+        self.new_files = kept | {slot: growing.file for slot, growing in self._growing.items()}
+        self.shared = Shared({slot: last for slot, last in self.shared.slots.items() if slot in kept})
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps; None before anything was written."""
+        if self.new_files is None:
+            return None
+        return {
+            "boundaries": self.boundaries.starts_ms,
+            "files": {slot.name: list(file) for slot, file in sorted(self.new_files.items())},
+            "frontier": list(self.frontier),
+            "damaged": sorted(self.damaged),
+            "shared": self.shared.freeze(),
+            "last_offset": self.last_offset,
+        }
+
+    def tidy(self, disk: Disk) -> None:
+        """Deletes the files that neither the new snapshot nor the one before it names."""
+        assert self.new_files is not None, "tidied before it was written"
+        named = {slot.name for slot in (*self.files, *self.new_files)} | self.damaged
+        for name in disk.list(TIMERS):
+            if name not in named:
+                disk.delete(f"{TIMERS}/{name}")
+
+    def _is_kept(self, slot: Slot) -> bool:
+        return slot not in self.split and slot.end_ms > self.frontier[0]
+
+    def _split(self, disk: Disk, slot: Slot) -> None:
+        damage: list[str] = []
+        for rows, records in _slices(disk, slot, self.files[slot], self._gone_of(disk, slot), damage):
+            for child, places in self.boundaries.split(rows["due_ms"].copy()):
+                growing = self._to(disk, child)
+                if rows.dtype == PAIR:
+                    growing.add(partition.encode_pairs(growing.file.length, BARE, rows[places]), len(places))
+                else:
+                    picked = [records[place] for place in places.tolist()]
+                    growing.add(partition.encode_rows(growing.file.length, rows[places], picked), len(places))
+        if damage:
+            self.damage += damage
+            self.damaged |= {slot.name}
+
+    def _gone_of(self, disk: Disk, slot: Slot) -> Numbers:
+        """The offsets of the timers of a slot that are gone, by its file and by memory."""
+        file, fresh = self.files[slot], self.writing.slots.get(slot)
+        gone = [np.empty(0, np.uint64)]
+        if file.gone_count:
+            gone.append(partition.gone_offsets(disk, slot.path, file.length))
+        if fresh is not None:
+            gone.append(fresh.gone.rows()["timer_offset"])
+        return np.sort(np.concatenate(gone))
+
+    def _add(self, disk: Disk, slot: Slot, unwritten: Unwritten, fetch: Fetch) -> None:
+        timers, gone = unwritten.timers.rows(), unwritten.gone.rows()
+        left = alive(timers, np.sort(gone["timer_offset"]))
+        gone = alive(gone, np.sort(timers["timer_offset"]))
+        left, gone = behind(left, self.frontier), behind(gone, self.frontier)
+        if slot not in self.split:
+            self._add_to(disk, slot, left, fetch)
+            self._add_gone(disk, slot, gone)
+            return
+        for child, places in self.boundaries.split(left["due_ms"].copy()):
+            self._add_to(disk, child, left[places], fetch)
+
+    def _add_to(self, disk: Disk, slot: Slot, timers: Rows, fetch: Fetch) -> None:
+        ordered = _by_offset(timers)
+        first = 0
+        while first < len(ordered):
+            chunk = ordered[first : first + self._fetch_count]
+            first += len(chunk)
+            rows, records = fetch(chunk["timer_offset"].copy())
+            self._add_fetched(self._to(disk, slot), chunk, rows, records)
+
+    def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
+        if len(rows) < len(chunk):
+            missing = np.setdiff1d(chunk["timer_offset"], rows["timer_offset"])
+            self.unreadable += missing.tolist()
+            chunk = alive(chunk, missing)
+        assert np.array_equal(rows["timer_offset"], chunk["timer_offset"]), "records of other timers"
+        records_bytes = sum(map(len, records))
+        self._reckon(len(chunk), records_bytes)
+        if records_bytes == 0:
+            growing.add(partition.encode_pairs(growing.file.length, BARE, chunk), len(chunk))
+            return
+        rows["due_ms"] = chunk["due_ms"]
+        growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
+
+    def _reckon(self, count: int, records_bytes: int) -> None:
+        """How many records to fetch next, so that they fit a batch if they are like the last ones."""
+        fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
+        self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
+
+    def _add_gone(self, disk: Disk, slot: Slot, gone: Rows) -> None:
+        if len(gone):
+            growing = self._to(disk, slot)
+            growing.add(partition.encode_pairs(growing.file.length, GONE, gone), 0, len(gone))
+
+    def _to(self, disk: Disk, slot: Slot) -> _Growing:
+        growing = self._growing.get(slot)
+        if growing is None:
+            file = self.files.get(slot, File()) if self._is_kept(slot) else File()
+            growing = self._growing[slot] = _Growing(disk, slot.path, file)
+        return growing
+
+    def _sync(self, disk: Disk) -> None:
+        for slot in self._growing:
+            disk.sync(slot.path)
+        if self._growing:
+            disk.sync_folder(TIMERS)
+            disk.sync_folder("")
+
+
+def _by_offset(timers: Rows) -> Rows:
+    offsets = timers["timer_offset"]
+    if bool(np.all(offsets[1:] > offsets[:-1])):
+        return timers
+    ordered: Rows = timers[np.argsort(offsets, kind="stable")]
+    return ordered
+
+
+def _slices(
+    disk: Disk, slot: Slot, file: File, gone: Numbers, damage: list[str]
+) -> Iterator[tuple[Rows, list[bytes]]]:
+    """The live timers of a file with their records (none for pairs), some 8 MiB at a time."""
+    window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
+    held: list[Rows] = []
+    records: list[bytes] = []
+    held_bytes = 0
+    for batch in partition.batches(window, damage):
+        if batch.kind == GONE:
+            continue
+        rows = alive(batch.rows, gone)
+        is_other = bool(held) and held[0].dtype != rows.dtype
+        if held and (is_other or held_bytes + batch.end - batch.position > TIMER_BATCH_BYTES_MAX):
+            yield np.concatenate(held), records
+            held, records, held_bytes = [], [], 0
+        held.append(rows)
+        held_bytes += batch.end - batch.position
+        if batch.kind == WITH_RECORDS:
+            records += _records(window, batch, rows)
+    if held:
+        yield np.concatenate(held), records
+
+
+def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
+    """The bytes of each row's record."""
+    stored = window.bytes_at(batch.position, batch.end - batch.position)
+    lengths = rows["record_bytes"].astype(np.uint64)
+    firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
+    ends = firsts + lengths
+    return [stored[first:end] for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)]
+
+
+def checked_files(disk: Disk, named: dict[str, list[int]]) -> dict[Slot, File]:
+    """The files that a snapshot names; raises `StoreDamaged` if one is missing or too short."""
+    files = {slot_named(name): File(*fields) for name, fields in named.items()}
+    for slot, file in files.items():
+        if disk.size(slot.path) < file.length:
+            raise StoreDamaged(
+                f"{slot.path} is {max(0, disk.size(slot.path))} bytes long, and the snapshot names "
+                f"{file.length}; timers are missing. Restore {TIMERS}/ from a backup; nothing was changed."
+            )
+    return files

@@ -1,0 +1,224 @@
+"""The rows of a file in due order, a bounded number at a time: what is read ahead of its time.
+
+    file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken as they come due
+
+A file lies in the order of arrival, so each read goes through all of it and keeps the first rows in due
+order (ties by timer_offset) behind the last one read before: 64 bytes a row of those, whatever the file
+holds. The next read begins while the rows of the last are being delivered. What the wheel learns about the
+slot after its time has come, it learns in memory; the file is read up to the length it had then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from commitlog.disk import Disk
+from timingwheel.boundaries import Numbers, Slot
+from timingwheel.partition import ROW, Rows, alive, as_rows, gone_offsets, parts
+
+Place = tuple[int, int]
+"""(due_ms, timer_offset): the order of delivery."""
+
+NO_ROWS: Final = np.empty(0, ROW)
+_LAST_OFFSET: Final = (1 << 64) - 1
+
+
+def behind(rows: Rows, after: Place) -> Rows:
+    """The rows that come after a place."""
+    after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
+    due_ms = rows["due_ms"].copy()
+    if not len(rows) or due_ms.min() > after_ms:
+        return rows
+    not_before: Rows = rows[due_ms >= after_ms]
+    is_done = (not_before["due_ms"] == after_ms) & (not_before["timer_offset"] <= after_offset)
+    kept: Rows = not_before[~is_done] if bool(is_done.any()) else not_before
+    return kept
+
+
+def within(rows: Rows, from_ms: int, until_ms: int) -> Rows:
+    """The rows due from one time to before another."""
+    due_ms = rows["due_ms"]
+    kept: Rows = rows[(due_ms >= np.uint64(from_ms)) & (due_ms < np.uint64(until_ms))]
+    return kept
+
+
+def _first_of(held: list[Rows], count_max: int) -> Rows:
+    """The first rows of all that are held, which are let go, by (due_ms, timer_offset)."""
+    rows = _joined(held)
+    held.clear()
+    offsets, due_ms = rows["timer_offset"].copy(), rows["due_ms"].copy()
+    is_in_order = bool(np.all(offsets[1:] > offsets[:-1]))
+    order = _in_order(due_ms) if is_in_order else np.lexsort((offsets, due_ms))
+    return as_rows(rows[order[:count_max]])
+
+
+def _joined(held: list[Rows]) -> Rows:
+    """All that is held as one; pairs stay pairs where there is nothing else."""
+    if not held:
+        return NO_ROWS
+    if all(rows.dtype == held[0].dtype for rows in held):
+        return np.concatenate(held)
+    return np.concatenate([as_rows(rows) for rows in held])
+
+
+def _in_order(due_ms: Numbers) -> Numbers:
+    """The places of the times in ascending order, equal ones as they come.
+
+    Time and place fit one number nearly always; numbers sort several times as fast as places by time.
+    """
+    if not len(due_ms):
+        return due_ms
+    first_ms, bits = due_ms.min(), np.uint64(len(due_ms).bit_length())
+    if int(due_ms.max() - first_ms).bit_length() + int(bits) >= 64:
+        return np.argsort(due_ms, kind="stable").astype(np.uint64)
+    packed = (due_ms - first_ms) << bits | np.arange(len(due_ms), dtype=np.uint64)
+    packed.sort()
+    places: Numbers = packed & ((np.uint64(1) << bits) - np.uint64(1))
+    return places
+
+
+def _cut(held: list[Rows], count_max: int) -> np.uint64:
+    """Lets go of rows that are held and not among the first; returns when the last of these is due."""
+    due_ms = np.concatenate([rows["due_ms"] for rows in held])
+    last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
+    is_crowded = int(np.count_nonzero(due_ms <= last_ms)) > count_max + count_max // 8
+    held[:] = [_first_of(held, count_max)] if is_crowded else [_until(held, last_ms)]
+    return last_ms
+
+
+def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
+    rows = _joined(held)
+    held.clear()
+    kept: Rows = rows[rows["due_ms"] <= last_ms]
+    return kept
+
+
+def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
+    """The first `count_max` rows in due order of all that come, and whether they are all."""
+    held: list[Rows] = []
+    held_count, is_all, last_ms = 0, True, np.uint64(_LAST_OFFSET)
+    for rows in found:
+        early = rows[rows["due_ms"] <= last_ms]
+        is_all = is_all and len(early) == len(rows)
+        held.append(early)
+        held_count += len(early)
+        if held_count >= count_max + count_max // 4 + 1:
+            last_ms = _cut(held, count_max)
+            held_count, is_all = len(held[0]), False
+    return _first_of(held, count_max), is_all and held_count <= count_max
+
+
+@dataclass(slots=True, eq=False)
+class ReadAhead:
+    """The next rows of a slot's file, to be read in a worker thread."""
+
+    slot: Slot
+    length: int
+    has_gone: bool
+    after: Place
+    count_max: int
+    rows: Rows = field(default_factory=NO_ROWS.copy)
+    is_last: bool = False
+    damage: list[str] = field(default_factory=list)
+
+    def run(self, disk: Disk) -> None:
+        """Reads; raises OSError."""
+        path = self.slot.path
+        disk.will_need(path)
+        gone = gone_offsets(disk, path, self.length) if self.has_gone else np.empty(0, np.uint64)
+        self.rows, self.is_last = first_in_due_order(self._wanted(disk, gone), self.count_max)
+
+    def _wanted(self, disk: Disk, gone: Numbers) -> Iterator[Rows]:
+        for rows in parts(disk, self.slot.path, self.length, self.damage):
+            yield alive(behind(rows, self.after), gone)
+
+
+class Look(NamedTuple):
+    """What `look` found: a file to read ahead, and timers that the caller must place in its wheel now."""
+
+    job: ReadAhead | None
+    near: list[tuple[int, int]]
+
+
+class Reading:
+    """A slot whose time has come: what of its file has been read, and what of that was taken."""
+
+    def __init__(self, slot: Slot, length: int, has_gone: bool, known_gone: Numbers) -> None:
+        self.slot = slot
+        self._length, self._has_gone = length, has_gone
+        self._known_gone = known_gone
+        self._gone: set[int] = set()
+        self._after: Place = (max(0, slot.start_ms - 1), _LAST_OFFSET)
+        self._runs: deque[Rows] = deque()
+        self._taken = 0
+        self.is_read = False
+
+    @property
+    def loaded_count(self) -> int:
+        """How many rows are in memory and not taken."""
+        return sum(map(len, self._runs)) - self._taken
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything was read and taken."""
+        return self.is_read and not self._runs
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether rows can be taken."""
+        return bool(self._runs)
+
+    @property
+    def head_due_ms(self) -> int:
+        """When the next row is due, or, before it has been read, a time before which none is."""
+        if self._runs:
+            return int(self._runs[0]["due_ms"][self._taken])
+        return max(self.slot.start_ms, self._after[0])
+
+    def forget(self, timer_offset: int) -> None:
+        """A timer of this slot is gone."""
+        self._gone.add(timer_offset)
+
+    def job(self, frontier: Place, count_max: int) -> ReadAhead:
+        """The next read, for what is behind the last one and behind what has been delivered."""
+        return ReadAhead(self.slot, self._length, self._has_gone, max(self._after, frontier), count_max)
+
+    def install(self, job: ReadAhead) -> None:
+        """Takes over what was read."""
+        if len(job.rows):
+            last = job.rows[-1]
+            self._after = (int(last["due_ms"]), int(last["timer_offset"]))
+        rows = alive(job.rows, self._known_gone)
+        if len(rows):
+            self._runs.append(rows)
+        self.is_read = job.is_last
+
+    def take(self, limit_ms: int, count_max: int) -> Rows:
+        """The next rows, due by `limit_ms`; fewer than there are if some of them are gone."""
+        while self._runs:
+            run = self._runs[0]
+            near = run[self._taken : self._taken + count_max]
+            count = int(np.searchsorted(near["due_ms"], np.uint64(limit_ms), side="right"))
+            if count == 0:
+                break
+            self._step(count)
+            rows = self._still_there(near[:count])
+            if len(rows):
+                return rows
+        return NO_ROWS
+
+    def _step(self, count: int) -> None:
+        self._taken += count
+        if self._taken == len(self._runs[0]):
+            self._runs.popleft()
+            self._taken = 0
+
+    def _still_there(self, rows: Rows) -> Rows:
+        if not self._gone:
+            return rows
+        return rows[[offset not in self._gone for offset in rows["timer_offset"].tolist()]]

@@ -1,0 +1,137 @@
+"""All far timers in due order, for lists and counts, slot by slot in bounded memory; and one of them by name.
+
+Slots that overlap, a shared one and those below it, are merged. What is delivered or gone is left out.
+Cost: what is asked for, slots outside the window are not touched;
+a whole slot is counted without reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from commitlog.disk import Disk
+from timingwheel import partition
+from timingwheel.boundaries import Numbers, Slot
+from timingwheel.cascade import File
+from timingwheel.due_run import Place, behind, first_in_due_order, within
+from timingwheel.partition import IN_LOG, Rows, Window, alive, as_rows
+from timingwheel.unwritten import Fresh, gone_in, timers_in
+
+_MARK_SHIFT: Final = np.uint64(40)
+_PLACE_MASK: Final = np.uint64((1 << 40) - 1)
+_IN_LOG_MARKED: Final = np.uint64(IN_LOG) & _PLACE_MASK
+
+
+@dataclass(slots=True, frozen=True)
+class Listing:
+    """The far timers as they are now: in files, and in memory."""
+
+    disk: Disk
+    files: dict[Slot, File]
+    layers: tuple[Fresh, ...]
+    frontier: Place
+    damage: list[str]
+    rows_max: int
+
+    def scan(self, from_ms: int, until_ms: int, after: Place | None) -> Iterator[tuple[Rows, str | None]]:
+        """Live timers due in the window and behind `after`, in due order, with the file of their records."""
+        after = max(after or (0, 0), self.frontier)
+        for slots in _together(self._slots(max(from_ms, after[0]), until_ms)):
+            place, is_last = after, False
+            while not is_last:
+                rows, is_last = self._next(slots, from_ms, until_ms, place)
+                if len(rows):
+                    place = int(rows["due_ms"][-1]), int(rows["timer_offset"][-1])
+                    yield from self._by_file(slots, rows)
+
+    def count(self, from_ms: int, until_ms: int) -> int:
+        """How many live timers are due in the window."""
+        from_ms = max(from_ms, self.frontier[0])
+        return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
+
+    def find(self, slot: Slot, timer_offset: int) -> Rows | None:
+        """The row of a timer in its slot's file, as an array of one; None if it is not there."""
+        if slot not in self.files:
+            return None
+        window = Window(self.disk, slot.path, self.files[slot].length)
+        for batch in partition.batches(window, self.damage):
+            if batch.kind != partition.GONE:
+                offsets = batch.rows["timer_offset"]
+                place = int(np.searchsorted(offsets, np.uint64(timer_offset)))
+                if place < len(offsets) and int(offsets[place]) == timer_offset:
+                    return partition.as_rows(batch.rows[place : place + 1])
+        return None
+
+    def _slots(self, from_ms: int, until_ms: int) -> list[Slot]:
+        known = {*self.files, *(slot for layer in self.layers for slot in layer.slots)}
+        inside = [slot for slot in known if slot.end_ms > from_ms and slot.start_ms < until_ms]
+        return sorted(inside, key=lambda slot: slot.start_ms)
+
+    def _next(self, slots: list[Slot], from_ms: int, until_ms: int, after: Place) -> tuple[Rows, bool]:
+        """The next rows of slots that overlap, each row's place marked with the number of its slot."""
+        found = (
+            _marked(behind(within(rows, from_ms, until_ms), after), number)
+            for number, slot in enumerate(slots)
+            for rows in self._alive(slot)
+        )
+        return first_in_due_order(found, self.rows_max)
+
+    def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
+        """The same rows, unmarked, in runs of one file."""
+        numbers = rows["record_at"] >> _MARK_SHIFT
+        rows["record_at"] &= _PLACE_MASK
+        rows["record_at"][rows["record_at"] == _IN_LOG_MARKED] = IN_LOG
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rows)]
+        for first, end in pairwise(cuts):
+            slot = slots[int(numbers[first])]
+            yield rows[first:end], slot.path if slot in self.files else None
+
+    def _alive(self, slot: Slot) -> Iterator[Rows]:
+        gone = self._gone(slot)
+        if slot in self.files:
+            for rows in partition.parts(self.disk, slot.path, self.files[slot].length, self.damage):
+                yield alive(rows, gone)
+        yield timers_in(iter(self.layers), slot)
+
+    def _gone(self, slot: Slot) -> Numbers:
+        file = self.files.get(slot, File())
+        gone = gone_in(iter(self.layers), slot)
+        if file.gone_count:
+            gone = np.sort(np.concatenate((gone, partition.gone_offsets(self.disk, slot.path, file.length))))
+        return gone
+
+    def _count(self, slot: Slot, from_ms: int, until_ms: int) -> int:
+        if slot.start_ms > self.frontier[0] and from_ms <= slot.start_ms and slot.end_ms <= until_ms:
+            return self._count_whole(slot)
+        wanted = (behind(within(rows, from_ms, until_ms), self.frontier) for rows in self._alive(slot))
+        return sum(map(len, wanted))
+
+    def _count_whole(self, slot: Slot) -> int:
+        file = self.files.get(slot, File())
+        kept = [layer.slots[slot] for layer in self.layers if slot in layer.slots]
+        in_memory = sum(len(unwritten.timers) - len(unwritten.gone) for unwritten in kept)
+        return file.row_count - file.gone_count + in_memory
+
+
+def _together(slots: list[Slot]) -> Iterator[list[Slot]]:
+    """Slots in the order of their start, those in one list that overlap."""
+    held: list[Slot] = []
+    for slot in slots:
+        if held and slot.start_ms >= max(one.end_ms for one in held):
+            yield held
+            held = []
+        held.append(slot)
+    if held:
+        yield held
+
+
+def _marked(rows: Rows, number: int) -> Rows:
+    marked = as_rows(rows).copy()
+    marked["record_at"] &= _PLACE_MASK
+    marked["record_at"] |= np.uint64(number) << _MARK_SHIFT
+    return marked

@@ -1,0 +1,252 @@
+"""One file of far timers: `timers/<level>-<20 digits start_ms>`, batches that are only ever appended.
+
+A batch is a head, rows, and for kind 1 the records' own bytes back to back; integers are little-endian.
+
+    head   width  field                                   kind  rows
+    0      8      "TWTIMER1"                              1     `ROW`, 64 bytes: a timer and its record
+    8      8      the batch's own position in the file    2     `PAIR`, 16 bytes: a timer without a record
+    16     4      batch_bytes, all of it                  3     `PAIR`, 16 bytes: this timer is gone
+    20     4      count of rows
+    24     4      kind
+    28     4      CRC-32 of bytes 0 to 27 and of the rows
+
+    ROW    width  field
+    0      8      due_ms
+    8      8      timer_offset      where its record lay in the log: the timer's name
+    16     8      record_at         where its record lies in this file
+    24     4      record_bytes
+    28     4      queue             index in a table of the caller's
+    32     8      tags_code
+    40     8      id_hash
+    48     8      key_hash
+    56     8      spare
+
+Rows of a batch are in ascending order of timer_offset, records in due order, so that those of a crowded
+moment lie together. Each record carries its own CRC, which whoever reads
+it checks. A snapshot names the files and how long they are: what is beyond was never there. A batch that
+does not match its CRC is told of, and the reading goes on at the next that does: at the damaged one's end
+if its head still tells it, else wherever the magic comes next.
+
+Reading goes through a window, so memory is bounded however long the file is.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from commitlog.disk import Disk
+from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMER_ROWS_PER_BATCH_MAX
+from timingwheel.boundaries import Numbers
+
+ROW: Final = np.dtype(
+    [
+        ("due_ms", "<u8"),
+        ("timer_offset", "<u8"),
+        ("record_at", "<u8"),
+        ("record_bytes", "<u4"),
+        ("queue", "<u4"),
+        ("tags_code", "<i8"),
+        ("id_hash", "<u8"),
+        ("key_hash", "<u8"),
+        ("spare", "<u8"),
+    ]
+)
+"""A timer as it is kept and given out."""
+
+PAIR: Final = np.dtype([("due_ms", "<u8"), ("timer_offset", "<u8")])
+"""A timer without its record, or one that is gone."""
+
+Rows = np.ndarray[Any, np.dtype[np.void]]
+"""An array of `ROW` or `PAIR`."""
+
+IN_LOG: Final = (1 << 64) - 2
+"""As `record_at`: no record is kept here, it is to be read from the log at `timer_offset`."""
+
+WITH_RECORDS: Final = 1
+BARE: Final = 2
+GONE: Final = 3
+
+MAGIC: Final = b"TWTIMER1"
+HEAD: Final = struct.Struct("<8sQIIII")
+_COVERED: Final = struct.Struct("<8sQIII")
+_WINDOW_BYTES: Final = 256 * 1024
+_COALESCED_ROWS: Final = 16_384
+
+
+class Batch(NamedTuple):
+    """A sound batch: its kind, its rows, where the batch lies and ends."""
+
+    kind: int
+    rows: Rows
+    position: int
+    end: int
+
+
+class Window:
+    """A file's first `length` bytes, read a window at a time."""
+
+    def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
+        self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
+        self._position, self._held = 0, b""
+
+    def bytes_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer at the end."""
+        length = max(0, min(length, self.length - position))
+        first = position - self._position
+        if first < 0 or first + length > len(self._held):
+            wanted = min(max(length, self._window_bytes), self.length - position)
+            self._held = b""
+            self._held = self._disk.read(self.path, position, wanted)
+            self._position, first = position, 0
+        return self._held[first : first + length]
+
+
+def batches(window: Window, damage: list[str]) -> Iterator[Batch]:
+    """All sound batches in order; what is damaged is added to `damage`, in words."""
+    position = 0
+    while position < window.length:
+        batch = _batch_at(window, position)
+        if batch is None:
+            found = _next_sound(window, position)
+            damage.append(
+                f"{window.path} does not match its CRC at {position}; up to {found} no timer in it is known."
+            )
+            position = found
+        else:
+            yield batch
+            position = batch.end
+
+
+def parts(disk: Disk, path: str, length: int, damage: list[str]) -> Iterator[Rows]:
+    """The timers of a file, gone ones included, in arrays of `ROW` or `PAIR` that are worth the work."""
+    held: list[Rows] = []
+    for batch in batches(Window(disk, path, length), damage):
+        if batch.kind == GONE:
+            continue
+        if held and (held[0].dtype != batch.rows.dtype or sum(map(len, held)) >= _COALESCED_ROWS):
+            yield np.concatenate(held)
+            held = []
+        held.append(batch.rows)
+    if held:
+        yield np.concatenate(held)
+
+
+def gone_offsets(disk: Disk, path: str, length: int) -> Numbers:
+    """The offsets of the timers that the file says are gone, ascending."""
+    batches_gone = [
+        batch.rows["timer_offset"].copy()
+        for batch in batches(Window(disk, path, length), [])
+        if batch.kind == GONE
+    ]
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *batches_gone]))
+
+
+def alive(rows: Rows, gone: Numbers) -> Rows:
+    """The rows whose timers are not among `gone`, which is ascending."""
+    if not len(gone):
+        return rows
+    offsets = rows["timer_offset"]
+    places = np.minimum(np.searchsorted(gone, offsets), len(gone) - 1)
+    kept: Rows = rows[gone[places] != offsets]
+    return kept
+
+
+def as_rows(rows: Rows) -> Rows:
+    """The same as `ROW`; pairs become rows whose record is in the log."""
+    if rows.dtype == ROW:
+        return rows
+    made = np.zeros(len(rows), ROW)
+    made["due_ms"], made["timer_offset"], made["record_at"] = rows["due_ms"], rows["timer_offset"], IN_LOG
+    return made
+
+
+def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
+    """Batches of timers without records, or of gone ones, to stand one after the other from `position`."""
+    for first in range(0, len(pairs), TIMER_ROWS_PER_BATCH_MAX):
+        stored = pairs[first : first + TIMER_ROWS_PER_BATCH_MAX].tobytes()
+        batch = _sealed(position, kind, stored, len(stored) // PAIR.itemsize, 0) + stored
+        position += len(batch)
+        yield batch
+
+
+def encode_rows(position: int, rows: Rows, records: list[bytes]) -> Iterator[bytes]:
+    """Batches of timers with their records, to stand one after the other from `position`."""
+    assert len(rows) == len(records), "a row without its record, or a record without its row"
+    for first, end in _cuts(list(map(len, records))):
+        batch = _encode(position, rows[first:end].copy(), records[first:end])
+        position += len(batch)
+        yield batch
+
+
+def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
+    lengths = np.fromiter(map(len, records), np.uint64, len(records))
+    rows["record_bytes"] = lengths
+    first = np.uint64(position + HEAD.size + rows.nbytes)
+    order = np.argsort(rows["due_ms"], kind="stable")
+    rows["record_at"][order] = first + np.cumsum(lengths[order], dtype=np.uint64) - lengths[order]
+    rows["record_at"][lengths == 0] = IN_LOG
+    stored = rows.tobytes()
+    head = _sealed(position, WITH_RECORDS, stored, len(rows), int(lengths.sum()))
+    return b"".join((head, stored, *[records[place] for place in order.tolist()]))
+
+
+def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
+    """Ranges of records that each fit a batch; one that is larger than that has its own."""
+    cuts, first, batch_bytes = [], 0, 0
+    for number, length in enumerate(lengths):
+        batch_bytes += length + ROW.itemsize
+        is_full = batch_bytes > TIMER_BATCH_BYTES_MAX - HEAD.size
+        if number > first and (is_full or number - first == TIMER_ROWS_PER_BATCH_MAX):
+            cuts.append((first, number))
+            first, batch_bytes = number, length + ROW.itemsize
+    return [*cuts, (first, len(lengths))] if lengths else []
+
+
+def _sealed(position: int, kind: int, stored: bytes, count: int, records_bytes: int) -> bytes:
+    covered = _COVERED.pack(MAGIC, position, HEAD.size + len(stored) + records_bytes, count, kind)
+    return covered + struct.pack("<I", zlib.crc32(stored, zlib.crc32(covered)))
+
+
+def _batch_at(window: Window, position: int) -> Batch | None:
+    """The batch at a position; None if there is no sound one."""
+    head = window.bytes_at(position, HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    magic, own_position, batch_bytes, count, kind, crc = HEAD.unpack(head)
+    row_bytes = ROW.itemsize if kind == WITH_RECORDS else PAIR.itemsize
+    is_possible = HEAD.size + count * row_bytes <= batch_bytes <= window.length - position
+    if magic != MAGIC or own_position != position or not is_possible or kind not in (1, 2, 3):
+        return None
+    stored = window.bytes_at(position + HEAD.size, count * row_bytes)
+    if zlib.crc32(stored, zlib.crc32(head[: _COVERED.size])) != crc:
+        return None
+    rows = np.frombuffer(stored, ROW if kind == WITH_RECORDS else PAIR)
+    return Batch(kind, rows, position, position + batch_bytes)
+
+
+def _next_sound(window: Window, position: int) -> int:
+    """Where the next sound batch behind a damaged one begins; the end if there is none."""
+    head = window.bytes_at(position, HEAD.size)
+    if len(head) == HEAD.size and head[:8] == MAGIC:
+        end = position + int(HEAD.unpack(head)[2])
+        if position < end < window.length and _batch_at(window, end) is not None:
+            return end
+    return next(_sound_after(window, position + 1), window.length)
+
+
+def _sound_after(window: Window, position: int) -> Iterator[int]:
+    while position < window.length:
+        held = window.bytes_at(position, _WINDOW_BYTES)
+        if len(held) < HEAD.size:
+            return
+        at = held.find(MAGIC)
+        while at >= 0:
+            if _batch_at(window, position + at) is not None:
+                yield position + at
+            at = held.find(MAGIC, at + 1)
+        position += max(1, len(held) - len(MAGIC) + 1)

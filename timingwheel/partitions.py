@@ -1,0 +1,299 @@
+"""The far levels of the wheel: timers by time in files, so that memory does not grow with what is pending.
+
+    put, gone --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`timingwheel.partition`)
+                                                                       | split into the level below, half a
+                                                                       v slot before their time (`cascade`)
+    near: the caller's own wheel <-- fresh ones   <--look-- slots of level 0, 8 s before their time
+          rows in due order      <-- read ahead   <--/      (`due_run`)
+
+Rules:
+
+* `near_until_ms` is the boundary B0 (`boundaries`). A timer put before it is the caller's at once. When
+  `look` moves it over a slot, it hands over the slot's timers that are in memory, and queues its file to be
+  read ahead, up to the length that it has then. So each timer is given to the caller once, either way.
+* Near timers are remembered too, for a restart may need them; they are dropped once they are behind the
+  `frontier`, the last timer delivered: all at or before it are done, and nothing may be put there.
+* Until a queued file has been read, `head_due_ms` is a time before which it has nothing; whoever delivers in
+  due order delivers nothing of his own beyond it.
+* Files change only in a checkpoint: `to_write` takes `fresh` away as `writing`, which counts in all that is
+  asked meanwhile, until `written` or `failed`.
+* A small upper slot is not split but shared: its file is read beside those of the slots below (`shared`).
+* An upper slot that lies wholly in the past is not split: it is read as it is, in due order (`passing`).
+
+Cost: per timer, 16 bytes until the next checkpoint and none after; at most `TIMER_ROWS_READ_AHEAD_MAX` rows
+read ahead, and as many being read. Where nothing lies, boundaries jump, so idle years are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog.disk import Disk
+from commitlog.layout import TIMERS
+from commitlog.limits import TIMERS_UNWRITTEN_MAX
+from timingwheel.boundaries import Boundaries, Numbers
+from timingwheel.cascade import PartitionsToWrite, checked_files
+from timingwheel.due_run import NO_ROWS, Look, Place, ReadAhead, Reading
+from timingwheel.listing import Listing
+from timingwheel.moving import MovingLevels
+from timingwheel.partition import PAIR, Rows
+from timingwheel.shared import Shared
+from timingwheel.unwritten import Fresh
+
+FOREVER_MS: Final = 1 << 62
+_RETRY_MS: Final = 1_000
+
+
+class Partitions(MovingLevels):
+    """The far timers of a store; empty until files are adopted or timers are put."""
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a slot is to be split by now, or so much is in memory that it should be written."""
+        return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that is due already waits for the disk."""
+        head = self._head()
+        is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
+        return is_cold or self.near_until_ms <= self._now_ms
+
+    @property
+    def unwritten_count(self) -> int:
+        """How many timers and gone ones are in memory only."""
+        return self._fresh.count + (self._writing.writing.count if self._writing else 0)
+
+    @property
+    def disk_bytes(self) -> int:
+        """How many bytes the files have."""
+        return sum(file.length for file in self._files.values())
+
+    def put(self, due_ms: int, timer_offset: int) -> bool:
+        """Remembers a timer, due behind the frontier; True if it is near, and the caller's to place too."""
+        slot = self._boundaries.slot_of(due_ms)
+        if slot not in self._fresh.slots:
+            self._is_next_known = False
+        self._fresh.at(slot).timers.append(due_ms, timer_offset)
+        self._fresh.count += 1
+        self._last_offset = timer_offset
+        return due_ms < self.near_until_ms
+
+    def put_many(self, due_ms: Numbers, timer_offset: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Remembers many timers, in the order of their offsets; a mask of the near ones."""
+        pairs = np.empty(len(due_ms), PAIR)
+        pairs["due_ms"], pairs["timer_offset"] = due_ms, timer_offset
+        self._fresh.place(pairs, self._boundaries)
+        self._is_next_known = False
+        self._last_offset = int(timer_offset[-1]) if len(timer_offset) else self._last_offset
+        return due_ms < np.uint64(self.near_until_ms)
+
+    def gone(self, due_ms: int, timer_offset: int) -> None:
+        """Forgets a pending timer; if it is near, the caller takes it out of its wheel itself."""
+        slot = self._home(due_ms, timer_offset)
+        self._fresh.at(slot).gone.append(due_ms, timer_offset)
+        self._fresh.count += 1
+        for reading in self._queue:
+            if reading.slot == slot:
+                reading.forget(timer_offset)
+
+    def look(self, now_ms: int) -> Look:
+        """Moves the boundaries as far as they go; gives what is to be read ahead, and what is near now."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self._must_look = False
+        near = self._move(self._now_ms)
+        return Look(self._next_job(), near)
+
+    def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
+        """Takes over what a job has read; none are left to be placed, for `look` gave them already."""
+        self._job = None
+        for reading in self._queue:
+            if reading.slot == job.slot:
+                reading.install(job)
+                self._tell(job.damage)
+                self._damaged |= {job.slot.name} if job.damage else set()
+        self._drop_done()
+        return []
+
+    def read_ahead_failed(self, job: ReadAhead) -> None:
+        """A job could not read; it comes again in a second."""
+        if self._job is job:
+            self._job = None
+            self._retry_ms = self._now_ms + _RETRY_MS
+
+    def head_due_ms(self) -> int | None:
+        """When the first row is due, or if it is still to be read a time before which none is; else None."""
+        head = self._head()
+        return None if head is None else head.head_due_ms
+
+    @property
+    def is_head_ready(self) -> bool:
+        """Whether the rows that come next have been read."""
+        head = self._head()
+        return head is not None and head.is_ready
+
+    def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
+        """The next rows in due order, due by now and by `limit_ms`, all of one file, and that file.
+
+        None come while the next ones are still being read.
+        """
+        limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
+        while (head := self._head()) is not None:
+            rows = head.take(min(limit_ms, self._turn_until_ms(head)), count_max)
+            if not head.is_done or len(rows):
+                self._drop_done()
+                return rows, head.slot.path
+            self._drop_done()
+        return NO_ROWS, ""
+
+    def next_look_ms(self, now_ms: int) -> int | None:
+        """When `look` or `take_due` has something to do next; None if never as things are."""
+        if self._must_look:
+            return now_ms
+        times = [self._head_ms(), self._job_ms(now_ms), self._next_move_ms()]
+        return min((time for time in times if time is not None), default=None)
+
+    def scan(
+        self, from_ms: int, until_ms: int, after: Place | None = None
+    ) -> Iterator[tuple[Rows, str | None]]:
+        """All live timers due in the window and behind `after`, in due order, and the file they are in.
+
+        A row's `record_at` is `IN_LOG` where its record is not in the file. Nothing may change meanwhile.
+        """
+        return self._listing().scan(from_ms, until_ms, after)
+
+    def count(self, from_ms: int, until_ms: int) -> int:
+        """How many live timers are due in the window."""
+        return self._listing().count(from_ms, until_ms)
+
+    def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
+        """The file and the row (an array of one) of a timer; None if no file has it."""
+        slot = self._home(due_ms, timer_offset)
+        row = self._listing().find(slot, timer_offset)
+        return None if row is None else (slot.path, row)
+
+    def to_write(self, now_ms: int) -> PartitionsToWrite:
+        """Everything a checkpoint needs, which another thread may write; tell by `written` or `failed`."""
+        assert self._writing is None, "one checkpoint at a time"
+        self._now_ms = max(self._now_ms, now_ms)
+        self._forget_passed()
+        split = self._to_split(self._now_ms)
+        boundaries = self._boundaries.copy()
+        for slot in split:
+            boundaries.starts_ms[slot.level] = slot.end_ms
+        self._writing = PartitionsToWrite(
+            boundaries,
+            split,
+            self._fresh,
+            dict(self._files),
+            self.frontier,
+            self._damaged,
+            Shared(dict(self._shared.slots)),
+            self._last_offset,
+        )
+        self._fresh, self._must_split = Fresh(), False
+        return self._writing
+
+    def written(self, done: PartitionsToWrite) -> None:
+        """A checkpoint is durable: its files count now."""
+        assert done is self._writing, "another checkpoint was written"
+        assert done.new_files is not None, "nothing was written"
+        self._files, self._writing = done.new_files, None
+        self._damaged, self._written_offset = done.damaged, done.last_offset
+        self._tell(done.damage)
+        for slot in done.split:
+            self._boundaries.starts_ms[slot.level] = slot.end_ms
+            self._fresh.spread(slot, self._boundaries)
+        self._must_look, self._is_next_known = True, False
+
+    def failed(self, done: PartitionsToWrite) -> None:
+        """A checkpoint came to nothing: what it took is there again."""
+        assert done is self._writing
+        later, self._fresh, self._writing = self._fresh, done.writing, None
+        for slot, unwritten in later.slots.items():
+            self._fresh.at(slot).timers.extend(unwritten.timers.rows())
+            self._fresh.at(slot).gone.extend(unwritten.gone.rows())
+        self._fresh.count += later.count
+        self._must_look, self._is_next_known = True, False
+
+    def adopt(self, frozen: Any, now_ms: int, kept: Set[str] = frozenset()) -> None:
+        """Takes over what a snapshot names (None: nothing), and deletes all other files but `kept`.
+
+        Raises `StoreDamaged`, with nothing changed, if a file is missing or too short.
+        """
+        files = {} if frozen is None else checked_files(self._disk, frozen["files"])
+        self._now_ms = now_ms
+        self._clear()
+        if frozen is None:
+            self._disk.delete(TIMERS)
+            return
+        self._boundaries = Boundaries(list(frozen["boundaries"]))
+        self._shared = Shared.thawed(frozen["shared"])
+        self._last_offset = self._written_offset = frozen["last_offset"]
+        self.frontier = (frozen["frontier"][0], frozen["frontier"][1])
+        self._files, self._damaged = files, frozenset(frozen["damaged"])
+        for name in self._disk.list(TIMERS):
+            if name not in self._damaged and name not in frozen["files"] and name not in kept:
+                self._disk.delete(f"{TIMERS}/{name}")
+        for slot in sorted(files, key=lambda slot: slot.start_ms):
+            if slot.start_ms < self._boundaries.starts_ms[slot.level]:
+                self._take_up(slot)
+        self._must_look = True
+
+    def drop(self, disk: Disk) -> None:
+        """Forgets all timers and deletes their files."""
+        self._clear()
+        disk.delete(TIMERS)
+
+    def _listing(self) -> Listing:
+        return Listing(self._disk, self._files, self._layers(), self.frontier, self.damage, self._rows_max)
+
+    def _tell(self, damage: list[str]) -> None:
+        for text in damage:
+            self.damage.append(text)
+
+    def _head(self) -> Reading | None:
+        """The reading with the row that comes next; of two the upper level's: it was set before."""
+        return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
+
+    def _turn_until_ms(self, head: Reading) -> int:
+        """Up to when rows of `head` come before all others."""
+        turns = [
+            other.head_due_ms - (other.slot.level > head.slot.level)
+            for other in self._queue
+            if other is not head
+        ]
+        return min(turns, default=FOREVER_MS)
+
+    def _next_job(self) -> ReadAhead | None:
+        if self._job is not None or self._retry_ms > self._now_ms:
+            return None
+        self._drop_passed_files()
+        reading = self._to_read()
+        self._job = None if reading is None else reading.job(self.frontier, self._rows_max)
+        return self._job
+
+    def _to_read(self) -> Reading | None:
+        """The first file with anything left to read soon, unless enough of it has been read ahead."""
+        wanted = [
+            reading
+            for reading in self._queue
+            if not reading.is_read
+            and reading.loaded_count < self._rows_max
+            and reading.head_due_ms < self.near_until_ms
+        ]
+        return min(wanted, key=lambda reading: (reading.is_ready, reading.head_due_ms), default=None)
+
+    def _drop_done(self) -> None:
+        self._queue = [reading for reading in self._queue if not reading.is_done]
+
+    def _head_ms(self) -> int | None:
+        head = self._head()
+        return head.head_due_ms if head is not None and head.is_ready else None
+
+    def _job_ms(self, now_ms: int) -> int | None:
+        is_possible = self._job is None and self._to_read() is not None
+        return max(now_ms, self._retry_ms) if is_possible else None
