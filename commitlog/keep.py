@@ -1,4 +1,4 @@
-"""Records that outlive their segment: open and expired halves and pending timers, copied unchanged.
+"""Records that outlive their segment: open and expired halves, copied unchanged.
 
 When retention deletes segments, what is still needed from them goes first to one file
 `keep/<20 digits: the offset up to which the log was deleted>`: the records' own bytes back to back. So a

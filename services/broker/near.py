@@ -24,9 +24,6 @@ class Near:
         self._seen_ms = 0
         self.deviating: dict[int, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._wheel)
-
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
 

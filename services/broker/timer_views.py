@@ -77,13 +77,6 @@ class TimerViews:
                 counts[int(start_ms)] += int(count)
         return counts
 
-    def next_due_ms(self) -> int | None:
-        """When the next timer of all is due."""
-        for rows, _ in self._timers.partitions.scan(0, 1 << 62, None):
-            if len(rows):
-                return int(rows[0]["due_ms"])
-        return None
-
     def _candidates(self, wanted: TimerFilter, after: tuple[int, int] | None) -> Iterator[Candidate]:
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after):
             for row in rows[self._may_match(rows, path, wanted)]:

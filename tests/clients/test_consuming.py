@@ -10,7 +10,7 @@ from rocketmq import ConsumeResult, MessageListener
 from rocketmq.v5.exception import BadRequestException
 
 
-class Listener(MessageListener):  # type: ignore[misc]
+class Listener(MessageListener):
     """Fails the first `failures` times, then succeeds; keeps what it saw."""
 
     def __init__(self, failures: int = 0, seconds: float = 0) -> None:

@@ -78,7 +78,7 @@ def test_the_broker_has_the_name_that_was_chosen(tidewheel):
 """
 
 
-class Committing(TransactionChecker):  # type: ignore[misc]
+class Committing(TransactionChecker):
     """Says that every transaction it is asked about was committed."""
 
     def check(self, message: Any) -> Any:
@@ -95,7 +95,7 @@ def started(client: Any) -> Iterator[Any]:
         client.shutdown()
 
 
-class Slow(MessageListener):  # type: ignore[misc]
+class Slow(MessageListener):
     """Takes a message and works on it until it may end."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ DELAYED, HALVES = 1_000, 50
 RESOLVED_SECONDS = 60
 
 
-class OddsCommit(TransactionChecker):  # type: ignore[misc]
+class OddsCommit(TransactionChecker):
     """Commits what has an odd number, rolls back the rest."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def test_a_push_consumer_goes_on_after_kill_9(
 ) -> None:
     seen: list[bytes] = []
 
-    class Listener(MessageListener):  # type: ignore[misc]
+    class Listener(MessageListener):
         def consume(self, message: Any) -> ConsumeResult:
             seen.append(message.body)
             return ConsumeResult.SUCCESS

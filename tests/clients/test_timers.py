@@ -133,7 +133,7 @@ class Shop:
         return client
 
 
-class Undecided(TransactionChecker):  # type: ignore[misc]
+class Undecided(TransactionChecker):
     """Never knows how a transaction ended."""
 
     def check(self, message: Any) -> Any:

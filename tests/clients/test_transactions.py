@@ -13,7 +13,7 @@ COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
 UNKNOWN = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
 
 
-class Answers(TransactionChecker):  # type: ignore[misc]
+class Answers(TransactionChecker):
     """Answers check-backs from a list, the last answer for ever."""
 
     def __init__(self, *answers: int) -> None:

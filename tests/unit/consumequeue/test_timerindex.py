@@ -281,7 +281,7 @@ def test_a_lost_run_costs_the_answers_that_need_it_and_no_others(how: str) -> No
     elif how == "head":
         disk.flip_bit(path, 90)
     else:
-        frozen[1][2] += 1  # type: ignore[index]
+        frozen[1][2] += 1
     index = FactIndex(disk, FOLDER, never)
     assert index.adopt(frozen).startswith(f"{path} is missing or damaged. What it says of timers")
     assert look(index, 520) == (520, 5, 6)
@@ -291,7 +291,7 @@ def test_a_lost_run_costs_the_answers_that_need_it_and_no_others(how: str) -> No
     index.put(5, 5, 9999, 1, 1)
     assert index.newest(5, 5) == (9999, 1, 1)
     named = checkpoint(index, disk)
-    assert [run[0] for run in named][:2] == [0, 1]  # type: ignore[attr-defined]
+    assert [run[0] for run in named][:2] == [0, 1]
     if how != "another snapshot's":
         disk.write(path, 0, stored)
         disk.sync(path)
@@ -309,7 +309,7 @@ def test_a_damaged_run_is_left_out_of_merges_and_the_others_are_merged() -> None
         for number in range(500, 1500):
             index.put(number * 1000, number, turn * 1000 + number, turn, 6)
         frozen = checkpoint(index, disk)
-    assert frozen[0][0] == 0  # type: ignore[index]
+    assert frozen[0][0] == 0
     assert index.damage == f"{path} does not match its CRC."
     assert len(disk.list(FOLDER)) <= 4
     assert [look(index, number) for number in (5, 150, 299, 310)] == [

@@ -89,7 +89,7 @@ def test_no_facts_make_no_file() -> None:
 @pytest.mark.parametrize("kind", [named, ended])
 def test_what_is_there_takes_a_block_and_what_is_not_none(kind: object) -> None:
     disk = CountingDisk()
-    facts = kind(20_000)  # type: ignore[operator]
+    facts = kind(20_000)
     run = loaded(disk, written(disk, facts))
     disk.read_count = 0
     for key, check, *said in facts[::20].tolist():

@@ -14,7 +14,7 @@ from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.crowding import Crowding
 from services.broker.settings import BrokerSettings
-from services.broker.values import ReadTimers, SendReceipt, TimerName, Verdict, Warn
+from services.broker.values import ReadTimers, SendReceipt, TimerName, TimerVerdict, Verdict, Warn
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20)
@@ -152,14 +152,16 @@ def test_what_was_due_while_nobody_served_is_late_for_the_restart() -> None:
     bench.reopen()
     bench.at(bench.now_ms)
     assert bench.broker.statistics.lateness_by_cause == {("t", "restart"): 1}
-    assert bench.broker.timer(TimerName("t", "M1"), bench.now_ms).verdict is Verdict.TOO_LATE  # type: ignore[union-attr]
+    found = bench.broker.timer(TimerName("t", "M1"), bench.now_ms)
+    assert isinstance(found, TimerVerdict)
+    assert found.verdict is Verdict.TOO_LATE
 
 
 def test_an_operator_is_warned_when_the_disk_cannot_hold_what_waits() -> None:
     bench = Bench()
     bench.set(HOUR_MS)
     bench.checkpoint()
-    bench.disk.usage = lambda: (10, 1000)  # type: ignore[method-assign]
+    bench.disk.usage = lambda: (10, 1000)
     bench.at(NOW_MS + 20_000)
     assert len(bench.warnings) == 1
     assert "the disk has room for 10" in bench.warnings[0]
