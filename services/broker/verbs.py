@@ -24,6 +24,7 @@ from services.broker.receiving import Receiving
 from services.broker.schedule import Occurrence, Schedule, ScheduleView
 from services.broker.schedules import Schedules, preview
 from services.broker.sending import Sending
+from services.broker.sending_timers import SendingTimers
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Gauges, Statistics
 from services.broker.store import Store
@@ -81,6 +82,7 @@ class Verbs:
         self._sending = Sending(
             self._store, self._topics, self._timers, self._carrying, settings, self.statistics
         )
+        self._sending_timers = SendingTimers(self._store, self._timers, self._sending)
         self._groups = Groups(self._store)
         self._housekeeping = Housekeeping(
             disk,
@@ -137,7 +139,11 @@ class Verbs:
 
     def set_timers(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
         """Stores many messages at once; one that is refused is answered with its error."""
-        return [self._try_send(message, now_ms) for message in messages]
+        try:
+            self._housekeeping.refuse_if_full()
+        except TidewheelError as error:
+            return [error] * len(messages)
+        return self._sending_timers.send(messages, now_ms)
 
     def recall(self, topic: str, recall_handle: str, now_ms: int) -> TimerVerdict:
         """Cancels a delayed message, or says why it cannot be."""
@@ -292,12 +298,6 @@ class Verbs:
             disk_free_bytes=self._housekeeping.free_bytes,
             is_full=self._housekeeping.is_full,
         )
-
-    def _try_send(self, message: Message, now_ms: int) -> SendReceipt | TidewheelError:
-        try:
-            return self.send(message, now_ms)
-        except TidewheelError as error:
-            return error
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
         queue_count = self._topics.get(topic).queue_count
