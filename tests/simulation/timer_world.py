@@ -311,10 +311,10 @@ class World(Machine):
 
     def _remember(self, name: TimerName) -> None:
         """What was forgotten may be known again when the clock was set back."""
-        if self.oracle.forgotten[name]:
+        if self.oracle.names[name] and self.oracle.names[name][-1] in self.oracle.forgotten[name]:
             found = self.broker.timer(name, self.now_ms)
             if isinstance(found, TimerVerdict) and found.verdict in (Verdict.TOO_LATE, Verdict.ALREADY):
-                self.oracle.forgotten[name].clear()
+                self.oracle.forgotten[name].discard(self.oracle.names[name][-1])
 
     def _any_name(self) -> TimerName:
         topic = self.chance.choice(TOPICS)
