@@ -19,7 +19,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, SegmentWrite, Sync
 from commitlog.keep import Keep
-from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
+from commitlog.limits import FLUSHES_IN_FLIGHT_MAX, RECORD_BYTES_MAX
 from commitlog.record import Record
 
 _READ_AHEAD_BYTES: Final = 4096
@@ -131,7 +131,7 @@ class CommitLog:
         stored = self._disk.read(path, position, max(length, 4))
         (record_bytes,) = struct.unpack_from(">I", stored)
         if record_bytes > len(stored):
-            stored = self._disk.read(path, position, min(record_bytes, self.segment_bytes))
+            stored = self._disk.read(path, position, min(record_bytes, RECORD_BYTES_MAX))
         return stored[:record_bytes]
 
     def distrust(self, sync: Sync) -> None:

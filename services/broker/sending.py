@@ -62,6 +62,8 @@ class Sending:
             return known
         if message.message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
+        if message.message_type is MessageType.TRANSACTION and message.delivery_ms is not None:
+            self._replaced(message, now_ms)  # refused now if at all: its commit cannot be
         record = _RECORDS[message.message_type](message, queue_id)
         durable_at = self._append(record, carried, now_ms)
         self._count(message)
