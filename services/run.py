@@ -227,6 +227,7 @@ def all_rpcs(live: LiveBroker, sessions: Sessions, advertised: Advertised) -> di
     """Join the handlers of the gRPC service."""
     producers = Producers(sessions)
     live.ask_with(producers.ask)
+    live.transactions.producers = producers.views
     live.renew_with(sessions.present)
     return table(
         Routing(live, sessions, advertised),

@@ -58,7 +58,9 @@ from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
 from services.live.jumps import Jumps
 from services.live.schedules import LiveSchedules
+from services.live.transactions import LiveTransactions
 from timingwheel.due_run import ReadAhead
+from txn.checkback import CheckBackPolicy
 
 Answer = TypeVar("Answer")
 
@@ -72,8 +74,8 @@ class RestsOnRecord(Protocol):
 
 
 Resting = TypeVar("Resting", bound=RestsOnRecord)
-Asker = Callable[[CheckBack], bool]
-"""Asks a producer how its transaction ended; False when there is nobody to ask."""
+Asker = Callable[[CheckBack], str]
+"""Asks a producer how its transaction ended; returns its client id, empty when there is nobody to ask."""
 Present = Callable[[], Iterable[str]]
 """The ids of the clients that are heard from."""
 
@@ -84,9 +86,9 @@ TURNS_BETWEEN_FULL_TICKS = 80
 log = structlog.get_logger()
 
 
-def nobody(question: CheckBack) -> bool:
+def nobody(question: CheckBack) -> str:
     """Ask nobody: the asker of a broker that has no producers yet."""
-    return False
+    return ""
 
 
 class LiveBroker:
@@ -121,6 +123,7 @@ class LiveBroker:
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
+        self.transactions = LiveTransactions(lambda: self._broker, self._told, self._ask, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), self._loop.time() * 1000)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -157,6 +160,10 @@ class LiveBroker:
         stored = [answer.durable_at for answer in answers if isinstance(answer, SendReceipt)]
         await self._durable.reach(max(stored, default=0))
         return answers
+
+    async def set_check_back(self, topic: str, policy: CheckBackPolicy | None) -> Topic:
+        """Say how a topic's half messages are asked about; None: as the settings say."""
+        return await self._told(self._broker.set_check_back, topic, policy)
 
     async def end_transaction(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
@@ -290,8 +297,9 @@ class LiveBroker:
         for client_id in self._present():
             self._broker.client_alive(client_id, self._clock())
 
-    def answered(self, transaction_id: str) -> None:
+    def answered(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
         """A producer has answered a check-back, if only that it does not know."""
+        self.transactions.log.answered(transaction_id, answer, self.clock.real_ms())
         self._advancing.answered(transaction_id)
 
     def tick(self) -> bool:
@@ -487,6 +495,17 @@ class LiveBroker:
         with suppress(Exception):  # what it raises has broken us down already
             self.tick()
 
+    def _ask(self, question: CheckBack) -> str:
+        """Ask a producer how its transaction ended; returns whom."""
+        message = self.clock.outward_message(question.message)
+        client_id = self._asker(replace(question, message=message))
+        transaction_id, topic = question.transaction_id, question.message.topic
+        self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())
+        from_ms = self._advancing.asked(transaction_id, bool(client_id))
+        self._broker.check_asked(transaction_id, bool(client_id), from_ms)
+        self._stir()
+        return client_id
+
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
@@ -498,8 +517,5 @@ class LiveBroker:
                     log.warning(text)
                 case ReadTimers(job):
                     self._reading = self._loop.create_task(self._read_timers(job))
-                case CheckBack(transaction_id):
-                    message = self.clock.outward_message(effect.message)
-                    asked = self._asker(replace(effect, message=message))
-                    from_ms = self._advancing.asked(transaction_id, asked)
-                    self._broker.check_asked(transaction_id, asked, from_ms)
+                case CheckBack():
+                    self._ask(effect)
