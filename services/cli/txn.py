@@ -11,7 +11,7 @@ from commitlog.errors import ConfigurationError, NotFound
 from services import durations
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
-from services.cli.times import both, now_ms, wall
+from services.cli.times import both, now_ms, span, wall
 from services.cli.txn_views import EMPTY, lines, needing, question_text, row
 
 app = typer.Typer(
@@ -216,8 +216,9 @@ def policy(
         print(f"{topic}: check-backs as the broker's settings say")
     else:
         print(
-            f"{topic}: first after {answer['immunity_ms'] / 1000:g} s, then {answer['interval_ms'] / 1000:g} s "
-            f"and longer, at most {answer['interval_ms_max'] / 1000:g} s; expired after {answer['count_max']}"
+            f"{topic}: first after {span(answer['immunity_ms'])}, then {span(answer['interval_ms'])} "
+            f"and longer, at most {span(answer['interval_ms_max'])}; "
+            f"expired after {answer['count_max']} checks"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
@@ -13,7 +15,6 @@ from services.ops.answers import ContentAnswer
 from services.ops.queries import LIMIT_DEFAULT, LIMIT_MAX, Nothing
 from services.ops.shapes import content_shape
 from txn.checkback import CheckBackPolicy
-from txn.states import State
 
 
 class QuestionAnswer(TypedDict):
@@ -127,7 +128,7 @@ class CheckBackAnswer(TypedDict):
 class HalvesQuery(Nothing):
     """Which half messages: those open or expired, or of one state only."""
 
-    state: State | None = Field(None, description="OPEN or EXPIRED.")
+    state: Literal["OPEN", "EXPIRED", ""] = ""
     topic: str = ""
     older_than: str = Field("", alias="older-than", description="A span such as 10m.")
     key: str = Field("", max_length=limits.TIMER_NAME_CHARACTERS_MAX)

@@ -40,6 +40,7 @@ from services.ops.transaction_shapes import (
     producer_shape,
     question_shape,
 )
+from txn.states import State
 
 log = structlog.get_logger()
 
@@ -130,7 +131,7 @@ class TransactionsApi:
                 before_ms = self._live.clock.real_ms() - durations.span_ms(query.older_than)
             except ValueError as error:
                 raise ClientMistake(f"older-than is {query.older_than!r}: {error}.") from error
-        return HalfFilter(query.topic, query.state, before_ms)
+        return HalfFilter(query.topic, State(query.state) if query.state else None, before_ms)
 
     def _shape(self, view: HalfView) -> HalfAnswer:
         questions = [*self._transactions.log.of(view.transaction_id)]

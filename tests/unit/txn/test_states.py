@@ -19,7 +19,9 @@ from txn.states import OUTCOMES, RESOLVING, Event, State, after
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
-def test_the_first_end_wins_only_the_same_may_be_repeated_and_an_operator_ends_what_expired(state: State, event: Event) -> None:
+def test_the_first_end_wins_only_the_same_may_be_repeated_and_an_operator_ends_what_expired(
+    state: State, event: Event
+) -> None:
     is_open = state is State.OPEN or (state is State.EXPIRED and event in RESOLVING)
     expected = OUTCOMES[event] if is_open or state is OUTCOMES[event] else None
     assert after(state, event) is expected
