@@ -20,7 +20,7 @@ app = typer.Typer(
     help="Look at transactions; ask their producers, end them by hand.\n\nExample: tidewheel txn ls",
 )
 
-TABLE = ("age", "topic", "transaction", "keys", "state", "checks", "answers", "producers", "next")
+TABLE = ("age", "transaction", "topic", "keys", "checks", "answers", "next")
 
 
 class StateChoice(StrEnum):
@@ -88,11 +88,14 @@ def list_transactions(
     if not shown:
         output.say(EMPTY if not key else f"no transaction of {topic} has the key {key}.")
         return
-    output.print_table(TABLE, (row(one, now_ms()) for one in shown))
+    output.print_table(TABLE, map(row, shown))
     if page["after"]:
         output.say("there are more: --limit")
     for one in needing(shown)[:1]:
-        output.say(f"{len(needing(shown))} need you: tidewheel txn show {one['transaction_id']}")
+        output.say(
+            f"{len(needing(shown))} end only if a producer comes back, or by hand: "
+            f"tidewheel txn show {one['transaction_id']}"
+        )
 
 
 @app.command()
@@ -183,7 +186,7 @@ def producers(topic: TopicOption = "", http: HttpOption = None, as_json: JsonOpt
         output.print_json(found)
         return
     if not found:
-        output.say("no producer has sent or declared anything since the broker's start.")
+        output.say("no producer is known now.")
         return
     table = (
         (one["topic"], one["client_id"], "connected" if one["is_connected"] else "gone") for one in found

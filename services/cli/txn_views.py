@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from services.cli.times import away, both, span, wall
+from services.cli.times import away, both, now_ms, span, wall
 
 Answer = dict[str, Any]
 
 EMPTY = "no transaction is open or has expired."
-NEEDS = "needs you"
+EXPIRED = "expired"
+ALONE = "no producer"
 
 
-def row(one: Answer, now_ms: int) -> tuple[str, ...]:
+def row(one: Answer) -> tuple[str, ...]:
     """Return a half message as a line of the list."""
     return (
-        span(max(0, now_ms - int(one["stored_ms"]))),
-        one["topic"],
+        span(max(0, now_ms() - int(one["stored_ms"]))),
         one["transaction_id"],
+        one["topic"],
         " ".join(one["keys"]),
-        one["state"].lower(),
         f"{one['check_count']}/{one['check_count_max']}",
         answers(one["answers"]),
-        str(one["producers"]),
         following(one),
     )
 
@@ -36,17 +35,17 @@ def answers(counts: dict[str, int]) -> str:
 def following(one: Answer) -> str:
     """Return what happens to a half message next."""
     if one["state"] == "EXPIRED":
-        return f"{NEEDS}: txn resolve"
-    if one["next_check_ms"] is None:
-        return "-"
+        return f"{EXPIRED} {span(max(0, now_ms() - int(one['ended_ms'])))} ago"
+    if one["state"] != "OPEN":
+        return str(one["state"]).lower().replace("_", " ")
     if not one["producers"]:
-        return f"{NEEDS}: no producer is connected"
-    return f"asked {away(int(one['next_check_ms']))}"
+        return ALONE
+    return f"asked {away(int(one['next_check_ms']))}, {one['producers']} there"
 
 
 def needing(shown: list[Answer]) -> list[Answer]:
     """Return those that nobody but an operator will end."""
-    return [one for one in shown if following(one).startswith(NEEDS)]
+    return [one for one in shown if following(one).startswith((EXPIRED, ALONE))]
 
 
 def lines(one: Answer) -> Iterator[str]:

@@ -501,6 +501,7 @@ class LiveBroker:
         client_id = self._asker(replace(question, message=message))
         transaction_id, topic = question.transaction_id, question.message.topic
         self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())
+        self._broker.statistics.checks_asked[topic] += bool(client_id)
         from_ms = self._advancing.asked(transaction_id, bool(client_id))
         self._broker.check_asked(transaction_id, bool(client_id), from_ms)
         self._stir()
