@@ -9,6 +9,7 @@ was acknowledged is on disk.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -53,8 +54,11 @@ from services.rpc.sessions import Sessions
 from txn.checkback import CheckBackPolicy
 
 GRACE_SECONDS = 2.0
-SWITCH_SECONDS = 0.0005
-"""How long a busy worker may hold the interpreter while the loop waits; Python's own is ten times that."""
+SWITCH_SECONDS = 0.00002
+"""How long a busy worker may hold the interpreter while the loop waits, as it does in each of its turns.
+
+Measured with a million timers due at once: at 0.5 ms a send took 9 ms in here, at 0.02 ms it takes 3 ms.
+"""
 HOUR_MS = 3_600_000
 
 log = structlog.get_logger()
@@ -109,6 +113,8 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot)
         stack.enter_context(ready_file(settings.ready_file, ready))
+        gc.collect()
+        gc.freeze()  # what is there for good would stop the loop for 50 ms in each full collection
         announce(ready)
         await until(told, live)
 
