@@ -80,7 +80,7 @@ Present = Callable[[], Iterable[str]]
 """The ids of the clients that are heard from."""
 
 
-TURNS_BETWEEN_FULL_TICKS = 80
+TURNS_BETWEEN_FULL_TICKS = 110
 """gRPC takes one call in two or three turns of the loop, and a send needs about ten in all."""
 
 log = structlog.get_logger()
