@@ -4,7 +4,8 @@
 
 The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. For an
 older one the log tells: a half that is in the log and in none of those has ended, and the key index finds its
-committed record; where there is none, it was rolled back.
+committed record; where there is none, it was rolled back. A half in a keep file is older than the log, so
+the log may have lost its end: it is known only as long as its end is remembered.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Transactions:
     def find(self, offset: int, transaction_id: str) -> Record:
         """The half record of a transaction; raises `InvalidTransactionId` if there is none of that id."""
         unknown = InvalidTransactionId(f"{transaction_id} names no half message of this store.")
-        if not 0 <= offset < self._store.log.durable_offset:
+        if not (0 <= offset < self._store.log.durable_offset and self.is_known(offset)):
             raise unknown
         try:
             record = self._store.log.read(offset)
@@ -99,6 +100,10 @@ class Transactions:
         if record.topic != HALF_TOPIC or half.transaction_id(offset, message_id) != transaction_id:
             raise unknown
         return record
+
+    def is_known(self, half_offset: int) -> bool:
+        """Whether it can be told what became of a half at that place."""
+        return half_offset >= self._store.log.first_offset or self.outcomes.state(half_offset) is not None
 
     def ended(self, record: Record) -> Ended | None:
         """How the transaction of a half ended; None while it is open. Raises `StoreDamaged`."""
@@ -135,16 +140,20 @@ class Transactions:
         return _question(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Tells whether a producer could be asked; only then the check counts. Sets the next one."""
+        """Tells whether a producer could be asked; only then the check counts. Sets the next one.
+
+        A check by hand, before its time, does not bring the next one forward.
+        """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.open.get(offset)
         if waiting is None:
             return
-        waiting.next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
+        next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
         if asked:
             waiting.check_count += 1
-            waiting.next_check_ms = self._next_check_ms(offset, waiting.check_count, now_ms)
+            next_check_ms = self._next_check_ms(offset, waiting.check_count, now_ms)
             self._store.append(half.check_record(offset, waiting.check_count), now_ms)
+        waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
         self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def recovered_commit(self, record: Record) -> None:
@@ -161,14 +170,13 @@ class Transactions:
         waiting = self.outcomes.open.get(record.half_offset)
         if waiting is not None:
             waiting.check_count = record.reconsume_times
-            waiting.next_check_ms = self._next_check_ms(
-                record.half_offset, waiting.check_count, record.store_ms
-            )
+            next_check_ms = self._next_check_ms(record.half_offset, waiting.check_count, record.store_ms)
+            waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
             self._agenda.place(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
 
     def forget(self, now_ms: int) -> None:
         """Drops ends that are older than the kept history."""
-        self.outcomes.forget(now_ms - self._history_ms)
+        self.outcomes.forget(now_ms - self._history_ms, self._store.log.durable_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: see `Outcomes.freeze`."""
@@ -228,7 +236,9 @@ class Transactions:
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
         ending = _end_record(record, event, reason)
         durable_at = self._append(ending, now_ms)
-        self.outcomes.end(record.physical_offset, event, now_ms, ending.physical_offset)
+        self.outcomes.end(
+            record.physical_offset, event, now_ms, ending.physical_offset, self._store.log.durable_offset
+        )
         self._agenda.cancel(Purpose.CHECK, record.physical_offset)
         self._count(states.OUTCOMES[event], properties.value_of(record.properties, properties.REAL_TOPIC))
         return durable_at
@@ -254,7 +264,9 @@ class Transactions:
         return policy.next_check_ms(now_ms, check_count)
 
     def _recovered_end(self, record: Record, event: Event) -> None:
-        self.outcomes.end(record.half_offset, event, record.store_ms, record.physical_offset)
+        self.outcomes.end(
+            record.half_offset, event, record.store_ms, record.physical_offset, self._store.log.durable_offset
+        )
         self._agenda.cancel(Purpose.CHECK, record.half_offset)
 
     def _count(self, outcome: State, topic: str) -> None:
