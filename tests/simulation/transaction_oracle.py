@@ -1,8 +1,8 @@
 """What must be true of every transaction, as a dictionary that follows the log.
 
-A transaction is known by the place of its half. Each end is noted with the offset of the record that says it,
-so that a crash undoes exactly what the log does not hold any more. The table below is written out a second time,
-apart from `txn.states`: here it is what the clients were promised.
+A transaction is known by the place of its half. Each end is noted with the offset of the record that says
+it, so that a crash undoes exactly what the log does not hold any more. The table below is written out a
+second time, apart from `txn.states`: here it is what the clients were promised.
 """
 
 from __future__ import annotations

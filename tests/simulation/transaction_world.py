@@ -19,7 +19,7 @@ from commitlog import properties
 from commitlog.errors import InvalidTransactionId, TransactionEnded
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.broker import Broker
-from services.broker.values import CheckBack, Effect, HalfFilter, HalfView, Resolution, TimerName
+from services.broker.values import CheckBack, Effect, EndReceipt, HalfFilter, HalfView, Resolution, TimerName
 from tests.simulation.timer_machine import SECOND, TOPICS
 from tests.simulation.timer_world import SPANS_MS, Verb, World
 from tests.simulation.transaction_oracle import (
@@ -211,28 +211,32 @@ class TransactionWorld(World):
         self._look_at_timers(one)
         promised = PROMISED[(one.state, how, by_operator)]
         before = self.broker.end_offset
-        topic, message_id = one.message.topic, one.message.message_id
+        told = self._told_of_end(one, how, by_operator)
+        if isinstance(told, InvalidTransactionId):
+            assert self._may_be_unknown(one), f"{one} is not known"
+        elif isinstance(told, TransactionEnded):
+            assert promised is REFUSED, f"{how} is refused: {one}: {told}"
+            assert one.state.value in str(told)
+            assert told.durable_at in (0, one.ends[-1].offset + 1)
+        elif told.repeated:
+            assert promised is AGAIN, f"{how} is said to repeat: {one}"
+            assert told.durable_at in (0, one.ends[-1].offset + 1)
+        else:
+            assert promised is DONE, f"{how} is accepted: {one}"
+            self._ended(one, how, told.durable_at)
+            return
+        assert self.broker.end_offset == before, "what changes nothing was written"
+
+    def _told_of_end(
+        self, one: Transaction, how: Resolution, by_operator: bool
+    ) -> EndReceipt | InvalidTransactionId | TransactionEnded:
         try:
             if by_operator:
-                end = self.broker.resolve_transaction(one.transaction_id, how, "because", self.now_ms)
-            else:
-                end = self.broker.end_transaction(topic, one.transaction_id, message_id, how, self.now_ms)
-        except InvalidTransactionId:
-            assert self._may_be_unknown(one), f"{one} is not known"
-            return
-        except TransactionEnded as refused:
-            assert promised is REFUSED, f"{how} is refused: {one}: {refused}"
-            assert one.state.value in str(refused)
-            assert self.broker.end_offset == before
-            assert refused.durable_at in (0, one.ends[-1].offset + 1)
-            return
-        assert promised in (DONE, AGAIN), f"{how} is accepted: {one}"
-        assert end.repeated == (promised is AGAIN)
-        if end.repeated:
-            assert self.broker.end_offset == before, "the same end again was written"
-            assert end.durable_at in (0, one.ends[-1].offset + 1)
-        else:
-            self._ended(one, how, end.durable_at)
+                return self.broker.resolve_transaction(one.transaction_id, how, "because", self.now_ms)
+            topic, message_id = one.message.topic, one.message.message_id
+            return self.broker.end_transaction(topic, one.transaction_id, message_id, how, self.now_ms)
+        except (InvalidTransactionId, TransactionEnded) as error:
+            return error
 
     def _ended(self, one: Transaction, how: Resolution, durable_at: int) -> None:
         at = self._last_offset(durable_at)
