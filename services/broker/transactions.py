@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.log import CommitLog
+from commitlog.record import RECORD_BYTES_MIN, TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
 from services.broker.carrying import Carrying
 from services.broker.settings import BrokerSettings
@@ -88,7 +89,9 @@ class Transactions:
     def find(self, offset: int, transaction_id: str) -> Record:
         """The half record of a transaction; raises `InvalidTransactionId` if there is none of that id."""
         unknown = InvalidTransactionId(f"{transaction_id} names no half message of this store.")
-        if not (0 <= offset < self._store.log.durable_offset and self.is_known(offset)):
+        log = self._store.log
+        is_place = 0 <= offset < log.durable_offset and offset % log.segment_bytes <= _last_place(log)
+        if not (is_place and self._is_known(offset)):
             raise unknown
         try:
             record = self._store.log.read(offset)
@@ -100,10 +103,6 @@ class Transactions:
         if record.topic != HALF_TOPIC or half.transaction_id(offset, message_id) != transaction_id:
             raise unknown
         return record
-
-    def is_known(self, half_offset: int) -> bool:
-        """Whether it can be told what became of a half at that place."""
-        return half_offset >= self._store.log.first_offset or self.outcomes.state(half_offset) is not None
 
     def ended(self, record: Record) -> Ended | None:
         """How the transaction of a half ended; None while it is open. Raises `StoreDamaged`."""
@@ -209,6 +208,10 @@ class Transactions:
         durable_at = self._append_end(record, event, reason, now_ms)
         return EndReceipt(transaction_id, resolution, False, durable_at)
 
+    def _is_known(self, half_offset: int) -> bool:
+        """Whether it can be told what became of a half at that place."""
+        return half_offset >= self._store.log.first_offset or self.outcomes.state(half_offset) is not None
+
     def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
         assert ended is not None
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
@@ -276,6 +279,11 @@ class Transactions:
             State.EXPIRED: self._statistics.expired,
         }
         counters[outcome][topic] += 1
+
+
+def _last_place(log: CommitLog) -> int:
+    """Behind this no record begins in a segment, whatever an id claims."""
+    return log.segment_bytes - RECORD_BYTES_MIN
 
 
 def _question(record: Record) -> CheckBack:

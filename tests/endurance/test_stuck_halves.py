@@ -1,4 +1,4 @@
-"""Ten thousand halves that nobody ends, for a day of the broker's own clock: what they cost, what they hold up.
+"""Ten thousand halves that nobody ends, for a day of the broker's own clock: what they cost and hold up.
 
 The core with a clock of its own, and retention. What a check writes is a counter:
 
