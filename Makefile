@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run install test test-rocketmq check simulate endurance bench protos lock clean
+.PHONY: run install test test-clients test-rocketmq check simulate endurance bench protos lock clean
 
 run: install          ## the whole path: from orders to their audit
 	$(BIN)/tidewheel demo $(ARGS)
@@ -22,6 +22,9 @@ $(STAMP): pyproject.toml requirements.lock
 
 test: check           ## style, types, import rules and all tests
 	$(BIN)/python -m pytest
+
+test-clients: install ## the official clients, Node's among them: npm installs it first
+	TIDEWHEEL_NPM_CI=1 $(BIN)/python -m pytest tests/clients
 
 test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs Maven and a JDK
 	$(BIN)/python -m pytest tests/rocketmq
