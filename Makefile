@@ -41,7 +41,7 @@ simulate: install     ## thousands of seeds of the core on a faulty disk
 endurance: install    ## kill -9 under load, fifty times
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
 
-bench: install        ## lateness, the store beside a bare disk, timers beside Redis: all as JSON, for an hour
+bench: install        ## lateness, the store beside a bare disk, timers beside Redis, transactions: all as JSON, for an hour
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/storage.py --records 10000000
 	$(BIN)/python benchmarks/timers.py structure --count 100000000
@@ -49,6 +49,7 @@ bench: install        ## lateness, the store beside a bare disk, timers beside R
 	$(BIN)/python benchmarks/timers.py redis --count 1000000
 	$(BIN)/python benchmarks/timers.py crowd --count 1000000
 	$(BIN)/python benchmarks/timers.py steady
+	$(BIN)/python benchmarks/transactions.py
 
 protos: install       ## generate the protobuf code from the .proto files
 	$(BIN)/python -m services.rpc.generate
