@@ -19,8 +19,19 @@ from commitlog import properties
 from commitlog.errors import InvalidTransactionId, TransactionEnded
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.broker import Broker
-from services.broker.values import CheckBack, Effect, EndReceipt, HalfFilter, HalfView, Resolution, TimerName
+from services.broker.values import (
+    CheckBack,
+    Effect,
+    EndReceipt,
+    HalfFilter,
+    HalfView,
+    PendingTimer,
+    Resolution,
+    TimerName,
+    Verdict,
+)
 from tests.simulation.timer_machine import SECOND, TOPICS
+from tests.simulation.timer_oracle import Timer
 from tests.simulation.timer_world import SPANS_MS, Verb, World
 from tests.simulation.transaction_oracle import (
     AGAIN,
@@ -246,6 +257,15 @@ class TransactionWorld(World):
             if one.message.delivery_ms is not None:
                 self._set(at, one.message)
 
+    def _in_step(self, name: TimerName | None) -> Timer | None:
+        """As before; what was forgotten while it waited may be known again when the clock was set back."""
+        offsets = self.oracle.names.get(name) if name else None
+        if name and offsets and offsets[-1] in self.oracle.forgotten[name]:
+            found = self.broker.timer(name, self.now_ms)
+            if isinstance(found, PendingTimer) or found.verdict not in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
+                self.oracle.forgotten[name].discard(offsets[-1])
+        return super()._in_step(name)
+
     def _look_at_timers(self, one: Transaction) -> None:
         topic, key = one.message.topic, one.message.properties.get("TW_TIMER_KEY", "")
         named = self._meant(topic, one.verb[1]) if one.verb else None
@@ -307,6 +327,9 @@ class TransactionWorld(World):
     def compare(self) -> None:
         if not self.broker.is_quiet:
             return
+        self.follow()
+        for timer in self.oracle.pending().values():
+            self._in_step(TimerName(timer.topic, key=timer.key))  # late by more than the history: forgotten
         super().compare()
         gauges = self.broker.gauges()
         waiting = {state: self.oracle.in_state(state) for state in (State.OPEN, State.EXPIRED)}
