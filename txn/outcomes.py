@@ -6,7 +6,7 @@ What expired stays until somebody resolves it. Of what was committed or rolled b
 has passed.
 
 An end is known from the moment its record is appended, so a second end in the same turn meets it; whoever
-is told of it waits until that record is durable.
+is told of it waits until that record is durable. Until then it is not dropped either: the index has it later.
 """
 
 from __future__ import annotations
@@ -83,8 +83,10 @@ class Outcomes:
             return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset)
         return self._ended.get(half_offset)
 
-    def end(self, half_offset: int, event: Event, now_ms: int, ended_offset: int) -> None:
-        """A half ends; the caller has checked that the table allows it."""
+    def end(
+        self, half_offset: int, event: Event, now_ms: int, ended_offset: int, durable_offset: int
+    ) -> None:
+        """A half ends; the caller has checked that the table allows it. The log is durable so far."""
         outcome = OUTCOMES[event]
         assert after(self.state(half_offset) or State.OPEN, event) is outcome, "the table forbids it"
         waiting = self.open.pop(half_offset, None)
@@ -94,8 +96,7 @@ class Outcomes:
             self.expired[half_offset] = Expired(now_ms, ended_offset, stored_ms, check_count)
         else:
             self._ended[half_offset] = Ended(outcome, now_ms, ended_offset)
-            if len(self._ended) > ENDED_HALVES_MAX:
-                del self._ended[next(iter(self._ended))]
+            self._drop(durable_offset, count_max=ENDED_HALVES_MAX)
 
     def came_late(self, half_offset: int, event: Event, now_ms: int) -> None:
         """A producer has ended, too late, what has expired."""
@@ -103,11 +104,14 @@ class Outcomes:
         late.append((event.value, now_ms))
         del late[:-LATE_ENDS_MAX]
 
-    def forget(self, before_ms: int) -> None:
-        """Drops what was committed or rolled back before `before_ms`."""
-        while self._ended:
+    def forget(self, before_ms: int, durable_offset: int) -> None:
+        """Drops what was committed or rolled back before `before_ms`, as far as the log is durable."""
+        self._drop(durable_offset, before_ms=before_ms)
+
+    def _drop(self, durable_offset: int, *, count_max: int = 0, before_ms: int = 1 << 62) -> None:
+        while len(self._ended) > count_max:
             half_offset, ended = next(iter(self._ended.items()))
-            if ended.ended_ms >= before_ms:
+            if ended.ended_ms >= before_ms or ended.ended_offset >= durable_offset:
                 return
             del self._ended[half_offset]
 

@@ -4,7 +4,8 @@
 
 The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. For an
 older one the log tells: a half that is in the log and in none of those has ended, and the key index finds its
-committed record; where there is none, it was rolled back.
+committed record; where there is none, it was rolled back. A half in a keep file is older than the log, so
+the log may have lost its end: it is known only as long as its end is remembered.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.log import CommitLog
+from commitlog.record import RECORD_BYTES_MIN, TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
 from services.broker.carrying import Carrying
 from services.broker.settings import BrokerSettings
@@ -87,7 +89,9 @@ class Transactions:
     def find(self, offset: int, transaction_id: str) -> Record:
         """The half record of a transaction; raises `InvalidTransactionId` if there is none of that id."""
         unknown = InvalidTransactionId(f"{transaction_id} names no half message of this store.")
-        if not 0 <= offset < self._store.log.durable_offset:
+        log = self._store.log
+        is_place = 0 <= offset < log.durable_offset and offset % log.segment_bytes <= _last_place(log)
+        if not (is_place and self._is_known(offset)):
             raise unknown
         try:
             record = self._store.log.read(offset)
@@ -135,16 +139,20 @@ class Transactions:
         return _question(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Tells whether a producer could be asked; only then the check counts. Sets the next one."""
+        """Tells whether a producer could be asked; only then the check counts. Sets the next one.
+
+        A check by hand, before its time, does not bring the next one forward.
+        """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.open.get(offset)
         if waiting is None:
             return
-        waiting.next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
+        next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
         if asked:
             waiting.check_count += 1
-            waiting.next_check_ms = self._next_check_ms(offset, waiting.check_count, now_ms)
+            next_check_ms = self._next_check_ms(offset, waiting.check_count, now_ms)
             self._store.append(half.check_record(offset, waiting.check_count), now_ms)
+        waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
         self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def recovered_commit(self, record: Record) -> None:
@@ -161,14 +169,13 @@ class Transactions:
         waiting = self.outcomes.open.get(record.half_offset)
         if waiting is not None:
             waiting.check_count = record.reconsume_times
-            waiting.next_check_ms = self._next_check_ms(
-                record.half_offset, waiting.check_count, record.store_ms
-            )
+            next_check_ms = self._next_check_ms(record.half_offset, waiting.check_count, record.store_ms)
+            waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
             self._agenda.place(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
 
     def forget(self, now_ms: int) -> None:
         """Drops ends that are older than the kept history."""
-        self.outcomes.forget(now_ms - self._history_ms)
+        self.outcomes.forget(now_ms - self._history_ms, self._store.log.durable_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: see `Outcomes.freeze`."""
@@ -201,6 +208,10 @@ class Transactions:
         durable_at = self._append_end(record, event, reason, now_ms)
         return EndReceipt(transaction_id, resolution, False, durable_at)
 
+    def _is_known(self, half_offset: int) -> bool:
+        """Whether it can be told what became of a half at that place."""
+        return half_offset >= self._store.log.first_offset or self.outcomes.state(half_offset) is not None
+
     def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
         assert ended is not None
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
@@ -228,7 +239,9 @@ class Transactions:
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
         ending = _end_record(record, event, reason)
         durable_at = self._append(ending, now_ms)
-        self.outcomes.end(record.physical_offset, event, now_ms, ending.physical_offset)
+        self.outcomes.end(
+            record.physical_offset, event, now_ms, ending.physical_offset, self._store.log.durable_offset
+        )
         self._agenda.cancel(Purpose.CHECK, record.physical_offset)
         self._count(states.OUTCOMES[event], properties.value_of(record.properties, properties.REAL_TOPIC))
         return durable_at
@@ -254,7 +267,9 @@ class Transactions:
         return policy.next_check_ms(now_ms, check_count)
 
     def _recovered_end(self, record: Record, event: Event) -> None:
-        self.outcomes.end(record.half_offset, event, record.store_ms, record.physical_offset)
+        self.outcomes.end(
+            record.half_offset, event, record.store_ms, record.physical_offset, self._store.log.durable_offset
+        )
         self._agenda.cancel(Purpose.CHECK, record.half_offset)
 
     def _count(self, outcome: State, topic: str) -> None:
@@ -264,6 +279,11 @@ class Transactions:
             State.EXPIRED: self._statistics.expired,
         }
         counters[outcome][topic] += 1
+
+
+def _last_place(log: CommitLog) -> int:
+    """Behind this no record begins in a segment, whatever an id claims."""
+    return log.segment_bytes - RECORD_BYTES_MIN
 
 
 def _question(record: Record) -> CheckBack:

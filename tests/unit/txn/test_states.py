@@ -74,7 +74,7 @@ def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
     assert outcomes.state(5) is None
     outcomes.stored(5, 1_000, 7_000)
     assert outcomes.state(5) is State.OPEN
-    outcomes.end(5, Event.ROLLBACK, 2_000, 899)
+    outcomes.end(5, Event.ROLLBACK, 2_000, 899, durable_offset=0)
     assert outcomes.state(5) is State.ROLLED_BACK
     ended = outcomes.ended(5)
     assert ended is not None
