@@ -1,4 +1,7 @@
-"""The barrier under `kill -9` at every step, and against its own check-backs: rows and messages never split."""
+"""The barrier under `kill -9` at every step and against its own check-backs: never a row without its message.
+
+`--rounds 500` kills 1,000 orders and runs 500 races on each database.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ POINTS = (
     "random",
 )
 HURRY = ("--check-immunity-ms", "300", "--check-interval-ms", "300")
-ORDERS_PER_ROUND = 4
-RACES_PER_ROUND = 2
+ORDERS_PER_ROUND = 2
+RACES_PER_ROUND = 1
 PLACERS = 2
 ENDED_S = 120
 
@@ -188,10 +191,10 @@ def test_a_transaction_of_twenty_seconds_commits(
         assert hear(slow) == "inside"
         assert http.post("/api/clock/advance", json={"by": "20s"}).is_success
         say(slow, "commit")
-        checks = hear(slow)
         assert hear(slow) == "done"
         wait_until_all_have_ended(http)
         assert check_that_nothing_is_split(database, http) == {1}
-        print(checks, http.get("/api/transactions/log").json())
+        answers = [question["answer"] for question in http.get("/api/transactions/log").json()["questions"]]
+        print(f"a transaction of 20 s commits; its check-backs were answered {answers}")
     assert broker.stop() == 0
-    assert "TRANSACTION_RESOLUTION_UNSPECIFIED" in checks or "0" in checks
+    assert "UNKNOWN" in answers
