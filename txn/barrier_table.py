@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.schema import CreateTable
 
 from commitlog.errors import ConfigurationError, UnknownChoice
@@ -74,6 +75,21 @@ def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> Non
         )
 
 
+@contextmanager
+def explained(engine: Engine, table: Table, remedy: str) -> Iterator[None]:
+    """Let a statement that failed because of our table's state say so.
+
+    Raises:
+        ConfigurationError: when the table or one of its columns is not there.
+    """
+    try:
+        yield
+    except (OperationalError, ProgrammingError):
+        with engine.connect() as connection:
+            refuse_unfit_table(connection, table, remedy)
+        raise
+
+
 def refuse_autocommit(connection: Connection) -> None:
     """Refuse a database session that commits each statement: the row would stand before the user's rows.
 
@@ -93,8 +109,8 @@ def commits_each_statement(connection: Connection) -> bool:
     SQLAlchemy's recipe for SQLite turns the driver's transactions off and begins its own; that is fine.
     """
     if connection.dialect.name != "sqlite":
-        told = getattr(connection.connection.dbapi_connection, "autocommit", False)
-        return bool(told) or connection.get_isolation_level() == "AUTOCOMMIT"
+        told = getattr(connection.connection.dbapi_connection, "autocommit", None)
+        return connection.get_isolation_level() == "AUTOCOMMIT" if told is None else bool(told)
     connection.execute(text("SELECT 1"))
     driver: Any = connection.connection.driver_connection
     return driver.isolation_level is None and not driver.in_transaction
