@@ -38,7 +38,7 @@ from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex
 
-from commitlog.errors import UnknownChoice
+from commitlog.errors import RefusedByState, UnknownChoice
 from txn.barrier_table import DIALECTS, explained, refuse_autocommit, table_sql
 from txn.outbox_table import OUTBOX_ID
 
@@ -185,7 +185,7 @@ class RedisGuard:
         the work: after it another may begin.
 
         Raises:
-            RefusedByState: when another is at work on it; out of the listener, so that the message comes again.
+            RefusedByState: when another is at work on it; let out of the listener, it brings the message back.
         """
         key, ours = f"tidewheel:once:{consumer_group}:{message_id}", AT_WORK + uuid4().hex
         if not self._redis.set(key, ours, nx=True, ex=self._work_s):
