@@ -185,7 +185,7 @@ class RedisGuard:
         the work: after it another may begin.
 
         Raises:
-            RefusedByState: when another is at work on it; let out of the listener, it brings the message back.
+            RefusedByState: when another is at work on it; let it out of the listener.
         """
         key, ours = f"tidewheel:once:{consumer_group}:{message_id}", AT_WORK + uuid4().hex
         if not self._redis.set(key, ours, nx=True, ex=self._work_s):
