@@ -27,7 +27,11 @@ Rules:
    database: the answer is UNKNOWN, the half stays open and the broker asks again.
 5. Once the database has committed, a failure to tell the broker is not the user's failure: it is logged, and
    the check-back commits the half.
-6. What would make a commit mean less than it says is refused before the first half is sent: a session or
+6. A half carries the name of its database, which is a row of the table. A barrier of another database answers
+   UNKNOWN, and the broker goes on to the next producer of the topic; so services may share topics.
+7. The broker asks for a limited time only (by its settings, 55 minutes). A block that lasts longer than
+   `longest_s` is rolled back before its commit, as its message may have expired.
+8. What would make a commit mean less than it says is refused before the first half is sent: a session or
    connection that is in a transaction of someone else's, an engine that commits each statement.
 
 Cost: one insert of about 100 bytes per message, in a transaction that is written anyway; one primary-key
@@ -47,10 +51,11 @@ from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from commitlog.errors import ConfigurationError, RefusedByState, TransactionEnded
-from txn.barrier_halves import Half, Outcome, end_halves, ids_of, send_halves
+from txn.barrier_halves import BARRIER, Half, Outcome, end_halves, ids_of, send_halves
 from txn.barrier_table import (
     barrier_sql,
     barrier_table,
+    database_identity,
     lock_timeout_of,
     metadata,
     refuse_autocommit,
@@ -67,6 +72,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Barrier", "Outcome", "barrier_sql", "barrier_table", "metadata"]
 
+LONGEST_S = 1_800
 FORGET_ROWS = 10_000
 REMEDY = (
     "Call barrier.create_table() once, or with Alembic put barrier_table.to_metadata(Base.metadata) "
@@ -95,6 +101,7 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         sessions: sessionmaker[Session],
         async_sessions: async_sessionmaker[AsyncSession] | None = None,
         *,
+        longest_s: float = LONGEST_S,
         clock_ms: Callable[[], int] | None = None,
     ) -> None:
         self._sessions = sessions
@@ -102,7 +109,9 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         self._engine = engine_of(sessions)
         self._lock_timeout = lock_timeout_of(self._engine)
         self._clock_ms = clock_ms or wall_clock_ms
-        self._found_fit = self._found_async_fit = False
+        self._longest_s = longest_s
+        self._database = ""
+        self._found_async_fit = False
         if async_sessions is not None:
             refuse_other_database(self._engine, async_sessions().get_bind().engine)
 
@@ -119,19 +128,22 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         Raises:
             ConfigurationError: when the barrier's table is missing or older, or the engine commits by itself.
             TransactionEnded: when the broker's check-back came first and closed the door with the fence.
-            RefusedByState: when the session is in a transaction already, or the block ended it itself.
+            RefusedByState: when the session is in a transaction already, or the block ended it itself or took
+                longer than `longest_s` (seconds).
         """
         session = self._sessions()
         refuse_joined(session)
         self._refuse_unfit_database()
         with session:
-            halves = send_halves(producer, (message, *more))
+            ends_s = time.monotonic() + self._longest_s
+            halves = send_halves(producer, (message, *more), self._database)
             try:
                 with session.begin() as transaction:
                     with fence_is_an_end(halves):
                         session.execute(self._rows(halves))
                     yield session
                     refuse_early_end(transaction.is_active, halves)
+                    refuse_late_commit(ends_s, halves)
             except BaseException:
                 end_halves(halves, self.outcome)
                 raise
@@ -151,13 +163,15 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         refuse_joined(session.sync_session)
         async with session:
             await self._refuse_unfit_async_database(session)
-            halves = await asyncio.to_thread(send_halves, producer, (message, *more))
+            ends_s = time.monotonic() + self._longest_s
+            halves = await asyncio.to_thread(send_halves, producer, (message, *more), self._database)
             try:
                 async with session.begin() as transaction:
                     with fence_is_an_end(halves):
                         await session.execute(self._rows(halves))
                     yield session
                     refuse_early_end(transaction.is_active, halves)
+                    refuse_late_commit(ends_s, halves)
             except BaseException:
                 await asyncio.to_thread(end_halves, halves, self.outcome)
                 raise
@@ -165,7 +179,18 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
 
     def check(self, message: Message) -> Any:
         """Answer the broker's check-back (the official client calls this)."""
+        named = message.properties.get(BARRIER)
+        if named and not self._is_here(named):
+            return RESOLUTIONS[Outcome.UNKNOWN]
         return RESOLUTIONS[self.outcome(message.message_id)]
+
+    def _is_here(self, database: str) -> bool:
+        """Whether rows of that database are in ours; not as long as ours cannot be asked."""
+        try:
+            self._refuse_unfit_database()
+        except (SQLAlchemyError, ConfigurationError) as error:
+            log.warning("The barrier's database cannot be asked now: %s", error)
+        return database == self._database
 
     def outcome(self, message_id: str) -> Outcome:
         """Say how a message's transaction ended; one that left no row is fenced off and has rolled back."""
@@ -220,22 +245,22 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
 
     def _refuse_unfit_database(self) -> None:
         """Look at the database once, before the first half is sent, so that a mistake leaves no half open."""
-        if not self._found_fit:
-            with self._engine.connect() as connection:
-                refuse_unfit(connection)
-            self._found_fit = True
+        if not self._database:
+            with self._engine.begin() as connection:
+                self._database = fit_database(connection)
 
     async def _refuse_unfit_async_database(self, session: AsyncSession) -> None:
         if not self._found_async_fit:
             async with session.begin():
-                await (await session.connection()).run_sync(refuse_unfit)
+                self._database = await (await session.connection()).run_sync(fit_database)
             self._found_async_fit = True
 
 
-def refuse_unfit(connection: Connection) -> None:
-    """Refuse a database in which the barrier cannot keep its word."""
+def fit_database(connection: Connection) -> str:
+    """The database's name; a database in which the barrier cannot keep its word is refused."""
     refuse_autocommit(connection)
     refuse_unfit_table(connection, barrier_table, REMEDY)
+    return database_identity(connection)
 
 
 @contextmanager
@@ -266,6 +291,15 @@ def refuse_early_end(is_active: bool, halves: Sequence[Half]) -> None:
         raise RefusedByState(
             f"The session of message {ids_of(halves)} was ended or left broken inside its block. "
             "Leave the end to the block, and let exceptions out of it."
+        )
+
+
+def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
+    """Refuse to commit rows whose message the broker may have given up."""
+    if time.monotonic() > ends_s:
+        raise RefusedByState(
+            f"The block of message {ids_of(halves)} took so long that the broker may have given up asking. "
+            "Make it shorter, or raise the topic's check-backs (tidewheel txn policy) and longest_s."
         )
 
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from commitlog.errors import ClientMistake
+from commitlog.errors import ClientMistake, TransactionEnded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocketmq import Message, Producer, Transaction
+
+BARRIER = "TW_BARRIER"
+"""The message property that names the database in which the row is to be looked for."""
+REFUSED = TransactionEnded.code
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +37,34 @@ class Half:
     transaction: Transaction
 
     def end(self, outcome: Outcome) -> None:
-        """End it as the table says; what cannot be told now is asked for later by the check-back."""
+        """End it as the table says; what cannot be told now is asked for later by the check-back.
+
+        A refusal means that the half has ended otherwise: it expired, or somebody resolved it by hand.
+        """
         try:
             if outcome is Outcome.COMMITTED:
                 self.transaction.commit()
             elif outcome is Outcome.ROLLED_BACK:
                 self.transaction.rollback()
         except Exception as error:  # the official client raises bare Exceptions, gRPC errors and its own
-            log.warning(
-                "The check-back will tell that %s is %s, now: %s", self.message_id, outcome.value, error
-            )
+            if REFUSED in str(error):
+                log.error(
+                    "Message %s is %s in the database, and the broker has ended it otherwise: %s. "
+                    "See tidewheel txn show, and txn resolve.",
+                    self.message_id,
+                    outcome.value,
+                    error,
+                )
+            else:
+                log.warning(
+                    "The check-back will tell that %s is %s, now: %s", self.message_id, outcome.value, error
+                )
 
 
-def send_halves(producer: Producer, messages: Sequence[Message]) -> list[Half]:
-    """Send all halves, in order; when one cannot be sent, those before it are rolled back.
+def send_halves(producer: Producer, messages: Sequence[Message], database: str) -> list[Half]:
+    """Send all halves, in order, with the name of their database.
 
-    No row of theirs can exist yet, so this end needs no look at the table.
+    When one cannot be sent, those before it are rolled back. No row of theirs can exist yet, so this end needs no look at the table.
 
     Raises:
         ClientMistake: when one message object is given twice (it can carry only one id).
@@ -58,6 +74,7 @@ def send_halves(producer: Producer, messages: Sequence[Message]) -> list[Half]:
     halves: list[Half] = []
     try:
         for message in messages:
+            message.add_property(BARRIER, database)
             transaction = producer.begin_transaction()
             halves.append(Half(producer.send(message, transaction).message_id, transaction))
     except BaseException:

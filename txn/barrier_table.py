@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, inspect, text
+from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.schema import CreateTable
@@ -34,7 +35,14 @@ barrier_table = Table(
     Column("created_ms", BigInteger, nullable=False),
 )
 
+IDENTITY_ROW = "tidewheel:database"
+"""The row that names the database: who is asked about a message can tell whether the rows would be here."""
+FOR_EVER_MS = 2**62
+
 DIALECTS: dict[str, Callable[[], Dialect]] = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
+
+
+INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 def barrier_sql(dialect: str) -> str:
@@ -55,6 +63,18 @@ def table_sql(table: Table, dialect: str) -> str:
     if dialect not in DIALECTS:
         raise UnknownChoice(f"There is SQL for {' and '.join(DIALECTS)}, not for {dialect}.")
     return str(CreateTable(table).compile(dialect=DIALECTS[dialect]())).strip() + ";"
+
+
+def database_identity(connection: Connection) -> str:
+    """The database's name for itself, chosen when somebody first asks; copies of it keep the name."""
+    query = select(barrier_table.c.outcome).where(barrier_table.c.message_id == IDENTITY_ROW)
+    found = connection.execute(query).scalar_one_or_none()
+    if found is None:
+        row = {"message_id": IDENTITY_ROW, "outcome": uuid4().hex[:16], "created_ms": FOR_EVER_MS}
+        new = INSERTS[connection.dialect.name](barrier_table).values(row)
+        connection.execute(new.on_conflict_do_nothing())
+        found = connection.execute(query).scalar_one()
+    return str(found)
 
 
 def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> None:

@@ -35,11 +35,10 @@ from uuid import uuid4
 
 from rocketmq import ConsumeResult, MessageListener
 from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, delete
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex
 
 from commitlog.errors import RefusedByState, UnknownChoice
-from txn.barrier_table import DIALECTS, explained, refuse_autocommit, table_sql
+from txn.barrier_table import DIALECTS, INSERTS, explained, refuse_autocommit, table_sql
 from txn.outbox_table import OUTBOX_ID
 
 if TYPE_CHECKING:
@@ -74,8 +73,6 @@ consumed_table = Table(
     Column("consumed_ms", BigInteger, nullable=False),
 )
 consumed_index = Index("tidewheel_consumed_when", consumed_table.c.consumed_ms)
-
-INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 def create_table(engine: Engine) -> None:

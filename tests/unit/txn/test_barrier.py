@@ -21,6 +21,7 @@ from commitlog.errors import (
 from txn import barrier as barrier_module
 from txn import barrier_table as table_module
 from txn.barrier import Barrier, Outcome, barrier_sql, barrier_table
+from txn.barrier_table import IDENTITY_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,6 +92,9 @@ def barrier(engine: Engine) -> Barrier:
     return made
 
 
+users = barrier_table.c.message_id != IDENTITY_ROW
+
+
 def orders(engine: Engine) -> list[int]:
     with engine.connect() as connection:
         return list(connection.execute(text("SELECT order_id FROM orders")).scalars())
@@ -98,7 +102,7 @@ def orders(engine: Engine) -> list[int]:
 
 def rows(engine: Engine) -> list[tuple[Any, ...]]:
     with engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(select(barrier_table))]
+        return [tuple(row) for row in connection.execute(select(barrier_table).where(users))]
 
 
 def insert_and(session: Session, then: Callable[[], object]) -> None:
@@ -130,7 +134,7 @@ def test_a_block_that_succeeds_commits_rows_and_message(barrier: Barrier, engine
 
 def test_the_row_is_the_first_statement(barrier: Barrier) -> None:
     with barrier.transaction(Producing(), Message()) as session:
-        inside = session.execute(select(barrier_table.c.message_id)).scalars().all()
+        inside = session.execute(select(barrier_table.c.message_id).where(users)).scalars().all()
     assert inside == ["M1"]
 
 
@@ -338,6 +342,41 @@ def test_sqlites_transactions_may_be_begun_by_sqlalchemy(tmp_path: Path) -> None
         pass
     assert [row[:2] for row in rows(engine)] == [("M1", "COMMITTED")]
     engine.dispose()
+
+
+def test_a_barrier_of_another_database_does_not_know(barrier: Barrier, tmp_path: Path) -> None:
+    sent = asked()
+    with barrier.transaction(Producing(), sent):
+        pass
+    engine = create_engine(f"sqlite:///{tmp_path / 'another.db'}")
+    another = Barrier(sessionmaker(engine))
+    unknown = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+    assert another.check(sent) == unknown
+    another.create_table()
+    assert another.check(sent) == unknown
+    assert rows(engine) == []
+    again = Barrier(sessionmaker(barrier._engine))
+    assert again.check(sent) == barrier.check(sent) == TransactionResolution.COMMIT
+    engine.dispose()
+
+
+def test_a_block_that_outlasts_the_brokers_patience_is_rolled_back(barrier: Barrier, engine: Engine) -> None:
+    producer, hasty = Producing(), Barrier(sessionmaker(engine), longest_s=0)
+    with pytest.raises(RefusedByState, match="so long"), hasty.transaction(producer, Message()) as session:
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+    assert (orders(engine), producer.ends) == ([], ["ROLLBACK"])
+
+
+def test_a_broker_that_has_ended_the_message_otherwise_is_said_aloud(
+    barrier: Barrier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionRefusedError("TW-161 The transaction has already ended the other way. It expired.")
+
+    monkeypatch.setattr(Half, "finish", refuse)
+    with barrier.transaction(Producing(), Message()):
+        pass
+    assert "M1 is COMMITTED in the database, and the broker has ended it otherwise" in caplog.text
 
 
 def test_other_databases_are_refused() -> None:
