@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Any
 from rocketmq import TransactionChecker, TransactionResolution
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from commitlog.errors import ConfigurationError, RefusedByState, TransactionEnded
 from txn.barrier_halves import BARRIER, Half, Outcome, end_halves, ids_of, send_halves
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from rocketmq import Message, Producer
     from sqlalchemy import Engine, Insert
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-    from sqlalchemy.orm import Session, sessionmaker
+    from sqlalchemy.orm import sessionmaker
 
 __all__ = ["Barrier", "Outcome", "barrier_sql", "barrier_table", "metadata"]
 
@@ -322,5 +323,15 @@ def wall_clock_ms() -> int:
 
 
 def engine_of(sessions: sessionmaker[Session]) -> Engine:
-    """The engine that a session factory is bound to."""
-    return sessions().get_bind().engine
+    """The engine that a session factory is bound to.
+
+    Raises:
+        ConfigurationError: when it is no factory of (blocking) sessions.
+    """
+    session = sessions() if callable(sessions) else None
+    if not isinstance(session, Session):
+        raise ConfigurationError(
+            "The barrier takes a session factory, as in Barrier(sessionmaker(engine)), as check-backs come "
+            "in threads of their own; an async_sessionmaker may stand behind it."
+        )
+    return session.get_bind().engine
