@@ -27,7 +27,7 @@ Rules:
    database: the answer is UNKNOWN, the half stays open and the broker asks again.
 5. Once the database has committed, a failure to tell the broker is not the user's failure: it is logged, and
    the check-back commits the half.
-6. A half carries the name of its database, which is a row of the table. A barrier of another database answers
+6. A half carries the name of its database (`tidewheel_database`). A barrier of another database answers
    UNKNOWN, and the broker goes on to the next producer of the topic; so services may share topics.
 7. The broker asks for a limited time only (by its settings, 55 minutes). A block that lasts longer than
    `longest_s` is rolled back before its commit, as its message may have expired.
@@ -56,7 +56,7 @@ from txn.barrier_halves import BARRIER, Half, Outcome, end_halves, ids_of, send_
 from txn.barrier_table import (
     barrier_sql,
     barrier_table,
-    database_identity,
+    database_name,
     lock_timeout_of,
     metadata,
     refuse_autocommit,
@@ -76,7 +76,7 @@ __all__ = ["Barrier", "Outcome", "barrier_sql", "barrier_table", "metadata"]
 LONGEST_S = 1_800
 FORGET_ROWS = 10_000
 REMEDY = (
-    "Call barrier.create_table() once, or with Alembic put barrier_table.to_metadata(Base.metadata) "
+    "Call barrier.create_table() once, or with Alembic put the tables of txn.barrier.metadata "
     "beside your models and migrate."
 )
 
@@ -117,7 +117,7 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
             refuse_other_database(self._engine, async_sessions().get_bind().engine)
 
     def create_table(self) -> None:
-        """Create `tidewheel_barrier` where it is missing."""
+        """Create the barrier's tables where they are missing."""
         metadata.create_all(self._engine)
 
     @contextmanager
@@ -260,8 +260,9 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
 def fit_database(connection: Connection) -> str:
     """The database's name; a database in which the barrier cannot keep its word is refused."""
     refuse_autocommit(connection)
-    refuse_unfit_table(connection, barrier_table, REMEDY)
-    return database_identity(connection)
+    for table in metadata.sorted_tables:
+        refuse_unfit_table(connection, table, REMEDY)
+    return database_name(connection)
 
 
 @contextmanager

@@ -52,8 +52,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS orders"))
         connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
+        connection.execute(text("DROP TABLE IF EXISTS tidewheel_database"))
         connection.execute(text("CREATE TABLE orders (number INTEGER PRIMARY KEY)"))
-        connection.execute(text(barrier_sql(request.param)))
+        for statement in barrier_sql(request.param).split(";")[:-1]:
+            connection.execute(text(statement))
     engine.dispose()
     return url
 

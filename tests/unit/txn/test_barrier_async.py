@@ -63,6 +63,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
+        connection.execute(text("DROP TABLE IF EXISTS tidewheel_database"))
         connection.execute(text("DROP TABLE IF EXISTS orders"))
         connection.execute(text("CREATE TABLE orders (order_id INTEGER PRIMARY KEY)"))
     yield engine
