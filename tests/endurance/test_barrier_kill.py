@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -48,16 +48,20 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database with an orders table and the barrier's."""
     is_file = request.param == "sqlite"
     url = f"sqlite:///{tmp_path / 'orders.db'}" if is_file else request.getfixturevalue("postgresql")
+    create_tables(url)
+    return url
+
+
+def create_tables(url: str) -> None:
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS orders"))
         connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
         connection.execute(text("DROP TABLE IF EXISTS tidewheel_database"))
         connection.execute(text("CREATE TABLE orders (number INTEGER PRIMARY KEY)"))
-        for statement in barrier_sql(request.param).split(";")[:-1]:
+        for statement in barrier_sql(engine.dialect.name).split(";")[:-1]:
             connection.execute(text(statement))
     engine.dispose()
-    return url
 
 
 def place(broker: Any, database: str, orders: list[tuple[int, str]]) -> None:
@@ -68,12 +72,15 @@ def place(broker: Any, database: str, orders: list[tuple[int, str]]) -> None:
 
 
 def wait_until_all_have_ended(http: httpx.Client) -> dict[str, Any]:
+    wait_until(lambda: http.get("/api/transactions/summary").json()["open"] == 0)
+    summary: dict[str, Any] = http.get("/api/transactions/summary").json()
+    return summary
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + ENDED_S
-    while True:
-        summary: dict[str, Any] = http.get("/api/transactions/summary").json()
-        if summary["open"] == 0:
-            return summary
-        assert time.monotonic() < deadline, summary
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
@@ -119,6 +126,37 @@ def test_orders_killed_at_every_step_have_both_or_neither(
     assert set(survivors) <= {"after the commit", "random"}
     assert survivors["after the commit"] == killed["after the commit"]
     print(f"{count} orders killed, rows {len(placed)}, split 0; rows by point {dict(survivors)}; {summary}")
+
+
+def test_a_service_with_another_database_that_shares_the_topics_splits_nothing(
+    tmp_path: Path, endurance: dict[str, Any]
+) -> None:
+    """It is asked as well, knows nothing of these orders, and must not say that they were rolled back."""
+    ours, others = (f"sqlite:///{tmp_path / name}" for name in ("orders.db", "others.db"))
+    for url in (ours, others):
+        create_tables(url)
+    broker = endurance["BrokerProcess"](tmp_path / "store", *HURRY, "--check-count-max", "1000")
+    with serving(broker) as http, running("barrier_process", broker, others, "answer") as other:
+        assert hear(other) == "done"
+        place(broker, ours, [(number, "after the commit") for number in range(4)])
+        wait_until(lambda: asked(http, "UNKNOWN"))
+        with running("barrier_process", broker, ours, "answer") as answering:
+            assert hear(answering) == "done"
+            wait_until(lambda: ask_about_all(http) == 0)
+        assert check_that_nothing_is_split(ours, http) == {0, 1, 2, 3}
+
+
+def ask_about_all(http: httpx.Client) -> int:
+    """Have a producer asked about each half that is open; returns how many are."""
+    halves = http.get("/api/transactions", params={"state": "open"}).json()["transactions"]
+    for half in halves:
+        http.post(f"/api/transactions/{half['transaction_id']}/check")
+    return len(halves)
+
+
+def asked(http: httpx.Client, answer: str) -> bool:
+    questions = http.get("/api/transactions/log").json()["questions"]
+    return any(question["answer"] == answer for question in questions)
 
 
 def test_a_commit_that_races_its_own_check_back_never_splits(
