@@ -27,7 +27,11 @@ Rules:
    database: the answer is UNKNOWN, the half stays open and the broker asks again.
 5. Once the database has committed, a failure to tell the broker is not the user's failure: it is logged, and
    the check-back commits the half.
-6. What would make a commit mean less than it says is refused before the first half is sent: a session or
+6. A half carries the name of its database (`tidewheel_database`). A barrier of another database answers
+   UNKNOWN, and the broker goes on to the next producer of the topic; so services may share topics.
+7. The broker asks for a limited time only (by its settings, 55 minutes). A block that lasts longer than
+   `longest_s` is rolled back before its commit, as its message may have expired.
+8. What would make a commit mean less than it says is refused before the first half is sent: a session or
    connection that is in a transaction of someone else's, an engine that commits each statement.
 
 Cost: one insert of about 100 bytes per message, in a transaction that is written anyway; one primary-key
@@ -45,12 +49,14 @@ from typing import TYPE_CHECKING, Any
 from rocketmq import TransactionChecker, TransactionResolution
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from commitlog.errors import ConfigurationError, RefusedByState, TransactionEnded
-from txn.barrier_halves import Half, Outcome, end_halves, ids_of, send_halves
+from txn.barrier_halves import BARRIER, Half, Outcome, end_halves, ids_of, send_halves
 from txn.barrier_table import (
     barrier_sql,
     barrier_table,
+    database_name,
     lock_timeout_of,
     metadata,
     refuse_autocommit,
@@ -63,13 +69,14 @@ if TYPE_CHECKING:
     from rocketmq import Message, Producer
     from sqlalchemy import Engine, Insert
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-    from sqlalchemy.orm import Session, sessionmaker
+    from sqlalchemy.orm import sessionmaker
 
 __all__ = ["Barrier", "Outcome", "barrier_sql", "barrier_table", "metadata"]
 
+LONGEST_S = 1_800
 FORGET_ROWS = 10_000
 REMEDY = (
-    "Call barrier.create_table() once, or with Alembic put barrier_table.to_metadata(Base.metadata) "
+    "Call barrier.create_table() once, or with Alembic put the tables of txn.barrier.metadata "
     "beside your models and migrate."
 )
 
@@ -95,6 +102,7 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         sessions: sessionmaker[Session],
         async_sessions: async_sessionmaker[AsyncSession] | None = None,
         *,
+        longest_s: float = LONGEST_S,
         clock_ms: Callable[[], int] | None = None,
     ) -> None:
         self._sessions = sessions
@@ -102,12 +110,14 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         self._engine = engine_of(sessions)
         self._lock_timeout = lock_timeout_of(self._engine)
         self._clock_ms = clock_ms or wall_clock_ms
-        self._found_fit = self._found_async_fit = False
+        self._longest_s = longest_s
+        self._database = ""
+        self._found_async_fit = False
         if async_sessions is not None:
             refuse_other_database(self._engine, async_sessions().get_bind().engine)
 
     def create_table(self) -> None:
-        """Create `tidewheel_barrier` where it is missing."""
+        """Create the barrier's tables where they are missing."""
         metadata.create_all(self._engine)
 
     @contextmanager
@@ -119,19 +129,22 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         Raises:
             ConfigurationError: when the barrier's table is missing or older, or the engine commits by itself.
             TransactionEnded: when the broker's check-back came first and closed the door with the fence.
-            RefusedByState: when the session is in a transaction already, or the block ended it itself.
+            RefusedByState: when the session is in a transaction already, or the block ended it itself or took
+                longer than `longest_s` (seconds).
         """
         session = self._sessions()
         refuse_joined(session)
         self._refuse_unfit_database()
         with session:
-            halves = send_halves(producer, (message, *more))
+            ends_s = time.monotonic() + self._longest_s
+            halves = send_halves(producer, (message, *more), self._database)
             try:
                 with session.begin() as transaction:
                     with fence_is_an_end(halves):
                         session.execute(self._rows(halves))
                     yield session
                     refuse_early_end(transaction.is_active, halves)
+                    refuse_late_commit(ends_s, halves)
             except BaseException:
                 end_halves(halves, self.outcome)
                 raise
@@ -151,13 +164,15 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         refuse_joined(session.sync_session)
         async with session:
             await self._refuse_unfit_async_database(session)
-            halves = await asyncio.to_thread(send_halves, producer, (message, *more))
+            ends_s = time.monotonic() + self._longest_s
+            halves = await asyncio.to_thread(send_halves, producer, (message, *more), self._database)
             try:
                 async with session.begin() as transaction:
                     with fence_is_an_end(halves):
                         await session.execute(self._rows(halves))
                     yield session
                     refuse_early_end(transaction.is_active, halves)
+                    refuse_late_commit(ends_s, halves)
             except BaseException:
                 await asyncio.to_thread(end_halves, halves, self.outcome)
                 raise
@@ -165,7 +180,18 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
 
     def check(self, message: Message) -> Any:
         """Answer the broker's check-back (the official client calls this)."""
+        named = message.properties.get(BARRIER)
+        if named and not self._is_here(named):
+            return RESOLUTIONS[Outcome.UNKNOWN]
         return RESOLUTIONS[self.outcome(message.message_id)]
+
+    def _is_here(self, database: str) -> bool:
+        """Whether rows of that database are in ours; not as long as ours cannot be asked."""
+        try:
+            self._refuse_unfit_database()
+        except (SQLAlchemyError, ConfigurationError) as error:
+            log.warning("The barrier's database cannot be asked now: %s", error)
+        return database == self._database
 
     def outcome(self, message_id: str) -> Outcome:
         """Say how a message's transaction ended; one that left no row is fenced off and has rolled back."""
@@ -220,22 +246,23 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
 
     def _refuse_unfit_database(self) -> None:
         """Look at the database once, before the first half is sent, so that a mistake leaves no half open."""
-        if not self._found_fit:
-            with self._engine.connect() as connection:
-                refuse_unfit(connection)
-            self._found_fit = True
+        if not self._database:
+            with self._engine.begin() as connection:
+                self._database = fit_database(connection)
 
     async def _refuse_unfit_async_database(self, session: AsyncSession) -> None:
         if not self._found_async_fit:
             async with session.begin():
-                await (await session.connection()).run_sync(refuse_unfit)
+                self._database = await (await session.connection()).run_sync(fit_database)
             self._found_async_fit = True
 
 
-def refuse_unfit(connection: Connection) -> None:
-    """Refuse a database in which the barrier cannot keep its word."""
+def fit_database(connection: Connection) -> str:
+    """The database's name; a database in which the barrier cannot keep its word is refused."""
     refuse_autocommit(connection)
-    refuse_unfit_table(connection, barrier_table, REMEDY)
+    for table in metadata.sorted_tables:
+        refuse_unfit_table(connection, table, REMEDY)
+    return database_name(connection)
 
 
 @contextmanager
@@ -269,6 +296,15 @@ def refuse_early_end(is_active: bool, halves: Sequence[Half]) -> None:
         )
 
 
+def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
+    """Refuse to commit rows whose message the broker may have given up."""
+    if time.monotonic() > ends_s:
+        raise RefusedByState(
+            f"The block of message {ids_of(halves)} took so long that the broker may have given up asking. "
+            "Make it shorter, or raise the topic's check-backs (tidewheel txn policy) and longest_s."
+        )
+
+
 def refuse_other_database(engine: Engine, other: Engine) -> None:
     """Refuse to look for rows in another database than the one that they are written to."""
     ours, theirs = (
@@ -288,5 +324,15 @@ def wall_clock_ms() -> int:
 
 
 def engine_of(sessions: sessionmaker[Session]) -> Engine:
-    """The engine that a session factory is bound to."""
-    return sessions().get_bind().engine
+    """The engine that a session factory is bound to.
+
+    Raises:
+        ConfigurationError: when it is no factory of (blocking) sessions.
+    """
+    session = sessions() if callable(sessions) else None
+    if not isinstance(session, Session):
+        raise ConfigurationError(
+            "The barrier takes a session factory, as in Barrier(sessionmaker(engine)), as check-backs come "
+            "in threads of their own; an async_sessionmaker may stand behind it."
+        )
+    return session.get_bind().engine

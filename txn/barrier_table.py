@@ -1,17 +1,19 @@
-"""The table `tidewheel_barrier`: its columns, its plain SQL, what makes a database unfit, its lock timeouts.
+"""The barrier's tables: their columns, their plain SQL, what makes a database unfit, its lock timeouts.
 
-Three ways to make it:
+`tidewheel_barrier` has a row for each message, `tidewheel_database` one row: the database's name for itself,
+by which whoever is asked about a message can tell whether its row would be here. Three ways to make them:
 - `barrier.create_table()`,
-- Alembic: `barrier_table.to_metadata(Base.metadata)` beside your models; `--autogenerate` sees it,
-- by hand: `barrier_sql("postgresql")` or `barrier_sql("sqlite")` is the statement.
+- Alembic: `for table in metadata.sorted_tables: table.to_metadata(Base.metadata)` beside your models,
+- by hand: `barrier_sql("postgresql")` or `barrier_sql("sqlite")` are the statements.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, inspect, text
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.schema import CreateTable
@@ -33,17 +35,26 @@ barrier_table = Table(
     Column("outcome", String(16), nullable=False),
     Column("created_ms", BigInteger, nullable=False),
 )
+database_table = Table(
+    "tidewheel_database",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("name", String(16), nullable=False),
+)
 
 DIALECTS: dict[str, Callable[[], Dialect]] = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
 
 
+INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
 def barrier_sql(dialect: str) -> str:
-    """The statement that creates the table.
+    """The statements that create the tables.
 
     Raises:
         UnknownChoice: when the dialect is neither sqlite nor postgresql.
     """
-    return table_sql(barrier_table, dialect)
+    return "\n".join(table_sql(table, dialect) for table in (barrier_table, database_table))
 
 
 def table_sql(table: Table, dialect: str) -> str:
@@ -55,6 +66,18 @@ def table_sql(table: Table, dialect: str) -> str:
     if dialect not in DIALECTS:
         raise UnknownChoice(f"There is SQL for {' and '.join(DIALECTS)}, not for {dialect}.")
     return str(CreateTable(table).compile(dialect=DIALECTS[dialect]())).strip() + ";"
+
+
+def database_name(connection: Connection) -> str:
+    """The database's name for itself, chosen when somebody first asks; copies of it keep the name."""
+    query = select(database_table.c.name).where(database_table.c.number == 1)
+    found = connection.execute(query).scalar_one_or_none()
+    if found is None:
+        row = {"number": 1, "name": uuid4().hex[:16]}
+        new = INSERTS[connection.dialect.name](database_table).values(row)
+        connection.execute(new.on_conflict_do_nothing())
+        found = connection.execute(query).scalar_one()
+    return str(found)
 
 
 def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> None:

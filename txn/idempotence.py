@@ -35,11 +35,10 @@ from uuid import uuid4
 
 from rocketmq import ConsumeResult, MessageListener
 from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, delete
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex
 
 from commitlog.errors import RefusedByState, UnknownChoice
-from txn.barrier_table import DIALECTS, explained, refuse_autocommit, table_sql
+from txn.barrier_table import DIALECTS, INSERTS, explained, refuse_autocommit, table_sql
 from txn.outbox_table import OUTBOX_ID
 
 if TYPE_CHECKING:
@@ -74,8 +73,6 @@ consumed_table = Table(
     Column("consumed_ms", BigInteger, nullable=False),
 )
 consumed_index = Index("tidewheel_consumed_when", consumed_table.c.consumed_ms)
-
-INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 def create_table(engine: Engine) -> None:
@@ -185,7 +182,7 @@ class RedisGuard:
         the work: after it another may begin.
 
         Raises:
-            RefusedByState: when another is at work on it; let out of the listener, it brings the message back.
+            RefusedByState: when another is at work on it; let it out of the listener.
         """
         key, ours = f"tidewheel:once:{consumer_group}:{message_id}", AT_WORK + uuid4().hex
         if not self._redis.set(key, ours, nx=True, ex=self._work_s):

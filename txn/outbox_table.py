@@ -24,8 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateIndex
 
-from commitlog import limits
-from commitlog.errors import BodyEmpty, BodyTooLarge, ClientMistake, IllegalTopic
+from commitlog.errors import ClientMistake
+from txn.barrier_halves import refuse_unsendable
 from txn.barrier_table import DIALECTS, table_sql
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def row_of(message: Message, key: str | None, created_ms: int) -> dict[str, Any]
     Raises:
         ClientMistake: when it has no topic or body, too large a body, or what the table does not keep.
     """
-    refuse_unsendable(message)
+    refuse_unsendable(message)  # now: a row that can never be sent would hold back those behind it for ever
+    if message.lite_topic or message.priority is not None:
+        raise ClientMistake("The outbox keeps neither lite_topic nor priority. Send this message directly.")
     return {
         "outbox_id": uuid4().hex,
         "order_key": key or order_key_of(message),
@@ -99,18 +101,6 @@ def row_of(message: Message, key: str | None, created_ms: int) -> dict[str, Any]
         "body": message.body,
         "created_ms": created_ms,
     }
-
-
-def refuse_unsendable(message: Message) -> None:
-    """Refuse now what the relay could never send: its row would hold back those behind it for ever."""
-    if not message.topic:
-        raise IllegalTopic("It is empty. Set message.topic before adding the message to the outbox.")
-    if not message.body:
-        raise BodyEmpty("Set message.body before adding the message to the outbox.")
-    if len(message.body) > limits.BODY_BYTES_MAX:
-        raise BodyTooLarge(f"It has {len(message.body):,} bytes of at most {limits.BODY_BYTES_MAX:,}.")
-    if message.lite_topic or message.priority is not None:
-        raise ClientMistake("The outbox keeps neither lite_topic nor priority. Send this message directly.")
 
 
 def order_key_of(message: Message) -> str | None:

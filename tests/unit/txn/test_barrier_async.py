@@ -63,6 +63,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
+        connection.execute(text("DROP TABLE IF EXISTS tidewheel_database"))
         connection.execute(text("DROP TABLE IF EXISTS orders"))
         connection.execute(text("CREATE TABLE orders (order_id INTEGER PRIMARY KEY)"))
     yield engine
@@ -91,16 +92,22 @@ def orders(engine: Engine) -> list[int]:
 
 
 def asked() -> Message:
-    message = Message()
-    message.message_id = "M1"
-    return message
+    made = message()
+    made.message_id = "M1"
+    return made
+
+
+def message() -> Message:
+    made = Message()
+    made.topic, made.body = "orders", b"7"
+    return made
 
 
 def test_a_block_that_succeeds_commits_rows_and_messages(barrier: Barrier, engine: Engine) -> None:
     producer = Producing()
 
     async def work() -> None:
-        async with barrier.async_transaction(producer, Message(), Message()) as session:
+        async with barrier.async_transaction(producer, message(), message()) as session:
             await session.execute(text("INSERT INTO orders VALUES (7)"))
 
     run(work())
@@ -112,7 +119,7 @@ def test_an_exception_rolls_all_back(barrier: Barrier, engine: Engine) -> None:
     producer = Producing()
 
     async def work() -> None:
-        async with barrier.async_transaction(producer, Message(), Message()) as session:
+        async with barrier.async_transaction(producer, message(), message()) as session:
             await session.execute(text("INSERT INTO orders VALUES (7)"))
             raise ZeroDivisionError
 
@@ -128,7 +135,7 @@ def test_a_cancelled_task_rolls_all_back(barrier: Barrier, engine: Engine) -> No
         inside = asyncio.Event()
 
         async def block() -> None:
-            async with barrier.async_transaction(producer, Message()) as session:
+            async with barrier.async_transaction(producer, message()) as session:
                 await session.execute(text("INSERT INTO orders VALUES (7)"))
                 inside.set()
                 await asyncio.Event().wait()
@@ -145,7 +152,7 @@ def test_a_cancelled_task_rolls_all_back(barrier: Barrier, engine: Engine) -> No
 
 def test_a_check_during_the_block_is_unknown(barrier: Barrier, engine: Engine) -> None:
     async def work() -> None:
-        async with barrier.async_transaction(Producing(), Message()):
+        async with barrier.async_transaction(Producing(), message()):
             answer = await asyncio.to_thread(barrier.check, asked())
             assert answer == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
 
@@ -158,7 +165,7 @@ def test_a_block_behind_the_fence_is_refused(barrier: Barrier, engine: Engine) -
     producer = Producing()
 
     async def work() -> None:
-        async with barrier.async_transaction(producer, Message()) as session:
+        async with barrier.async_transaction(producer, message()) as session:
             await session.execute(text("INSERT INTO orders VALUES (7)"))
 
     with pytest.raises(TransactionEnded, match="M1"):
@@ -170,7 +177,7 @@ def test_a_block_that_ends_its_session_itself_is_refused(barrier: Barrier) -> No
     producer = Producing()
 
     async def work() -> None:
-        async with barrier.async_transaction(producer, Message()) as session:
+        async with barrier.async_transaction(producer, message()) as session:
             await session.commit()
 
     with pytest.raises(RefusedByState, match="M1"):
@@ -183,7 +190,7 @@ def test_a_missing_table_leaves_no_half(engine: Engine) -> None:
     barrier = Barrier(sessionmaker(engine), async_sessionmaker(async_engine(engine)))
 
     async def work() -> None:
-        async with barrier.async_transaction(producer, Message()):
+        async with barrier.async_transaction(producer, message()):
             pass
 
     with pytest.raises(ConfigurationError, match="no table tidewheel_barrier"):
@@ -193,7 +200,7 @@ def test_a_missing_table_leaves_no_half(engine: Engine) -> None:
 
 def test_asynchronous_sessions_must_be_given_and_lead_to_the_same_database(engine: Engine) -> None:
     async def work() -> None:
-        async with Barrier(sessionmaker(engine)).async_transaction(Producing(), Message()):
+        async with Barrier(sessionmaker(engine)).async_transaction(Producing(), message()):
             pass
 
     with pytest.raises(ConfigurationError, match="no asynchronous sessions"):
