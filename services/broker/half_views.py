@@ -61,6 +61,8 @@ class HalfViews:
                 yield self._view(record)
 
     def _half_at(self, offset: int) -> Record | None:
+        if not self._transactions.is_known(offset):
+            return None
         try:
             record = self._store.log.read(offset)
         except StoreDamaged:

@@ -91,7 +91,7 @@ class Transactions:
         unknown = InvalidTransactionId(f"{transaction_id} names no half message of this store.")
         log = self._store.log
         is_place = 0 <= offset < log.durable_offset and offset % log.segment_bytes <= _last_place(log)
-        if not (is_place and self._is_known(offset)):
+        if not (is_place and self.is_known(offset)):
             raise unknown
         try:
             record = self._store.log.read(offset)
@@ -208,7 +208,7 @@ class Transactions:
         durable_at = self._append_end(record, event, reason, now_ms)
         return EndReceipt(transaction_id, resolution, False, durable_at)
 
-    def _is_known(self, half_offset: int) -> bool:
+    def is_known(self, half_offset: int) -> bool:
         """Whether it can be told what became of a half at that place."""
         return half_offset >= self._store.log.first_offset or self.outcomes.state(half_offset) is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -20,7 +21,9 @@ app = typer.Typer(
     help="Look at transactions; ask their producers, end them by hand.\n\nExample: tidewheel txn ls",
 )
 
-TABLE = ("age", "transaction", "topic", "keys", "checks", "answers", "next")
+TABLE = ("transaction", "topic", "keys", "age", "state", "checks", "next")
+OUTCOMES = {"COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
+ID = re.compile(r"[0-9A-Fa-f]{24}")
 
 
 class StateChoice(StrEnum):
@@ -55,7 +58,10 @@ def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
         return
     oldest = answer["oldest_open_ms"]
     print(f"open {answer['open']:,}" + (f"   the oldest since {both(int(oldest))}" if oldest else ""))
-    print(f"expired {answer['expired']:,}" + ("   end them: tidewheel txn ls" if answer["expired"] else ""))
+    print(
+        f"expired {answer['expired']:,}"
+        + ("   look: tidewheel txn ls --state expired" if answer["expired"] else "")
+    )
     print(f"since the start: {answer['committed']:,} committed, {answer['rolled_back']:,} rolled back")
     print(f"check-backs asked {answer['checks_asked']:,}   producers connected {answer['producers']:,}")
 
@@ -88,14 +94,12 @@ def list_transactions(
     if not shown:
         output.say(EMPTY if not key else f"no transaction of {topic} has the key {key}.")
         return
-    output.print_table(TABLE, map(row, shown))
+    output.print_table(TABLE, (row(one, now_ms()) for one in shown))
     if page["after"]:
         output.say("there are more: --limit")
     for one in needing(shown)[:1]:
-        output.say(
-            f"{len(needing(shown))} end only if a producer comes back, or by hand: "
-            f"tidewheel txn show {one['transaction_id']}"
-        )
+        need = "one needs you" if len(needing(shown)) == 1 else f"{len(needing(shown))} need you"
+        output.say(f"{need}: tidewheel txn show {one['transaction_id']}")
 
 
 @app.command()
@@ -110,6 +114,10 @@ def show(
     Example: tidewheel txn show order-7 --topic order-created
     """
     api = Api(http)
+    if not topic and not ID.fullmatch(transaction_id):
+        raise ConfigurationError(
+            f"{transaction_id!r} is no transaction id (24 hex digits). To look a key up, give --topic, too."
+        )
     ids = [transaction_id] if not topic else ids_of(api, topic, transaction_id)
     found = [api.get("transactions", one) for one in ids]
     if as_json:
@@ -147,12 +155,15 @@ def resolve(
 
     Example: tidewheel txn resolve 00000000000012AB34CD56EF commit --reason "order 7 is in the database"
     """
+    if not reason.strip():
+        raise ConfigurationError("--reason is empty. Say why: it is kept with the outcome.")
     body = {"resolution": resolution.name, "reason": reason}
     answer = Api(http).post("transactions", transaction_id, "resolve", body=body)
     if as_json:
         output.print_json(answer)
         return
-    print(f"{answer['transaction_id']} {answer['resolution']}{' (it was before)' * answer['repeated']}")
+    before = "   it had ended so before, nothing was changed" if answer["repeated"] else ""
+    print(f"{answer['transaction_id']} {OUTCOMES[answer['resolution']]}{before}")
 
 
 @app.command("log")
@@ -191,7 +202,7 @@ def producers(topic: TopicOption = "", http: HttpOption = None, as_json: JsonOpt
     table = (
         (one["topic"], one["client_id"], "connected" if one["is_connected"] else "gone") for one in found
     )
-    output.print_table(("topic", "producer", ""), table)
+    output.print_table(("topic", "producer", "state"), table)
 
 
 @app.command()
@@ -201,18 +212,22 @@ def policy(
     interval: Annotated[str, typer.Option(help="Pause after the first check; it doubles.")] = "",
     interval_max: Annotated[str, typer.Option("--interval-max", help="The longest pause.")] = "",
     count: Annotated[int | None, typer.Option(help="Checks before a half expires.", min=1)] = None,
+    default: Annotated[bool, typer.Option("--default", help="As the broker's settings say, again.")] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how a topic's transactions are asked about; without options as the broker's settings say.
+    """Say how a topic's transactions are asked about; what is not given is as the broker's settings say.
 
     Example: tidewheel txn policy order-created --immunity 10s --interval 30s --count 15
     """
     spans = {"immunity_ms": immunity, "interval_ms": interval, "interval_ms_max": interval_max}
     wanted: dict[str, Any] = {name: span_of(name, text) for name, text in spans.items() if text}
-    answer = Api(http).put(
-        "topics", topic, "check-back", body=wanted | ({"count_max": count} if count else {})
-    )
+    wanted |= {"count_max": count} if count else {}
+    if bool(wanted) == default:
+        raise ConfigurationError(
+            "Give --immunity, --interval, --interval-max or --count; or --default, alone, to undo them."
+        )
+    answer = Api(http).put("topics", topic, "check-back", body=wanted)
     if as_json:
         output.print_json(answer)
     elif answer["count_max"] is None:

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from services.cli.times import away, both, now_ms, span, wall
+from services.cli.times import away, both, span, wall
 
 Answer = dict[str, Any]
 
 EMPTY = "no transaction is open or has expired."
-EXPIRED = "expired"
-ALONE = "no producer"
+NEEDS = "needs you"
+NO_PRODUCER = "no producer"
 
 
-def row(one: Answer) -> tuple[str, ...]:
-    """Return a half message as a line of the list."""
+def row(one: Answer, now_ms: int) -> tuple[str, ...]:
+    """Return a half message as a line of the list; 80 characters have room for its id in one piece."""
     return (
-        span(max(0, now_ms() - int(one["stored_ms"]))),
         one["transaction_id"],
         one["topic"],
         " ".join(one["keys"]),
-        f"{one['check_count']}/{one['check_count_max']}",
-        answers(one["answers"]),
+        span(max(0, now_ms - int(one["stored_ms"]))),
+        one["state"].lower(),
+        f"{one['check_count']}/{one['check_count_max']}" if is_waiting(one) else "-",
         following(one),
     )
+
+
+def is_waiting(one: Answer) -> bool:
+    """Whether somebody has yet to end it."""
+    return one["state"] in ("OPEN", "EXPIRED")
 
 
 def answers(counts: dict[str, int]) -> str:
@@ -35,17 +40,26 @@ def answers(counts: dict[str, int]) -> str:
 def following(one: Answer) -> str:
     """Return what happens to a half message next."""
     if one["state"] == "EXPIRED":
-        return f"{EXPIRED} {span(max(0, now_ms() - int(one['ended_ms'])))} ago"
-    if one["state"] != "OPEN":
-        return str(one["state"]).lower().replace("_", " ")
+        return NEEDS
+    if one["next_check_ms"] is None:
+        return "-"
     if not one["producers"]:
-        return ALONE
-    return f"asked {away(int(one['next_check_ms']))}, {one['producers']} there"
+        return NO_PRODUCER
+    return f"asked {away(int(one['next_check_ms']))}"
+
+
+def advice(one: Answer) -> str:
+    """Return what happens to a half message next, and what to do about it."""
+    if one["state"] == "EXPIRED":
+        return f"{NEEDS}: tidewheel txn resolve {one['transaction_id']} commit|rollback --reason ..."
+    if is_waiting(one) and not one["producers"]:
+        return f"{NEEDS}: no producer of {one['topic']} is connected to be asked"
+    return following(one)
 
 
 def needing(shown: list[Answer]) -> list[Answer]:
     """Return those that nobody but an operator will end."""
-    return [one for one in shown if following(one).startswith((EXPIRED, ALONE))]
+    return [one for one in shown if following(one) in (NEEDS, NO_PRODUCER)]
 
 
 def lines(one: Answer) -> Iterator[str]:
@@ -61,9 +75,9 @@ def lines(one: Answer) -> Iterator[str]:
         "timer": carried(message["properties"]),
         "ended": ended(one),
         "reason": one["reason"],
-        "checks": f"{one['check_count']} of {one['check_count_max']}   {answers(one['answers'])}",
-        "next": following(one) if one["state"] in ("OPEN", "EXPIRED") else "",
-        "producers": f"{one['producers']} can be asked now",
+        "checks": checks(one),
+        "next": advice(one) if is_waiting(one) else "",
+        "producers": f"{one['producers']} can be asked now" if is_waiting(one) else "",
     }
     for name, value in facts.items():
         if value:
@@ -72,6 +86,14 @@ def lines(one: Answer) -> Iterator[str]:
         yield f"  {'too late':<10} {late['asked_for']} was asked for at {both(int(late['at_ms']))}"
     for question in reversed(one["questions"]):
         yield f"  {'asked':<10} {question_text(question)}"
+
+
+def checks(one: Answer) -> str:
+    """Return how often it was asked about, which is counted until it ends, and what the answers were."""
+    said = answers(one["answers"])
+    if is_waiting(one):
+        return f"{one['check_count']} of {one['check_count_max']}   {said}"
+    return "" if said == "-" else said
 
 
 def carried(properties: dict[str, str]) -> str:

@@ -155,7 +155,7 @@ class NewResolution(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     resolution: Resolution
-    reason: str = Field(min_length=1, max_length=limits.REASON_CHARACTERS_MAX)
+    reason: str = Field(pattern=r"\S", max_length=limits.REASON_CHARACTERS_MAX)
 
 
 class NewCheckBack(BaseModel):

@@ -7,6 +7,7 @@ second time, apart from `txn.states`: here it is what the clients were promised.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -106,3 +107,19 @@ class TransactionOracle(Oracle):
     def in_state(self, state: State) -> set[int]:
         """The halves that are durable and in a state."""
         return {at for at, one in self.transactions.items() if one.stored_ms >= 0 and one.state is state}
+
+    def visible_ids(self) -> Counter[str]:
+        """The ids of the transactions whose messages consumers see, each as often as they see it."""
+        ids = {one.message.message_id for one in self.transactions.values()}
+        committed = self.in_state(State.COMMITTED)
+        plain = [
+            one.message.message_id
+            for at, one in self.transactions.items()
+            if at in committed and one.message.delivery_ms is None
+        ]
+        timed = [
+            timer.message_id
+            for timer in self.timers.values()
+            if timer.message_id in ids and timer.ended in ("DELIVERED", "FIRED")
+        ]
+        return Counter(plain + timed)

@@ -13,6 +13,7 @@ answered: a commit, a rollback or an expiry that nobody was told of is as wrong 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from commitlog import properties
@@ -378,30 +379,14 @@ class TransactionWorld(World):
             assert view is not None
             assert view.state is one.state
         ids = {one.message.message_id for one in self.oracle.transactions.values()}
-        visible = Counter(message_id for message_id in self._visible() if message_id in ids)
-        assert visible == self._expected_visible(), "consumers do not see what was committed"
+        seen = Counter(message_id for message_id in visible_ids(self.broker) if message_id in ids)
+        assert seen == self.oracle.visible_ids(), "consumers do not see what was committed"
 
-    def _visible(self) -> list[str]:
-        """The ids of all messages that lie in users' queues."""
-        found: list[str] = []
-        for topic in self.broker.topics():
-            for queue_id in range(topic.queue_count):
-                first, following = self.broker.queue_range(topic.name, queue_id)
-                for at in range(first, following):
-                    [delivery] = self.broker.read(topic.name, queue_id, at, 1)
-                    found.append(delivery.message.message_id)
-        return found
 
-    def _expected_visible(self) -> Counter[str]:
-        plain = [
-            one.message.message_id
-            for one in self.oracle.transactions.values()
-            if one.state is State.COMMITTED and one.message.delivery_ms is None
-        ]
-        ids = {one.message.message_id for one in self.oracle.transactions.values()}
-        timed = [
-            timer.message_id
-            for timer in self.oracle.timers.values()
-            if timer.message_id in ids and timer.ended in ("DELIVERED", "FIRED")
-        ]
-        return Counter(plain + timed)
+def visible_ids(broker: Broker) -> Iterator[str]:
+    """The ids of all messages that lie in users' queues."""
+    for topic in broker.topics():
+        for queue_id in range(topic.queue_count):
+            for at in range(*broker.queue_range(topic.name, queue_id)):
+                [delivery] = broker.read(topic.name, queue_id, at, 1)
+                yield delivery.message.message_id
