@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -27,17 +28,24 @@ from rocketmq import (
 from commitlog.errors import BrokerUnreachable, TopicNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from rocketmq import TransactionChecker
 
 CONNECT_TIMEOUT_S = 5
 CONSUMER_THREADS = 4
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 log = structlog.get_logger()
 
 
-def json_message(topic: str, key: str, content: dict[str, Any], due_ms: int | None = None) -> Message:
+def json_message(
+    topic: str,
+    key: str,
+    content: dict[str, Any],
+    due_ms: int | None = None,
+    properties: Mapping[str, str] = NO_PROPERTIES,
+) -> Message:
     """A message about the thing called `key`, delivered at `due_ms` (a full second) or at once."""
     message = Message()
     message.topic = topic
@@ -45,6 +53,8 @@ def json_message(topic: str, key: str, content: dict[str, Any], due_ms: int | No
     message.body = json.dumps(content, ensure_ascii=False).encode()
     if due_ms is not None:
         message.delivery_timestamp = due_ms // 1000  # seconds, whatever the client's docstring says
+    for name, value in properties.items():
+        message.add_property(name, value)
     return message
 
 

@@ -83,7 +83,7 @@ class Shop:
         request = shop_pb2.PlaceRequest(
             order_id=order_id, customer_id=customer_id, lines=lines, timeout_ms=timeout_ms
         )
-        return self.orders.Place(request)
+        return self.orders.Place(request, wait_for_ready=True)
 
     def add(self, add_id: str, quantity: int, customer_id: str = "C1") -> None:
         """Put the first article into a cart."""

@@ -20,11 +20,6 @@ from services.shop.push_schedules import PushSchedules
 if TYPE_CHECKING:
     from pathlib import Path
 
-if TYPE_CHECKING:
-    pass
-
-Eventually = "Callable[[Callable[[], object]], None]"
-
 
 def order(order_id: str) -> shop_pb2.OrderRequest:
     return shop_pb2.OrderRequest(order_id=order_id)
@@ -91,29 +86,66 @@ def test_what_cannot_be_is_refused_with_a_code(shop: Any) -> None:
     )
 
 
-def test_a_death_before_the_database_commit_takes_the_message_back(shop: Any, eventually: Any) -> None:
-    shop.start("orders", "die-before-commit@1")
+BEFORE_COMMIT = ("die-between-halves", "die-after-halves", "die-after-row", "die-before-commit")
+AFTER_COMMIT = ("die-after-commit", "die-between-ends")
+PAYING_BEFORE_COMMIT = ("die-paying-after-half", "die-paying-after-row", "die-paying-before-commit")
+PAYING_AFTER_COMMIT = "die-paying-after-commit"
+
+
+def die(shop: Any, eventually: Any, verb: Any, deaths: int) -> None:
+    """Call a verb in the middle of which the service dies, and wait until every half has ended."""
+    with pytest.raises(grpc.RpcError) as died:
+        verb()
+    assert died.value.code() is grpc.StatusCode.UNAVAILABLE
+    eventually(lambda: shop.processes.restarts() == deaths)
+    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+
+
+def test_a_death_before_the_database_commit_takes_message_and_deadline_back(
+    shop: Any, eventually: Any
+) -> None:
+    shop.start("orders", *(f"{step}@1" for step in BEFORE_COMMIT))
     shop.start("carts")
     shop.add("a1", quantity=5)
-    with pytest.raises(grpc.RpcError):
-        shop.place("O1")
-    eventually(lambda: shop.rows("SELECT outcome FROM tidewheel_barrier") == [("ROLLED_BACK",)])
-    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
-    assert shop.rows("SELECT * FROM orders") == []
+    for deaths in range(1, len(BEFORE_COMMIT) + 1):
+        die(shop, eventually, lambda: shop.place("O1"), deaths)
+        assert shop.rows("SELECT * FROM orders") == []
+        assert shop.gauge("rocketmq_timing_messages") == 0
+    assert shop.rows("SELECT DISTINCT outcome FROM tidewheel_barrier") == [("ROLLED_BACK",)]
     assert shop.cart() == {"85123A": 5}
     shop.place("O1")
     eventually(lambda: shop.cart() == {"85123A": 2})
+    assert shop.gauge("rocketmq_timing_messages") == 1
 
 
-def test_a_death_after_the_database_commit_delivers_the_message(shop: Any, eventually: Any) -> None:
-    shop.start("orders", "die-after-commit@1")
+def test_a_death_after_the_database_commit_delivers_the_message_and_sets_the_deadline(
+    shop: Any, eventually: Any
+) -> None:
+    shop.start("orders", *(f"{step}@1" for step in AFTER_COMMIT))
     shop.start("carts")
-    shop.add("a1", quantity=5)
-    with pytest.raises(grpc.RpcError):
-        shop.place("O1")
-    eventually(lambda: shop.cart() == {"85123A": 2})
-    assert shop.rows("SELECT status FROM orders") == [("PLACED",)]
-    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+    shop.add("a1", quantity=3 * len(AFTER_COMMIT))
+    for deaths in range(1, len(AFTER_COMMIT) + 1):
+        die(shop, eventually, lambda: shop.place(f"O{deaths}"), deaths)
+        assert shop.rows("SELECT status FROM orders") == [("PLACED",)] * deaths
+        assert shop.gauge("rocketmq_timing_messages") == deaths
+    eventually(lambda: shop.cart() == {})
+
+
+def test_a_death_in_paying_pays_and_cancels_the_deadline_or_does_neither(shop: Any, eventually: Any) -> None:
+    shop.start("orders", *(f"{step}@1" for step in (*PAYING_BEFORE_COMMIT, PAYING_AFTER_COMMIT)))
+    shop.place("O1")
+
+    def pay() -> Any:
+        return shop.orders.Pay(order("O1"), wait_for_ready=True)
+
+    for deaths in range(1, len(PAYING_BEFORE_COMMIT) + 1):
+        die(shop, eventually, pay, deaths)
+        assert shop.rows("SELECT status, paid_ms FROM orders") == [("PLACED", None)]
+        assert shop.gauge("rocketmq_timing_messages") == 1
+    die(shop, eventually, pay, len(PAYING_BEFORE_COMMIT) + 1)
+    assert shop.rows("SELECT status FROM orders") == [("PAID",)]
+    assert shop.gauge("rocketmq_timing_messages") == 0
+    assert pay().status == "PAID"
 
 
 def test_a_cart_crash_before_the_ack_leaves_what_the_customer_adds_again(shop: Any, eventually: Any) -> None:
@@ -136,7 +168,7 @@ def test_two_messages_of_one_order_have_one_effect(shop: Any, eventually: Any) -
     shop.place("O1")
     eventually(lambda: '"repeated"' in shop.log_of("carts"))
     assert shop.cart() == {"85123A": 6}
-    assert shop.rows("SELECT outcome FROM tidewheel_barrier") == [("COMMITTED",)] * 2
+    assert shop.rows("SELECT outcome FROM tidewheel_barrier") == [("COMMITTED",)] * 3
 
 
 def test_a_push_comes_once_at_its_time_or_not_at_all(shop: Any, eventually: Any) -> None:
