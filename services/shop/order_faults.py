@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rocketmq.grpc_protocol import TransactionSource
 from sqlalchemy import event
 
 from services.shop.faults import Fault
@@ -113,12 +114,12 @@ def sending(send_once: Callable[..., Any], faults: Faults) -> Callable[..., Any]
 
 
 def ending(end_once: Callable[..., Any], faults: Faults) -> Callable[..., Any]:
-    """Ends of halves that are the last."""
+    """Ends of halves that are the last; the answers to check-backs are not meant."""
 
     def end(endpoints: Any, request: Any, *arguments: Any, **settings: Any) -> Any:
         answer = end_once(endpoints, request, *arguments, **settings)
         fault = ON_ENDED.get(request.topic.name)
-        if fault in faults.triggers:
+        if fault in faults.triggers and request.source == TransactionSource.SOURCE_CLIENT:
             answer.result()
             faults.die_if_struck(fault, request.message_id)
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -108,7 +109,7 @@ def test_a_death_before_the_database_commit_takes_message_and_deadline_back(
     shop.start("carts")
     shop.add("a1", quantity=5)
     for deaths in range(1, len(BEFORE_COMMIT) + 1):
-        die(shop, eventually, lambda: shop.place("O1"), deaths)
+        die(shop, eventually, partial(shop.place, "O1"), deaths)
         assert shop.rows("SELECT * FROM orders") == []
         assert shop.gauge("rocketmq_timing_messages") == 0
     assert shop.rows("SELECT DISTINCT outcome FROM tidewheel_barrier") == [("ROLLED_BACK",)]
@@ -125,7 +126,7 @@ def test_a_death_after_the_database_commit_delivers_the_message_and_sets_the_dea
     shop.start("carts")
     shop.add("a1", quantity=3 * len(AFTER_COMMIT))
     for deaths in range(1, len(AFTER_COMMIT) + 1):
-        die(shop, eventually, lambda: shop.place(f"O{deaths}"), deaths)
+        die(shop, eventually, partial(shop.place, f"O{deaths}"), deaths)
         assert shop.rows("SELECT status FROM orders") == [("PLACED",)] * deaths
         assert shop.gauge("rocketmq_timing_messages") == deaths
     eventually(lambda: shop.cart() == {})
