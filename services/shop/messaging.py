@@ -24,8 +24,9 @@ from rocketmq import (
     Producer,
     PushConsumer,
 )
+from rocketmq.grpc_protocol import MessageType
 
-from commitlog.errors import BrokerUnreachable, TopicNotFound
+from commitlog.errors import BrokerUnreachable, ConfigurationError, TopicNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,12 +83,17 @@ class JsonListener(MessageListener):  # type: ignore[misc] # the official client
 def open_producer(
     broker: str, topics: list[str], checker: TransactionChecker | None = None
 ) -> Iterator[Producer]:
-    """A started producer. Its topics are declared, so that the broker may ask it about orphaned halves."""
+    """A started producer. Its topics are declared, so that the broker may ask it about orphaned halves.
+
+    With a checker it sends transactions, so all of its topics must take them.
+    """
     producer = Producer(configuration_for(broker), topics, checker)
     producer.startup()
     try:
         for topic in topics:
             require_route(producer, topic)
+            if checker is not None:
+                require_transactions(producer, topic)
         yield producer
     finally:
         producer.shutdown()
@@ -135,3 +141,15 @@ def require_route(producer: Producer, topic: str) -> None:
         raise TopicNotFound(
             f"The broker has no topic {topic}. Create it with `tidewheel topic create {topic}`."
         ) from error
+
+
+def require_transactions(producer: Producer, topic: str) -> None:
+    """Refuse a topic that was created for another type of message; the client tells it at the first send."""
+    queues = producer.route_manager.retrieve_topic_route_data(topic).message_queues
+    types = set().union(*(queue.accept_message_types for queue in queues))
+    if MessageType.TRANSACTION not in types:
+        taken = ", ".join(sorted(map(Message.message_type_desc, types)))
+        raise ConfigurationError(
+            f"The broker's topic {topic} takes {taken} messages, and the shop sends transactions to it. "
+            "Use a store in which it is new."
+        )

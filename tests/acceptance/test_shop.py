@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from commitlog.errors import BrokerUnreachable
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import tidewheel
+from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2
 from services.shop.push_schedules import PushSchedules
 
@@ -72,6 +76,49 @@ def test_an_unpaid_order_times_out_and_cannot_be_paid_later(shop: Any, eventuall
     )
 
 
+def halves(shop: Any, topic: str, order_id: str) -> list[tuple[str, str]]:
+    """The state of each transaction of an order, and the timer verb or key that it carries."""
+    shown = subprocess.run(
+        tidewheel("txn", "show", order_id, "--topic", topic, "--http", shop.http, "--json"),
+        capture_output=True,
+        check=True,
+    )
+    return [
+        (one["state"], " ".join(f"{name}={value}" for name, value in one["message"]["properties"].items()))
+        for one in json.loads(shown.stdout)
+    ]
+
+
+def test_a_payment_that_comes_too_late_is_rolled_back_and_stays_to_be_seen(
+    shop: Any, eventually: Any
+) -> None:
+    shop.start("orders")
+    shop.place("O1", timeout_ms=1)
+    eventually(lambda: shop.orders.Get(order("O1")).status == "TIMED_OUT")
+    refusal(shop.orders.Pay, order("O1"))
+    cancel = "TW_TIMER_CANCEL=order:O1 TW_TIMER_TOPIC=order-timeouts"
+    assert halves(shop, "order-paid", "O1") == [("ROLLED_BACK", cancel)]
+    assert halves(shop, "order-timeouts", "O1") == [("COMMITTED", "TW_TIMER_KEY=order:O1")]
+
+
+def test_rivals_with_one_order_id_make_one_order_and_one_deadline(shop: Any, eventually: Any) -> None:
+    shop.start("orders")
+    with ThreadPoolExecutor(8) as rivals:
+        placed = list(rivals.map(lambda _: shop.place("O1").status, range(8)))
+        assert placed == ["PLACED"] * 8
+        assert shop.rows("SELECT COUNT(*) FROM orders") == [(1,)]
+        eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+        assert shop.gauge("rocketmq_timing_messages") == 1
+        paid = list(rivals.map(lambda _: shop.orders.Pay(order("O1")).status, range(8)))
+    assert paid == ["PAID"] * 8
+    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+    assert shop.gauge("rocketmq_timing_messages") == 0
+    for topic in ("order-created", "order-timeouts", "order-paid"):
+        states = [state for state, _ in halves(shop, topic, "O1")]
+        assert states.count("COMMITTED") == 1
+        assert set(states) <= {"COMMITTED", "ROLLED_BACK"}
+
+
 def test_what_cannot_be_is_refused_with_a_code(shop: Any) -> None:
     shop.start("orders")
     shop.place("O1")
@@ -87,6 +134,7 @@ def test_what_cannot_be_is_refused_with_a_code(shop: Any) -> None:
     )
 
 
+ENDS_WITHIN_SECONDS = 60
 BEFORE_COMMIT = ("die-between-halves", "die-after-halves", "die-after-row", "die-before-commit")
 AFTER_COMMIT = ("die-after-commit", "die-between-ends")
 PAYING_BEFORE_COMMIT = ("die-paying-after-half", "die-paying-after-row", "die-paying-before-commit")
@@ -269,7 +317,10 @@ def test_without_the_brokers_http_only_recurring_pushes_are_refused() -> None:
 def ended(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A `tidewheel shop` command that is expected to end by itself."""
     command = tidewheel("shop", *arguments)
-    return subprocess.run(command, cwd=folder, env={"HOME": str(folder)}, capture_output=True, text=True)
+    environment = os.environ | {"HOME": str(folder)}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=ENDS_WITHIN_SECONDS
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,3 +355,25 @@ def test_a_missing_topic_is_told(shop: Any, tmp_path: Path) -> None:
     done = ended(tmp_path, "pushes", "--broker", strict["listen"], "--listen", "127.0.0.1:0")
     assert done.returncode == 4
     assert "TW-151 The topic does not exist. The broker has no topic pushes." in done.stderr
+
+
+def test_a_topic_of_another_type_is_told(shop: Any, tmp_path: Path) -> None:
+    ready = shop.processes.start(
+        "serve", "--store", str(tmp_path / "old"), "--http", "127.0.0.1:0", name="old"
+    )
+    create_topic(ready["http"], "order-timeouts", "DELAY")
+    done = ended(tmp_path, "orders", "--broker", ready["listen"], "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("TW-120")
+    assert "order-timeouts takes DELAY messages, and the shop sends transactions to it." in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_database_of_another_version_is_told(shop: Any, tmp_path: Path) -> None:
+    engine = create_engine(sqlite_url(tmp_path / "orders.db"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (order_id TEXT, colour TEXT)"))
+    done = ended(tmp_path, "orders", "--broker", shop.broker, "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert "is of another version: it differs in cancelled_ms, colour, customer_id," in done.stderr
+    assert done.stderr.count("\n") == 1
