@@ -54,6 +54,8 @@ from timingwheel.due_run import ReadAhead
 
 Asker = Callable[[CheckBack], str]
 """Asks a producer how its transaction ended; returns its client id, empty when there is nobody to ask."""
+Share = Callable[[bool], None]
+"""Is told when a crowded moment begins (True) and ends."""
 Present = Callable[[], Iterable[str]]
 """The ids of the clients that are heard from."""
 
@@ -67,6 +69,10 @@ log = structlog.get_logger()
 def nobody(question: CheckBack) -> str:
     """Ask nobody: the asker of a broker that has no producers yet."""
     return ""
+
+
+def always_alike(is_crowded: bool) -> None:
+    """Share the interpreter as ever."""
 
 
 class LiveBroker(LiveVerbs):
@@ -92,7 +98,8 @@ class LiveBroker(LiveVerbs):
         self._durable = DurableOffset(self._broker.durable_offset)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._ring, self._clock, call_later)
-        self._is_alarm_stale = False
+        self._is_alarm_stale = self._is_crowded = False
+        self._share: Share = always_alike
         self._flushing = Flushing(self, disk, executor)
         self._asker: Asker = nobody
         self._present: Present = tuple
@@ -172,6 +179,10 @@ class LiveBroker(LiveVerbs):
         """Let `asker` take check-backs to producers."""
         self._asker = asker
 
+    def share_with(self, share: Share) -> None:
+        """Let `share` give loop and workers their parts of the interpreter."""
+        self._share = share
+
     def release_receivers(self) -> None:
         """End every long poll, now and from now on."""
         self._arrivals.close()
@@ -224,11 +235,18 @@ class LiveBroker(LiveVerbs):
             self._loop.call_soon(self._set_alarm)
 
     def _set_alarm(self) -> None:
+        self._see_to_crowd()
         if self._broker.is_crowded:
             self._turn(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
             self._alarm.set(self._broker.next_due_ms())
+
+    def _see_to_crowd(self) -> None:
+        """Tell whoever shares out the interpreter when a crowded moment begins and ends."""
+        if self._is_crowded != self._broker.is_crowded:
+            self._is_crowded = self._broker.is_crowded
+            self._share(self._is_crowded)
 
     def _turn(self, left: int) -> None:
         """In a crowded moment, let callers have some turns of the loop before the next tick."""
