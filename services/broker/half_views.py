@@ -9,6 +9,7 @@ from itertools import islice
 from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
+from services.broker import verb_properties
 from services.broker.store import Store
 from services.broker.transactions import Transactions
 from services.broker.values import HalfFilter, HalfPage, HalfView
@@ -73,6 +74,7 @@ class HalfViews:
         offset, message = record.physical_offset, properties.to_message(record)
         waiting, expired = self._outcomes.open.get(offset), self._outcomes.expired.get(offset)
         ended = self._transactions.ended(record) or Ended(State.OPEN, 0, -1)
+        ending = self._ending(ended)
         return HalfView(
             transaction_id=half.transaction_id(offset, message.message_id),
             message_id=message.message_id,
@@ -88,18 +90,20 @@ class HalfViews:
             next_check_ms=waiting.next_check_ms if waiting else 0,
             ended_ms=ended.ended_ms,
             ended_offset=ended.ended_offset,
-            reason=self._reason(ended),
+            reason=properties.value_of(ending, properties.REASON),
+            verdict=properties.value_of(ending, verb_properties.VERDICT),
             late=tuple(expired.late) if expired else (),
             message=message if with_message else None,
         )
 
-    def _reason(self, ended: Ended) -> str:
+    def _ending(self, ended: Ended) -> bytes:
+        """The properties of the record that ended a half; none where there is none, or none any more."""
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
-            return ""
+            return b""
         try:
-            return properties.value_of(self._store.log.read(ended.ended_offset).properties, properties.REASON)
+            return self._store.log.read(ended.ended_offset).properties
         except StoreDamaged:
-            return ""
+            return b""
 
 
 def _real_topic(record: Record) -> str:

@@ -131,7 +131,8 @@ class HalfView:
     """A half message and what has become of it.
 
     While it is open `next_check_ms` says when a producer is asked next, otherwise it is 0. `ended_ms` and
-    `ended_offset` are 0 and -1 while it is open or where nobody knows any more. `reason` is an operator's.
+    `ended_offset` are 0 and -1 while it is open or where nobody knows any more. `reason` is an operator's,
+    `verdict` what came of the timer verb that it carried.
     `late` are the ends that producers asked for after it had expired, with their times.
     """
 
@@ -150,6 +151,7 @@ class HalfView:
     ended_ms: int
     ended_offset: int
     reason: str
+    verdict: str
     late: tuple[tuple[str, int], ...]
     message: Message | None = None
 

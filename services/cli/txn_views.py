@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from services.cli.times import away, both, span, wall
+from services.cli.times import away, exactly, span, wall
 
 Answer = dict[str, Any]
 
@@ -70,9 +71,10 @@ def lines(one: Answer) -> Iterator[str]:
         "message": one["message_id"],
         "keys": " ".join(one["keys"]),
         "tag": one["tag"],
-        "stored": f"{both(int(one['stored_ms']))}   log offset {one['half_offset']}",
-        "due": both(int(one["due_ms"])) + "   from its commit on" if one["due_ms"] else "",
+        "stored": f"{moment(int(one['stored_ms']))}   log offset {one['half_offset']}",
+        "due": moment(int(one["due_ms"])) + "   from its commit on" if one["due_ms"] else "",
         "timer": carried(message["properties"]),
+        "verdict": verdict(one["verdict"]),
         "ended": ended(one),
         "reason": one["reason"],
         "checks": checks(one),
@@ -83,7 +85,7 @@ def lines(one: Answer) -> Iterator[str]:
         if value:
             yield f"  {name:<10} {value}"
     for late in one["late"]:
-        yield f"  {'too late':<10} {late['asked_for']} was asked for at {both(int(late['at_ms']))}"
+        yield f"  {'too late':<10} {late['asked_for']} was asked for at {moment(int(late['at_ms']))}"
     for question in reversed(one["questions"]):
         yield f"  {'asked':<10} {question_text(question)}"
 
@@ -96,10 +98,20 @@ def checks(one: Answer) -> str:
     return "" if said == "-" else said
 
 
+def verdict(said: str) -> str:
+    """Return what came of the verb, with its time as people read it."""
+    return re.sub(r"(?<= at )\d+", lambda found: exactly(int(found.group())), said)
+
+
 def carried(properties: dict[str, str]) -> str:
     """Return the timer key and the verb that a message carries."""
     names = ("TW_TIMER_KEY", "TW_TIMER_CANCEL", "TW_TIMER_MOVE", "TW_TIMER_FIRE", "TW_TIMER_TOPIC")
     return "  ".join(f"{name}={properties[name]}" for name in names if name in properties)
+
+
+def moment(moment_ms: int) -> str:
+    """Return wall time to the millisecond, and how far away that is."""
+    return f"{exactly(moment_ms)} ({away(moment_ms)})"
 
 
 def ended(one: Answer) -> str:
@@ -107,7 +119,7 @@ def ended(one: Answer) -> str:
     if one["ended_ms"] is None:
         return "" if one["state"] == "OPEN" else "before what is remembered"
     place = f"   log offset {one['ended_offset']}" if one["ended_offset"] else ""
-    return f"{both(int(one['ended_ms']))}{place}"
+    return f"{moment(int(one['ended_ms']))}{place}"
 
 
 def question_text(question: Answer) -> str:

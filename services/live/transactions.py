@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from services.broker import verb_properties
 from services.broker.broker import Broker
 from services.broker.values import (
     CheckBack,
@@ -83,5 +84,10 @@ class LiveTransactions:
             next_check_ms=view.next_check_ms and view.next_check_ms - offset_ms,
             ended_ms=view.ended_ms and view.ended_ms - offset_ms,
             late=tuple((event, at_ms - offset_ms) for event, at_ms in view.late),
+            verdict=self._verdict_outward(view.verdict),
             message=view.message and self._clock.outward_message(view.message),
         )
+
+    def _verdict_outward(self, verdict: str) -> str:
+        said = {verb_properties.VERDICT: verdict}
+        return verb_properties.with_shifted_time(said, -self._clock.offset_ms)[verb_properties.VERDICT]

@@ -56,6 +56,7 @@ class HalfAnswer(TypedDict):
     ended_ms: str | None
     ended_offset: str | None
     reason: str
+    verdict: str
     late: list[LateAnswer]
     answers: dict[str, int]
     producers: int
@@ -199,6 +200,7 @@ def half_shape(view: HalfView, questions: list[Question], producers: int) -> Hal
         "ended_ms": number(view.ended_ms, 0),
         "ended_offset": number(view.ended_offset, -1),
         "reason": view.reason,
+        "verdict": view.verdict,
         "late": [{"asked_for": event, "at_ms": str(at_ms)} for event, at_ms in view.late],
         "answers": answers,
         "producers": producers,

@@ -183,3 +183,15 @@ def test_a_half_with_a_unique_key_that_is_taken_is_refused_at_its_send(bench: Be
     bench.send(delivery_ms=due_ms, transactional=False, properties={"TW_TIMER_KEY": "k"})
     with pytest.raises(KeyPending):
         bench.send(delivery_ms=due_ms, properties={"TW_TIMER_KEY": "k", "TW_TIMER_UNIQUE": "true"})
+
+
+def test_what_came_of_a_carried_verb_is_told_with_the_half(bench: Bench) -> None:
+    due_ms = NOW_MS + 60_000
+    bench.send(delivery_ms=due_ms, transactional=False, properties={"TW_TIMER_KEY": "k"})
+    half = bench.send(properties={"TW_TIMER_CANCEL": "k"})
+    assert bench.broker.half(half.transaction_id).verdict == ""
+    bench.end(half, Resolution.COMMIT)
+    assert bench.broker.half(half.transaction_id).verdict == "CANCELLED"
+    late = bench.send(properties={"TW_TIMER_CANCEL": "k"})
+    bench.end(late, Resolution.COMMIT)
+    assert bench.broker.half(late.transaction_id).verdict.startswith("ALREADY at ")
