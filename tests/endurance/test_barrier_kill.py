@@ -148,7 +148,7 @@ def test_a_service_with_another_database_that_shares_the_topics_splits_nothing(
 
 def ask_about_all(http: httpx.Client) -> int:
     """Have a producer asked about each half that is open; returns how many are."""
-    halves = http.get("/api/transactions", params={"state": "open"}).json()["transactions"]
+    halves = http.get("/api/transactions", params={"state": "OPEN"}).json()["transactions"]
     for half in halves:
         http.post(f"/api/transactions/{half['transaction_id']}/check")
     return len(halves)
