@@ -77,6 +77,9 @@ class Transactions:
     ) -> EndReceipt:
         """Ends a transaction, or confirms that it ended so before; raises `TransactionEnded` if otherwise."""
         offset = half.half_offset(transaction_id, message_id)
+        remembered = self.outcomes.ended(offset)
+        if remembered is not None and remembered.state is not State.EXPIRED:
+            return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
         record = self.find(offset, transaction_id)
         _check_topic(record, topic)
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
@@ -197,20 +200,24 @@ class Transactions:
         now_ms: int,
     ) -> EndReceipt:
         ended = self.ended(record)
-        state = State.OPEN if ended is None else ended.state
-        outcome = states.after(state, event)
-        if outcome is None:
-            if state is State.EXPIRED:
+        if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
+            if ended.state is State.EXPIRED:
                 self.outcomes.came_late(record.physical_offset, event, now_ms)
-            raise self._refusal(transaction_id, ended)
-        if ended is not None and outcome is state:
-            return EndReceipt(transaction_id, resolution, True, ended.durable_at)
+            return self._end_again(ended, transaction_id, resolution, event)
         durable_at = self._append_end(record, event, reason, now_ms)
         return EndReceipt(transaction_id, resolution, False, durable_at)
 
     def is_known(self, half_offset: int) -> bool:
         """Whether it can be told what became of a half at that place."""
         return half_offset >= self._store.log.first_offset or self.outcomes.state(half_offset) is not None
+
+    def _end_again(
+        self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
+    ) -> EndReceipt:
+        """The answer to an end of what has ended: confirmed if it is the same, and refused otherwise."""
+        if states.after(ended.state, event) is not ended.state:
+            raise self._refusal(transaction_id, ended)
+        return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
         assert ended is not None
