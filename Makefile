@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run install test test-rocketmq check simulate endurance bench protos lock clean
+.PHONY: run install test test-clients test-rocketmq check simulate endurance bench protos lock clean
 
 run: install          ## the whole path: from orders to their audit
 	$(BIN)/tidewheel demo $(ARGS)
@@ -23,6 +23,9 @@ $(STAMP): pyproject.toml requirements.lock
 test: check           ## style, types, import rules and all tests
 	$(BIN)/python -m pytest
 
+test-clients: install ## the official clients, Node's among them: npm installs it first
+	TIDEWHEEL_NPM_CI=1 $(BIN)/python -m pytest tests/clients
+
 test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs Maven and a JDK
 	$(BIN)/python -m pytest tests/rocketmq
 
@@ -38,7 +41,7 @@ simulate: install     ## thousands of seeds of the core on a faulty disk
 endurance: install    ## kill -9 under load, fifty times
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
 
-bench: install        ## lateness, the store beside a bare disk, timers beside Redis: all as JSON, for an hour
+bench: install        ## lateness, the store beside a bare disk, timers beside Redis, transactions: all as JSON, for an hour
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/storage.py --records 10000000
 	$(BIN)/python benchmarks/timers.py structure --count 100000000
@@ -46,6 +49,7 @@ bench: install        ## lateness, the store beside a bare disk, timers beside R
 	$(BIN)/python benchmarks/timers.py redis --count 1000000
 	$(BIN)/python benchmarks/timers.py crowd --count 1000000
 	$(BIN)/python benchmarks/timers.py steady
+	$(BIN)/python benchmarks/transactions.py
 
 protos: install       ## generate the protobuf code from the .proto files
 	$(BIN)/python -m services.rpc.generate

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import bisect
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ SENDS_PER_SECOND = 500
 SECOND_MS = 1_000
 LEAD_SECONDS = 15
 READ = 1_000
+BARE_WRITES = 10_000
 SCATTER = 15_485_863
 """A prime: its multiples, modulo a count, come in no order."""
 
@@ -105,7 +108,29 @@ def stream(
     late = {"durable_append_minus_due_ms": figures([durable_ms - due for due, durable_ms in found])}
     if is_consumed:
         late["client_receipt_minus_due_ms"] = figures(received)
+    late["bare_disk_write_and_sync"] = bare_disk(folder / "bare", server["notes"])
     return {"missing": count - len(found), **late, "server_memory": server["memory"]}
+
+
+def bare_disk(path: Path, notes: list[list[int]]) -> dict[str, Any]:
+    """Write and sync as often and as much as the server did, right after it, with nothing else.
+
+    So the part of a lateness that is the disk's own is known, for the same minute of the same machine.
+    """
+    offsets, moments_ns = zip(*notes, strict=True)
+    written = int(statistics.median(after - before for before, after in pairwise(offsets) if after > before))
+    pause_s = statistics.median(after - before for before, after in pairwise(moments_ns)) / 1e9
+    descriptor, took = os.open(path, os.O_RDWR | os.O_CREAT, 0o644), []
+    os.posix_fallocate(descriptor, 0, written * BARE_WRITES)
+    os.fsync(descriptor)
+    for number in range(BARE_WRITES):
+        began = time.perf_counter()
+        os.pwrite(descriptor, bytes(written), number * written)
+        os.fdatasync(descriptor)
+        took.append((time.perf_counter() - began) * 1000)
+        time.sleep(max(0.0, began + pause_s - time.perf_counter()))
+    os.close(descriptor)
+    return {"write_bytes": written, "pause_ms": round(pause_s * 1000, 2), **figures(took)}
 
 
 def delivered(where: str, notes: str) -> list[Delivered]:

@@ -60,6 +60,12 @@ def stamp(
     _write_longs(content, starts + _PHYSICAL_OFFSET_AT, physical_offsets)
     store_at = starts + _STORE_MS_AT + _V6_MORE_BYTES * is_v6
     _write_longs(content, store_at, np.full(len(starts), store_ms, np.int64))
+    seal(records, starts, ends)
+
+
+def seal(records: bytearray, starts: Integers, ends: Integers) -> None:
+    """Writes the CRCs of the records into them."""
+    content = np.frombuffer(records, np.uint8)
     digits = _crcs(records, starts, ends)[:, np.newaxis] // _POWERS % 10 + ord("0")
     content[_columns(ends - _DIGITS_AT, _DIGIT_COUNT)] = digits.astype(np.uint8)
 

@@ -19,10 +19,11 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, SegmentWrite, Sync
 from commitlog.keep import Keep
-from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
+from commitlog.limits import FLUSHES_IN_FLIGHT_MAX, RECORD_BYTES_MAX
 from commitlog.record import Record
 
 _READ_AHEAD_BYTES: Final = 4096
+_LENGTH_BYTES: Final = 4
 
 
 class CommitLog:
@@ -128,10 +129,12 @@ class CommitLog:
             return self.keep.read(physical_offset)
         position = physical_offset % self.segment_bytes
         path = layout.segment_path(physical_offset - position)
-        stored = self._disk.read(path, position, max(length, 4))
+        stored = self._disk.read(path, position, max(length, _LENGTH_BYTES))
+        if len(stored) < _LENGTH_BYTES:
+            raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
         (record_bytes,) = struct.unpack_from(">I", stored)
         if record_bytes > len(stored):
-            stored = self._disk.read(path, position, min(record_bytes, self.segment_bytes))
+            stored = self._disk.read(path, position, min(record_bytes, RECORD_BYTES_MAX))
         return stored[:record_bytes]
 
     def distrust(self, sync: Sync) -> None:

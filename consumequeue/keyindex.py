@@ -20,6 +20,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -38,13 +39,21 @@ UNSAVED_MAX: Final = 1_000_000
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 """An array of hashes, or of offsets."""
 
+_KEYS: Final = properties.KEYS.encode()
 _HASH: Final = struct.Struct("<Q")
 
 
 def hash_of(topic: str, key: str) -> int:
     """64 bits that stand for a key of a topic."""
-    digest = blake2b(f"{topic}#{key}".encode(), digest_size=_HASH.size).digest()
-    return int(_HASH.unpack(digest)[0])
+    hashed = begun_hash(topic).copy()
+    hashed.update(key.encode())
+    return int(_HASH.unpack(hashed.digest())[0])
+
+
+@lru_cache(maxsize=1024)
+def begun_hash(topic: str) -> blake2b:
+    """The hash of what the keys of a topic begin with."""
+    return blake2b(f"{topic}#".encode(), digest_size=_HASH.size)
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
@@ -52,10 +61,10 @@ def names_of(record: Record) -> tuple[str, dict[str, None]]:
 
     An inner batch is found under the names of each of its messages, too.
     """
-    names = _names(record.properties)
+    names = words_of(record.properties)
     if record.sys_flag & INNER_BATCH:
         for message in messages_of(record):
-            names |= _names(message.properties)
+            names |= words_of(message.properties)
     return properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic, names
 
 
@@ -75,8 +84,10 @@ def messages_of(record: Record) -> list[Record]:
     return messages
 
 
-def _names(stored: bytes) -> dict[str, None]:
-    names = dict.fromkeys(properties.value_of(stored, properties.KEYS).split())
+def words_of(stored: bytes) -> dict[str, None]:
+    """The keys that stored properties are found by: the words of KEYS, and the message id."""
+    words = properties.value_of(stored, properties.KEYS) if _KEYS in stored else ""
+    names = dict.fromkeys(words.split())
     message_id = properties.value_of(stored, properties.MESSAGE_ID)
     if message_id:
         names[message_id] = None

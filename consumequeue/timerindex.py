@@ -47,9 +47,26 @@ _HASHES: Final = struct.Struct("<QQ")
 @lru_cache(maxsize=1024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
     """The key and the check, 64 bits each, that stand for a timer's name under a topic."""
-    digest = blake2b(f"{topic}#{name}".encode(), digest_size=_HASHES.size).digest()
-    key, check = _HASHES.unpack(digest)
+    key, check = _HASHES.unpack(_digest(topic, name))
     return key, check
+
+
+def hashes_of_all(names: Iterable[tuple[str, str]]) -> Words:
+    """The same of many (topic, name): a row of two words each."""
+    digests = b"".join([_digest(topic, name) for topic, name in names])
+    return np.frombuffer(digests, np.uint64).reshape(-1, 2)
+
+
+def _digest(topic: str, name: str) -> bytes:
+    hashed = _begun(topic).copy()
+    hashed.update(name.encode())
+    return hashed.digest()
+
+
+@lru_cache(maxsize=1024)
+def _begun(topic: str) -> blake2b:
+    """The hash of what the names of a topic begin with."""
+    return blake2b(f"{topic}#".encode(), digest_size=_HASHES.size)
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@
     committed     type commit, of a user topic; names its half                    key
     rolled back   outcome records; name their half                                key
     expired       outcome records, when nobody ever answered; name their half     key
-    timer         of the timer topic                                              key
+    timer         of the timer topic; type commit names its half, and ends it     key
     delivered     of a user topic, naming its timer                               key
     fired         likewise, before its time because somebody wanted it            key
     cancelled     verb records naming their timer                                 its timer's key
@@ -15,7 +15,8 @@
     normal, topic, other, damage                                                  not used
 
 A record may end a timer beside being what it is: a timer record the one that it moves or replaces, a message
-the one that it cancels. `timer_ends` has each end of a timer with how it ended, whatever record tells it.
+(also the committed one of a half) the one that it cancels. `timer_ends` has each end of a timer with how it
+ended, whatever record tells it.
 
 An order is whatever a message's first key says. Records may be met in any order and more than once; a fact
 is the first place in the log where something happened, and `timeline` holds all of them.
@@ -88,7 +89,7 @@ def order_events(records: DataFrame) -> DataFrame:
 
     Columns: order_id, kind, topic, physical_offset, store_ms, half_offset, message.
     """
-    about_orders = records.filter(F.col("about").isin(shop.ORDER_CREATED, shop.ORDER_TIMEOUTS))
+    about_orders = records.filter(F.col("about").isin(*shop.ORDER_TOPICS))
     named = _named(about_orders)
     return (
         named.unionByName(_referring(records, about_orders), allowMissingColumns=True)
@@ -100,6 +101,7 @@ def order_events(records: DataFrame) -> DataFrame:
 def order_facts(events: DataFrame) -> DataFrame:
     """One row per order that the log speaks of: first log offset of each kind, and its timeline."""
     created = F.col("topic") == shop.ORDER_CREATED
+    deadline = F.col("topic") == shop.ORDER_TIMEOUTS
     return events.groupBy("order_id").agg(
         _first("half", created).alias("half_offset"),
         _first("committed", created).alias("committed_offset"),
@@ -107,9 +109,9 @@ def order_facts(events: DataFrame) -> DataFrame:
         _has_open_half(created).alias("has_open_half"),
         _first("acknowledged", created).alias("ack_offset"),
         _first("dead letter", created).alias("dead_letter_offset"),
-        _first("timer", ~created).alias("timer_offset"),
-        F.least(_first("delivered", ~created), _first("fired", ~created)).alias("delivered_offset"),
-        _first("cancelled", ~created).alias("cancel_offset"),
+        _first("timer", deadline).alias("timer_offset"),
+        F.least(_first("delivered", deadline), _first("fired", deadline)).alias("delivered_offset"),
+        _first("cancelled", deadline).alias("cancel_offset"),
         F.first(F.when(created, F.col("message")), ignorenulls=True).alias("message"),
         F.sort_array(F.collect_list(F.struct("physical_offset", "store_ms", "kind", "topic"))).alias(
             "timeline"
@@ -254,6 +256,10 @@ def _first(kind: str, among: Column) -> Column:
 
 
 def _has_open_half(among: Column) -> Column:
-    """Whether a half has neither been committed nor ended: its check-backs go on, nothing is decided yet."""
-    ended = F.when(F.col("kind").isin("committed", "rolled back", "expired") & among, F.col("half_offset"))
+    """Whether a half has neither been committed nor ended: its check-backs go on, nothing is decided yet.
+
+    The commit of a half with a delivery time is its timer.
+    """
+    ends = F.col("kind").isin("committed", "timer", "rolled back", "expired")
+    ended = F.when(ends & among, F.col("half_offset"))
     return F.size(F.array_except(F.collect_set(_offset_of("half", among)), F.collect_set(ended))) > 0

@@ -16,6 +16,7 @@ so that no table is needed to find a half.
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import replace
 from typing import Final
@@ -32,6 +33,7 @@ CHECK_TOPIC: Final = "TW_SYS_CHECK"
 
 _OFFSET_DIGITS: Final = 16
 _ID_DIGITS: Final = 24
+_ID: Final = re.compile(r"[0-9A-F]+")
 _OUTCOME_NAMES: Final = {State.ROLLED_BACK: "ROLLBACK", State.EXPIRED: "EXPIRED"}
 _OUTCOMES_BY_NAME: Final = {name: state for state, name in _OUTCOME_NAMES.items()}
 
@@ -41,13 +43,17 @@ def transaction_id(physical_offset: int, message_id: str) -> str:
     return f"{physical_offset:016X}{zlib.crc32(message_id.encode()):08X}"
 
 
+def claimed_offset(transaction: str) -> int:
+    """Where the half lies that an id seems to name; -1 if it is none."""
+    if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
+        return -1
+    return int(transaction[:_OFFSET_DIGITS], 16)
+
+
 def half_offset(transaction: str, message_id: str) -> int:
     """Where the half of a transaction lies; raises `InvalidTransactionId` for ids that we did not write."""
-    try:
-        offset = int(transaction[:_OFFSET_DIGITS], 16)
-    except ValueError:
-        offset = -1
-    if offset < 0 or len(transaction) != _ID_DIGITS or transaction != transaction_id(offset, message_id):
+    offset = claimed_offset(transaction)
+    if offset < 0 or transaction != transaction_id(offset, message_id):
         raise InvalidTransactionId(
             f"{transaction!r} with message id {message_id!r} was not given out by this store. "
             "End a transaction with the two ids of its own send receipt."
@@ -76,22 +82,23 @@ def half_record(message: Message, queue_id: int) -> Record:
     )
 
 
-def committed_record(half: Record) -> Record:
-    """The commit of a half: its message for its real queue."""
-    stored = properties.decode(half.properties)
+def committed_record(half: Record, reason: str = "") -> Record:
+    """The commit of a half: its message for its real queue; `reason` is an operator's, who resolved it."""
+    stored = properties.decode(half.properties) | {properties.REASON: reason}
     topic = stored.pop(properties.REAL_TOPIC)
     queue_id = int(stored.pop(properties.REAL_QUEUE_ID))
     return _commit(half, topic, queue_id, stored)
 
 
-def committed_timer_record(half: Record, timer_topic: str) -> Record:
+def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
     """The commit of a half that has a delivery time: its timer record."""
-    return _commit(half, timer_topic, 0, properties.decode(half.properties))
+    stored = properties.decode(half.properties) | {properties.REASON: reason}
+    return _commit(half, timer_topic, 0, stored)
 
 
-def outcome_record(half: Record, state: State) -> Record:
+def outcome_record(half: Record, state: State, reason: str = "") -> Record:
     """The end of a half without a message."""
-    stored = properties.decode(half.properties)
+    stored = properties.decode(half.properties) | {properties.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
         topic=OUTCOME_TOPIC,
@@ -114,7 +121,12 @@ def check_record(half: int, check_count: int) -> Record:
     )
 
 
-_KEPT_BY_OUTCOMES: Final = (properties.MESSAGE_ID, properties.KEYS, properties.REAL_TOPIC)
+_KEPT_BY_OUTCOMES: Final = (
+    properties.MESSAGE_ID,
+    properties.KEYS,
+    properties.REAL_TOPIC,
+    properties.REASON,
+)
 
 
 def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> Record:

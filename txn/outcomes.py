@@ -1,17 +1,22 @@
-"""Which halves are open and how the others ended, by the half's place in the log.
+"""Which halves are open, which have expired, and how the newest others ended, by the half's place in the log.
 
-What was committed or rolled back is remembered for a while; what expired until somebody sees to it.
+What expired stays until somebody resolves it. Of what was committed or rolled back only the last
+`ENDED_HALVES_MAX` are remembered here; older ends are in the log, where the key index finds them
+(`services.broker.transactions`). So memory and snapshots grow with what is open and expired, not with what
+has passed.
 
 An end is known from the moment its record is appended, so a second end in the same turn meets it; whoever
-is told of it waits until that record is durable.
+is told of it waits until that record is durable. Until then it is not dropped either: the index has it later.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-from txn.states import Event, State, after
+from txn.states import OUTCOMES, Event, State, after
+
+ENDED_HALVES_MAX: Final = 100_000
 
 
 @dataclass(slots=True)
@@ -24,19 +29,39 @@ class OpenHalf:
 
 
 class Ended(NamedTuple):
-    """How and when a half ended, and the log offset behind the record that says so."""
+    """How and when a half ended, and the place of the record that says so."""
 
     state: State
     ended_ms: int
-    durable_at: int
+    ended_offset: int
+
+    @property
+    def durable_at(self) -> int:
+        """The log offset that must be durable before anyone is told."""
+        return self.ended_offset + 1
+
+
+@dataclass(slots=True)
+class Expired:
+    """A half that nobody answered for, and the producers' ends that came too late for it."""
+
+    ended_ms: int
+    ended_offset: int
+    stored_ms: int = 0
+    check_count: int = 0
+    late: list[tuple[str, int]] = field(default_factory=list)
+    """What was asked for, and when: the last `LATE_ENDS_MAX`."""
+
+
+LATE_ENDS_MAX: Final = 10
 
 
 class Outcomes:
-    """Every half that this store knows."""
+    """The halves that this store has in memory."""
 
     def __init__(self) -> None:
         self.open: dict[int, OpenHalf] = {}
-        self.expired: dict[int, Ended] = {}
+        self.expired: dict[int, Expired] = {}
         self._ended: dict[int, Ended] = {}
 
     def stored(self, half_offset: int, stored_ms: int, next_check_ms: int) -> None:
@@ -45,46 +70,74 @@ class Outcomes:
         self.open[half_offset] = OpenHalf(stored_ms, next_check_ms)
 
     def state(self, half_offset: int) -> State | None:
-        """The half's state; None if no half is known there."""
+        """The half's state; None if nothing is remembered of it."""
         if half_offset in self.open:
             return State.OPEN
-        ended = self._ended.get(half_offset) or self.expired.get(half_offset)
+        ended = self.ended(half_offset)
         return None if ended is None else ended.state
 
-    def ended(self, half_offset: int) -> Ended:
-        """How a half ended; KeyError if it did not."""
-        return self._ended.get(half_offset) or self.expired[half_offset]
+    def ended(self, half_offset: int) -> Ended | None:
+        """How a half ended; None if it did not, or is not remembered."""
+        expired = self.expired.get(half_offset)
+        if expired is not None:
+            return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset)
+        return self._ended.get(half_offset)
 
-    def forget(self, before_ms: int) -> None:
-        """Drops what was committed or rolled back before `before_ms`; its half is unknown from then on."""
-        while self._ended:
+    def end(
+        self, half_offset: int, event: Event, now_ms: int, ended_offset: int, durable_offset: int
+    ) -> None:
+        """A half ends; the caller has checked that the table allows it. The log is durable so far."""
+        outcome = OUTCOMES[event]
+        assert after(self.state(half_offset) or State.OPEN, event) is outcome, "the table forbids it"
+        waiting = self.open.pop(half_offset, None)
+        self.expired.pop(half_offset, None)
+        if outcome is State.EXPIRED:
+            stored_ms, check_count = (waiting.stored_ms, waiting.check_count) if waiting else (0, 0)
+            self.expired[half_offset] = Expired(now_ms, ended_offset, stored_ms, check_count)
+        else:
+            self._ended[half_offset] = Ended(outcome, now_ms, ended_offset)
+            self._drop(durable_offset, count_max=ENDED_HALVES_MAX)
+
+    def came_late(self, half_offset: int, event: Event, now_ms: int) -> None:
+        """A producer has ended, too late, what has expired."""
+        late = self.expired[half_offset].late
+        late.append((event.value, now_ms))
+        del late[:-LATE_ENDS_MAX]
+
+    def forget(self, before_ms: int, durable_offset: int) -> None:
+        """Drops what was committed or rolled back before `before_ms`, as far as the log is durable."""
+        self._drop(durable_offset, before_ms=before_ms)
+
+    def _drop(self, durable_offset: int, *, count_max: int = 0, before_ms: int = 1 << 62) -> None:
+        while len(self._ended) > count_max:
             half_offset, ended = next(iter(self._ended.items()))
-            if ended.ended_ms >= before_ms:
+            if ended.ended_ms >= before_ms or ended.ended_offset >= durable_offset:
                 return
             del self._ended[half_offset]
 
     def freeze(self) -> Any:
         """What a snapshot keeps: open halves, and the ends in their order."""
-        waiting = [
-            [offset, one.stored_ms, one.next_check_ms, one.check_count] for offset, one in self.open.items()
-        ]
-        ended = [[offset, one.state.value, one.ended_ms] for offset, one in self._ended.items()]
-        expired = [[offset, one.ended_ms] for offset, one in self.expired.items()]
-        return {"open": waiting, "ended": ended, "expired": expired}
+        return {
+            "open": [
+                [offset, one.stored_ms, one.next_check_ms, one.check_count]
+                for offset, one in self.open.items()
+            ],
+            "ended": [
+                [offset, one.state.value, one.ended_ms, one.ended_offset]
+                for offset, one in self._ended.items()
+            ],
+            "expired": [
+                [offset, one.ended_ms, one.ended_offset, one.stored_ms, one.check_count, one.late]
+                for offset, one in self.expired.items()
+            ],
+        }
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
         for half_offset, stored_ms, next_check_ms, check_count in frozen["open"]:
             self.open[half_offset] = OpenHalf(stored_ms, next_check_ms, check_count)
-        for half_offset, state, ended_ms in frozen["ended"]:
-            self._ended[half_offset] = Ended(State(state), ended_ms, 0)
-        for half_offset, ended_ms in frozen["expired"]:
-            self.expired[half_offset] = Ended(State.EXPIRED, ended_ms, 0)
-
-    def end(self, half_offset: int, event: Event, now_ms: int, durable_at: int) -> None:
-        """An open half ends; the caller has checked that the table allows it."""
-        outcome = after(State.OPEN, event)
-        assert outcome is not None
-        self.open.pop(half_offset, None)
-        ends = self.expired if outcome is State.EXPIRED else self._ended
-        ends[half_offset] = Ended(outcome, now_ms, durable_at)
+        for half_offset, state, ended_ms, *place in frozen["ended"]:
+            self._ended[half_offset] = Ended(State(state), ended_ms, *(place or [-1]))
+        for half_offset, ended_ms, *fields in frozen["expired"]:
+            self.expired[half_offset] = Expired(ended_ms, *(fields or [-1]))
+            self.expired[half_offset].late = [(event, ms) for event, ms in self.expired[half_offset].late]

@@ -1,8 +1,13 @@
 """The one table that says how a transaction ends: once, and the first to end it wins.
 
-           COMMIT        ROLLBACK        EXPIRE
-OPEN       COMMITTED     ROLLED_BACK     EXPIRED
-otherwise  an event that leads to the same state again changes nothing; any other is refused
+               COMMIT       ROLLBACK       EXPIRE     RESOLVE_COMMIT   RESOLVE_ROLLBACK
+OPEN           COMMITTED    ROLLED_BACK    EXPIRED    COMMITTED        ROLLED_BACK
+EXPIRED        refused      refused        again      COMMITTED        ROLLED_BACK
+COMMITTED      again        refused        refused    again            refused
+ROLLED_BACK    refused      again          refused    refused          again
+
+COMMIT and ROLLBACK come from producers, EXPIRE from the check-back, the other two from an operator, who alone
+may end what has expired. "Again": it is answered like the first time and changes nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +31,23 @@ class Event(Enum):
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     EXPIRE = "EXPIRE"
+    RESOLVE_COMMIT = "RESOLVE_COMMIT"
+    RESOLVE_ROLLBACK = "RESOLVE_ROLLBACK"
 
 
 OUTCOMES: Final = {
     Event.COMMIT: State.COMMITTED,
     Event.ROLLBACK: State.ROLLED_BACK,
     Event.EXPIRE: State.EXPIRED,
+    Event.RESOLVE_COMMIT: State.COMMITTED,
+    Event.RESOLVE_ROLLBACK: State.ROLLED_BACK,
 }
+RESOLVING: Final = frozenset({Event.RESOLVE_COMMIT, Event.RESOLVE_ROLLBACK})
+"""What an operator does."""
 
-_TRANSITIONS: Final = {(State.OPEN, event): outcome for event, outcome in OUTCOMES.items()}
+_TRANSITIONS: Final = {(State.OPEN, event): outcome for event, outcome in OUTCOMES.items()} | {
+    (State.EXPIRED, event): OUTCOMES[event] for event in RESOLVING
+}
 _REPEATS: Final = {(outcome, event): outcome for event, outcome in OUTCOMES.items()}
 
 

@@ -164,8 +164,7 @@ class Broker(Verbs):
         woken: dict[str, None] = {}
         for found in self._store.flushed(flush):
             if isinstance(found, Appended):
-                self._store.index_copies(found)
-                woken |= {topic: None for topic, _ in found.copies.queues_used()}
+                woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None
         self._store.dispatch.write()
@@ -296,6 +295,14 @@ class Broker(Verbs):
         if publish is not None:
             publish(record)
         return "" if is_system(record.topic) else record.topic
+
+    def _publish_many(self, appended: Appended) -> list[str]:
+        """The same of many records, which are all timers that are set, or all messages for receivers."""
+        self._store.index_copies(appended)
+        topics = [topic for topic, _ in appended.copies.queues_used()]
+        if topics == [TIMER_TOPIC]:
+            self._timers.armed_many(appended)
+        return [topic for topic in topics if not is_system(topic)]
 
     def _replay(self, found: Found) -> None:
         record = found.record

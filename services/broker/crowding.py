@@ -35,6 +35,15 @@ class Crowding:
         self._second[second] += 1
         return sharing_count if sharing_count >= CROWDED_SECOND_MIN else 0
 
+    def add_many(self, due_ms: Integers) -> Integers:
+        """Counts new timers; how many others share the second of each, 0 unless it is crowded."""
+        places = _places_of_many(due_ms // _SECOND_MS)
+        for row, mine in zip(self._rows, places, strict=True):
+            np.add.at(row, mine, 1)
+        first, second = (row[mine] for row, mine in zip(self._rows, places, strict=True))
+        sharing_counts = np.minimum(first, second) - 1
+        return np.asarray(np.where(sharing_counts >= CROWDED_SECOND_MIN, sharing_counts, 0))
+
     def remove(self, due_ms: int) -> None:
         """A timer has ended."""
         first, second = _places(due_ms // _SECOND_MS)
@@ -56,6 +65,11 @@ class Crowding:
         """Takes a snapshot's part over."""
         for row, place, count in frozen:
             self._rows[row, place] = count
+
+
+def _places_of_many(seconds: Integers) -> tuple[Integers, Integers]:
+    mixed = seconds.astype(np.uint64) * np.uint64(_MIX) >> np.uint64(64 - _BITS)
+    return seconds & _MASK, mixed.astype(np.int64)
 
 
 def _places(second: int) -> tuple[int, int]:

@@ -55,15 +55,15 @@ class Sending:
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message; raises a `ClientMistake` or `TopicNotFound` and stores nothing otherwise."""
-        topic = self._topics.route(message.topic, now_ms)
-        check_message(message, topic, self._settings.delay_ms_max, now_ms)
+        queue_id = self.admit(message, now_ms)
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max)
         known = self._known(message, now_ms)
         if known is not None:
             return known
-        queue_id = self._queue_for(message, topic)
         if message.message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
+        if message.message_type is MessageType.TRANSACTION and message.delivery_ms is not None:
+            self._replaced(message, now_ms)  # refused now if at all: its commit cannot be
         record = _RECORDS[message.message_type](message, queue_id)
         durable_at = self._append(record, carried, now_ms)
         self._count(message)
@@ -85,15 +85,32 @@ class Sending:
         durable_at = self._store.append(record, now_ms)
         if carried and cancelled:
             self._carrying.appended(carried, cancelled, record)
+        sharing_count = self._timers.sent(record, message, replaced)
+        return self.timer_receipt(
+            message, record.queue_offset, record.physical_offset, durable_at, sharing_count
+        )
+
+    def admit(self, message: Message, now_ms: int) -> int:
+        """The queue for a message; raises a `ClientMistake` or `TopicNotFound` if it cannot be stored."""
+        topic = self._topics.route(message.topic, now_ms)
+        check_message(message, topic, self._settings.delay_ms_max, now_ms)
+        return self._queue_for(message, topic)
+
+    def known_receipt(self, message: Message, found: Named | None, now_ms: int) -> SendReceipt | None:
+        """The first receipt of a timer, if `found` is what was set before with this message's id."""
+        if found is None or found.stored_ms <= now_ms - self._settings.dedupe_ms:
+            return None
+        return self._receipt_again(message, found)
+
+    def timer_receipt(
+        self, message: Message, queue_offset: int, physical_offset: int, durable_at: int, sharing_count: int
+    ) -> SendReceipt:
+        """The receipt of a timer that was set just now, which is counted."""
+        assert message.delivery_ms is not None
         self._count(message)
+        handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
         return SendReceipt(
-            message_id=message.message_id,
-            queue_offset=record.queue_offset,
-            physical_offset=record.physical_offset,
-            transaction_id="",
-            recall_handle=self._recall_handle(message.topic, message.delivery_ms, message.message_id),
-            durable_at=durable_at,
-            sharing_count=self._timers.sent(record, message, replaced),
+            message.message_id, queue_offset, physical_offset, "", handle, durable_at, sharing_count
         )
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
@@ -143,10 +160,9 @@ class Sending:
             return known[1] if known and known[0] > now_ms - self._settings.dedupe_ms else None
         if message.message_type is not MessageType.DELAY:
             return None
-        found = self._timers.known(TimerName(message.topic, message.message_id))
-        if found is None or found.stored_ms <= now_ms - self._settings.dedupe_ms:
-            return None
-        return self._receipt_again(message, found)
+        return self.known_receipt(
+            message, self._timers.known(TimerName(message.topic, message.message_id)), now_ms
+        )
 
     def _receipt_again(self, message: Message, found: Named) -> SendReceipt:
         return SendReceipt(
@@ -159,13 +175,18 @@ class Sending:
         )
 
     def _replaced(self, message: Message, now_ms: int) -> Replaced | None:
-        """The timer that this one takes the place of, under its key; raises `KeyPending` if it must not."""
         self._timers.check_room(message.topic)
         key = message.properties.get(properties.TIMER_KEY, "")
-        if not key:
-            return None
-        found = self._timers.pending(TimerName(message.topic, key=key), now_ms)
-        if found is None:
+        found = self._timers.known(TimerName(message.topic, key=key)) if key else None
+        return self.replaced(message, found, now_ms)
+
+    def replaced(self, message: Message, found: Named | None, now_ms: int) -> Replaced | None:
+        """The timer that this one takes the place of, if `found`, the last of its key, still waits.
+
+        Raises `KeyPending` if it must not.
+        """
+        key = message.properties.get(properties.TIMER_KEY, "")
+        if not key or found is None or not self._timers.is_pending(found, now_ms):
             return None
         if message.properties.get(properties.TIMER_UNIQUE, "").lower() == "true":
             raise KeyPending(

@@ -70,6 +70,7 @@ class Gauges:
     pending_by_topic: dict[str, int]
     timers_bytes: int
     open_halves: int
+    expired_halves: int
     oldest_half_ms: int | None
     in_flight: dict[tuple[str, str], int]
     lag: dict[tuple[str, str], int]

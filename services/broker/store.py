@@ -34,7 +34,7 @@ class Store:
         self.dispatch = Dispatch(disk, foreign.read_imported(disk))
         self.keys = KeyIndex(disk)
         self.last_store_ms = 0
-        self._host = host
+        self.host = host
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._appended: deque[Found | Appended] = deque()
         self._segment_store_ms: dict[int, int] = {}
@@ -43,7 +43,7 @@ class Store:
         """Appends a record; returns the log offset that must be durable before anyone is told of it."""
         self.last_store_ms = max(self.last_store_ms, now_ms)
         new.store_ms = self.last_store_ms
-        new.store_host = self._host
+        new.store_host = self.host
         new.queue_offset = 0 if new.type == TYPE_SYSTEM else self._next_offset(new)
         self.log.append(new)
         self._note_age(new)

@@ -181,7 +181,12 @@ class TimerEnds:
 
 def name_hash(name: TimerName) -> tuple[int, int]:
     """The 128 bits that stand for a name; keys and message ids never meet."""
-    return hashes_of(name.topic, name.message_id or f"\x01{name.key}")
+    return hashes_of(name.topic, text_of(name.message_id, name.key))
+
+
+def text_of(message_id: str, key: str) -> str:
+    """What is hashed of a name: the message id, or the key with a mark that no id has."""
+    return message_id or f"\x01{key}"
 
 
 def _is_end_expired(facts: Facts, now_ms: int) -> Any:

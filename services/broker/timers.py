@@ -20,14 +20,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
+
 from commitlog import properties
 from commitlog import record as records
+from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
 from commitlog.limits import UNFLUSHED_BYTES_MAX
 from commitlog.message import Message
 from commitlog.record import Record
+from consumequeue.timerindex_fact import Facts
 from services.broker import recall, timer_records
+from services.broker.copies import Appended
 from services.broker.crowding import Crowding
 from services.broker.near import Near
 from services.broker.settings import BrokerSettings
@@ -37,6 +42,7 @@ from services.broker.timer_ends import End, Named, TimerEnd, TimerEnds
 from services.broker.timer_files import TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
+from services.broker.unarmed import Unarmed
 from services.broker.values import PendingTimer, TimerName, TimerVerdict, Verdict
 from timingwheel.partitions import Partitions
 
@@ -65,7 +71,7 @@ class Timers:
         self.near = Near()
         self.crowding = Crowding()
         self.pending_by_topic: Counter[str] = Counter()
-        self._unarmed: dict[int, tuple[Record, int]] = {}
+        self._unarmed = Unarmed()
 
     @property
     def pending_count(self) -> int:
@@ -78,20 +84,24 @@ class Timers:
 
     # Setting.
 
-    def check_room(self, topic: str) -> None:
-        """Raises `TooManyTimers` if no more may wait for a topic."""
-        if self.pending_by_topic[topic] >= self._settings.timers_per_topic_max:
+    def check_room(self, topic: str, more_count: int = 0) -> None:
+        """Raises `TooManyTimers` if no more may wait for a topic, with those `more_count` that just came."""
+        waiting_count = self.pending_by_topic[topic] + more_count
+        if waiting_count >= self._settings.timers_per_topic_max:
             raise TooManyTimers(
-                f"{self.pending_by_topic[topic]} wait for {topic!r}, which is its limit. Cancel some "
+                f"{waiting_count} wait for {topic!r}, which is its limit. Cancel some "
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
         """The timer that a name means now, if it waits."""
         found = self.ends.named(name)
-        if found is None or self.ends.is_forgotten(found.known_ms, now_ms):
-            return None
-        return None if self.ends.ended(found.timer_offset) else found
+        return found if found is not None and self.is_pending(found, now_ms) else None
+
+    def is_pending(self, found: Named, now_ms: int) -> bool:
+        """Whether the timer that a name means still waits."""
+        is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
+        return not is_forgotten and self.ends.ended(found.timer_offset) is None
 
     def known(self, name: TimerName) -> Named | None:
         """The timer that a name means now, whether it waits or has ended."""
@@ -114,19 +124,26 @@ class Timers:
         is_moved = properties.value_of(stored, properties.VERB) == timer_records.MOVE
         replaced = timer_records.replaced_by(timer)
         if replaced is not None:
-            self._replaced(topic, replaced, timer, End.MOVED if is_moved else End.REPLACED)
+            self._end_replaced(topic, replaced, timer, End.MOVED if is_moved else End.REPLACED)
         return self._set(timer, topic, _names(topic, stored), due_ms_of(timer))
 
     def sent(self, timer: Record, message: Message, replaced: Replaced | None) -> int:
         """The timer record of a message is in the log; likewise, without reading what is known."""
         assert message.delivery_ms is not None
         if replaced is not None:
-            self._replaced(message.topic, replaced, timer, End.REPLACED)
+            self._end_replaced(message.topic, replaced, timer, End.REPLACED)
         names = [TimerName(message.topic, message.message_id)]
         key = message.properties.get(properties.TIMER_KEY)
         if key:
             names.append(TimerName(message.topic, key=key))
         return self._set(timer, message.topic, names, message.delivery_ms)
+
+    def sent_many(self, appended: Appended, due_ms: Integers, names: Facts, topics: Counter[str]) -> Integers:
+        """The timer records of many messages are in the log; how many others share the second of each."""
+        self.ends.names.put_many(names)
+        self._unarmed.add_many(appended, due_ms)
+        self.pending_by_topic.update(topics)
+        return self.crowding.add_many(due_ms)
 
     def mark_replaced(self, timer: Record, cancelled: Named | None, now_ms: int) -> Replaced | None:
         """Writes into a record that is about to be appended which timer waits for its key.
@@ -144,14 +161,24 @@ class Timers:
     def armed(self, timer: Record) -> None:
         """A timer record is durable: from now on it is delivered when due, unless it has ended already."""
         timer_offset = timer.physical_offset
-        unarmed = self._unarmed.pop(timer_offset, None)
-        if unarmed is None:
+        due_ms = self._unarmed.take(timer_offset)
+        if due_ms is None:
             return
-        _, due_ms = unarmed
         frontier_ms, _ = self.partitions.frontier
         place_ms = self.near.place_ms(timer_offset, due_ms, frontier_ms)
         if self.partitions.put(place_ms, timer_offset):
             self.near.put(timer_offset, due_ms)
+
+    def armed_many(self, appended: Appended) -> None:
+        """The same of many timer records."""
+        due_ms, timer_offsets = self._unarmed.take_many(appended)
+        if not len(due_ms):
+            return
+        frontier_ms, _ = self.partitions.frontier
+        places_ms = self.near.place_many(timer_offsets, due_ms, frontier_ms)
+        is_near = self.partitions.put_many(places_ms.astype(np.uint64), timer_offsets.astype(np.uint64))
+        for place in np.flatnonzero(is_near).tolist():
+            self.near.put(int(timer_offsets[place]), int(due_ms[place]))
 
     # Verbs.
 
@@ -219,8 +246,8 @@ class Timers:
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
         """The timer record at an offset: from the log, or from its partition where that has lost it."""
-        if timer_offset in self._unarmed:
-            return self._unarmed[timer_offset][0]
+        if (unarmed := self._unarmed.record(timer_offset)) is not None:
+            return unarmed
         with suppress(StoreDamaged):
             return self._store.log.read(timer_offset)
         place = self.partitions.find(self.near.deviating.get(timer_offset, due_ms), timer_offset)
@@ -241,9 +268,13 @@ class Timers:
     def end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """A timer has ended, other than by coming due: it leaves whatever it waits in."""
         self.note_end(topic, timer_offset, due_ms, ended)
-        if self._unarmed.pop(timer_offset, None) is None:
+        if not self._unarmed.drop(timer_offset):
             self.near.cancel(timer_offset)
             self.partitions.gone(self.near.placed_ms(timer_offset, due_ms), timer_offset)
+
+    def replaced(self, topic: str, replaced: Replaced, ended_ms: int, by_offset: int) -> None:
+        """A timer has ended: another took its place under its key."""
+        self.end(topic, *replaced, TimerEnd(End.REPLACED, ended_ms, by_offset))
 
     def note_end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Remembers an end, and counts one timer less."""
@@ -311,7 +342,7 @@ class Timers:
     def _set(self, timer: Record, topic: str, names: list[TimerName], due_ms: int) -> int:
         for name in names:
             self.ends.name(name, timer.physical_offset, due_ms, timer.store_ms)
-        self._unarmed[timer.physical_offset] = timer, due_ms
+        self._unarmed.add(timer, due_ms)
         self.pending_by_topic[topic] += 1
         return self.crowding.add(due_ms)
 
@@ -322,7 +353,7 @@ class Timers:
             ended_ms = self._store.last_store_ms
             self.note_end("", timer_offset, ended_ms, TimerEnd(End.UNREADABLE, ended_ms, timer_offset))
 
-    def _replaced(self, topic: str, replaced: Replaced, by: Record, end: End) -> None:
+    def _end_replaced(self, topic: str, replaced: Replaced, by: Record, end: End) -> None:
         self.end(topic, *replaced, TimerEnd(end, by.store_ms, by.physical_offset))
 
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:

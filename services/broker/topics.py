@@ -1,12 +1,15 @@
 """The topics of a broker, as records of the log: created by hand or by the first message.
 
-The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}.
+The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" where a
+topic's halves are asked about in a way of their own: {"immunity_ms", "interval_ms", "interval_ms_max",
+"count_max"}. The newest record of a topic counts.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from commitlog import limits
@@ -16,6 +19,7 @@ from commitlog.record import TYPE_SYSTEM, Record
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 from services.broker.values import Topic
+from txn.checkback import CheckBackPolicy
 
 TOPIC_TOPIC: Final = "TW_SYS_TOPIC"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
@@ -59,6 +63,8 @@ class Topics:
         self._store = store
         self._settings = settings
         self._topics: dict[str, Topic] = {}
+        self.has_check_backs = False
+        """Whether any topic has check-backs of its own."""
 
     def all(self) -> list[Topic]:
         """Every topic, by name."""
@@ -92,6 +98,21 @@ class Topics:
             )
         return known
 
+    def check_back(self, name: str) -> CheckBackPolicy | None:
+        """How a topic's halves are asked about, if in a way of its own."""
+        topic = self._topics.get(name)
+        return None if topic is None else topic.check_back
+
+    def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
+        """Gives a topic's halves check-backs of their own, or those of the settings (None).
+
+        Raises `TopicNotFound`, or `ClientMistake` for times and counts that cannot be.
+        """
+        topic = self.get(name)
+        if policy is not None:
+            _check_policy(policy)
+        return self._write(replace(topic, check_back=policy), now_ms)
+
     def dead_letters(self, group: str, now_ms: int) -> Topic:
         """The dead-letter topic of a group, one queue, created on first use."""
         name = DEAD_LETTER_PREFIX + group
@@ -100,8 +121,13 @@ class Topics:
     def recovered(self, record: Record) -> None:
         """Takes over a topic from its record."""
         stored = json.loads(record.body)
-        self._topics[stored["name"]] = Topic(
-            stored["name"], MessageType(stored["message_type"]), stored["queue_count"]
+        self._keep(
+            Topic(
+                stored["name"],
+                MessageType(stored["message_type"]),
+                stored["queue_count"],
+                check_back=_policy(stored.get("check_back")),
+            )
         )
 
     def seen(self, name: str, queue_id: int) -> None:
@@ -109,20 +135,54 @@ class Topics:
         known = self._topics.get(name)
         if not is_system(name) and (known is None or known.queue_count <= queue_id):
             message_type = known.message_type if known else MessageType.MIXED
-            self._topics[name] = Topic(name, message_type, queue_id + 1)
+            check_back = known.check_back if known else None
+            self._topics[name] = Topic(name, message_type, queue_id + 1, check_back=check_back)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every topic."""
-        return [[topic.name, topic.message_type.value, topic.queue_count] for topic in self._topics.values()]
+        return [
+            [topic.name, topic.message_type.value, topic.queue_count, _shape(topic.check_back)]
+            for topic in self._topics.values()
+        ]
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
-        for name, message_type, queue_count in frozen:
-            self._topics[name] = Topic(name, MessageType(message_type), queue_count)
+        for name, message_type, queue_count, *check_back in frozen:
+            policy = _policy(check_back[0]) if check_back else None
+            self._keep(Topic(name, MessageType(message_type), queue_count, check_back=policy))
 
     def _add(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
-        body = json.dumps({"name": name, "message_type": message_type.value, "queue_count": queue_count})
-        record = Record(topic=TOPIC_TOPIC, body=body.encode(), sys_flag=TYPE_SYSTEM)
-        durable_at = self._store.append(record, now_ms)
-        self._topics[name] = Topic(name, message_type, queue_count, durable_at)
-        return self._topics[name]
+        return self._write(Topic(name, message_type, queue_count), now_ms)
+
+    def _write(self, topic: Topic, now_ms: int) -> Topic:
+        body: dict[str, Any] = {
+            "name": topic.name,
+            "message_type": topic.message_type.value,
+            "queue_count": topic.queue_count,
+        }
+        if topic.check_back is not None:
+            body["check_back"] = _shape(topic.check_back)
+        record = Record(topic=TOPIC_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
+        return self._keep(replace(topic, durable_at=self._store.append(record, now_ms)))
+
+    def _keep(self, topic: Topic) -> Topic:
+        self._topics[topic.name] = topic
+        self.has_check_backs = self.has_check_backs or topic.check_back is not None
+        return topic
+
+
+def _shape(policy: CheckBackPolicy | None) -> dict[str, int] | None:
+    return None if policy is None else asdict(policy)
+
+
+def _policy(stored: dict[str, int] | None) -> CheckBackPolicy | None:
+    return None if stored is None else CheckBackPolicy(**stored)
+
+
+def _check_policy(policy: CheckBackPolicy) -> None:
+    longest_ms = limits.CHECK_IMMUNITY_MS_MAX
+    times_ms = (policy.immunity_ms, policy.interval_ms, policy.interval_ms_max)
+    if not all(0 <= time_ms <= longest_ms for time_ms in times_ms) or policy.interval_ms == 0:
+        raise ClientMistake(f"Times of check-backs lie between 0 and {longest_ms // 60_000} minutes.")
+    if not 1 <= policy.count_max <= limits.CHECK_COUNT_LIMIT:
+        raise ClientMistake(f"A half is asked about 1 to {limits.CHECK_COUNT_LIMIT} times.")

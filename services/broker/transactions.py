@@ -1,12 +1,22 @@
-"""Half messages: ended by their producer, asked about when it is silent, expired when nobody ever answers."""
+"""Half messages: ended by their producer, asked about when it is silent, expired when nobody ever answers.
+
+    an end asked for --> the half's state --> the table (`txn.states`) --> one record, or a refusal
+
+The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. For an
+older one the log tells: a half that is in the log and in none of those has ended, and the key index finds its
+committed record; where there is none, it was rolled back. A half in a keep file is older than the log, so
+the log may have lost its end: it is known only as long as its end is remembered.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.log import CommitLog
+from commitlog.record import RECORD_BYTES_MIN, TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
 from services.broker.carrying import Carrying
 from services.broker.settings import BrokerSettings
@@ -14,13 +24,20 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.timer_records import TIMER_TOPIC
 from services.broker.timers import Timers
+from services.broker.topics import Topics
 from services.broker.values import CheckBack, EndReceipt, Resolution
 from services.broker.verb_properties import carried_verb
 from txn import half, states
-from txn.outcomes import Outcomes
+from txn.checkback import CheckBackPolicy
+from txn.half import HALF_TOPIC
+from txn.outcomes import Ended, Outcomes
 from txn.states import Event, State
 
 _EVENTS: Final = {Resolution.COMMIT: Event.COMMIT, Resolution.ROLLBACK: Event.ROLLBACK}
+_RESOLVING: Final = {
+    Resolution.COMMIT: Event.RESOLVE_COMMIT,
+    Resolution.ROLLBACK: Event.RESOLVE_ROLLBACK,
+}
 
 
 class Transactions:
@@ -30,6 +47,7 @@ class Transactions:
         self,
         store: Store,
         agenda: Agenda,
+        topics: Topics,
         timers: Timers,
         carrying: Carrying,
         settings: BrokerSettings,
@@ -37,6 +55,7 @@ class Transactions:
     ) -> None:
         self._store = store
         self._agenda = agenda
+        self._topics = topics
         self._timers = timers
         self._carrying = carrying
         self._policy = settings.check_back
@@ -47,7 +66,9 @@ class Transactions:
     def stored(self, record: Record) -> None:
         """A half is durable: from now on it can be ended, and its first check is set."""
         immunity = properties.value_of(record.properties, properties.CHECK_IMMUNITY_SECONDS)
-        first_ms = self._policy.first_check_ms(record.store_ms, int(immunity) * 1000 if immunity else None)
+        first_ms = self.policy(record).first_check_ms(
+            record.store_ms, int(immunity) * 1000 if immunity else None
+        )
         self.outcomes.stored(record.physical_offset, record.store_ms, first_ms)
         self._agenda.place(Purpose.CHECK, record.physical_offset, first_ms)
 
@@ -56,15 +77,47 @@ class Transactions:
     ) -> EndReceipt:
         """Ends a transaction, or confirms that it ended so before; raises `TransactionEnded` if otherwise."""
         offset = half.half_offset(transaction_id, message_id)
-        state = self.outcomes.state(offset)
-        if state is None:
-            raise InvalidTransactionId(f"{transaction_id} names no half message of this store.")
-        if state is not State.OPEN:
-            return self._end_again(offset, transaction_id, resolution)
-        record = self._store.log.read(offset)
+        remembered = self.outcomes.ended(offset)
+        if remembered is not None and remembered.state is not State.EXPIRED:
+            return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
+        record = self.find(offset, transaction_id)
         _check_topic(record, topic)
-        durable_at = self._append_end(record, _EVENTS[resolution], now_ms)
-        return EndReceipt(transaction_id, resolution, False, durable_at)
+        return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
+
+    def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
+        """An operator ends what is open or has expired, and says why; raises `TransactionEnded`."""
+        record = self.find(half.claimed_offset(transaction_id), transaction_id)
+        return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
+
+    def find(self, offset: int, transaction_id: str) -> Record:
+        """The half record of a transaction; raises `InvalidTransactionId` if there is none of that id."""
+        unknown = InvalidTransactionId(f"{transaction_id} names no half message of this store.")
+        log = self._store.log
+        is_place = 0 <= offset < log.durable_offset and offset % log.segment_bytes <= _last_place(log)
+        if not (is_place and self.is_known(offset)):
+            raise unknown
+        try:
+            record = self._store.log.read(offset)
+        except StoreDamaged as error:
+            if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
+                raise
+            raise unknown from error
+        message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+        if record.topic != HALF_TOPIC or half.transaction_id(offset, message_id) != transaction_id:
+            raise unknown
+        return record
+
+    def ended(self, record: Record) -> Ended | None:
+        """How the transaction of a half ended; None while it is open. Raises `StoreDamaged`."""
+        offset = record.physical_offset
+        if offset in self.outcomes.open:
+            return None
+        return self.outcomes.ended(offset) or self._ended_in_log(record)
+
+    def policy(self, record: Record) -> CheckBackPolicy:
+        """How the half of a record is asked about."""
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+        return self._topics.check_back(topic) or self._policy
 
     def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
         """A half's check is due: whom to ask, or None if it has ended, or expires now."""
@@ -76,45 +129,56 @@ class Transactions:
         except StoreDamaged:
             self._statistics.unreadable_records += 1
             return None
-        if self._policy.is_exhausted(waiting.check_count):
-            self._append_end(record, Event.EXPIRE, now_ms)
+        if self.policy(record).is_exhausted(waiting.check_count):
+            self._append_end(record, Event.EXPIRE, "", now_ms)
             return None
-        message = properties.to_message(record)
-        return CheckBack(half.transaction_id(half_offset, message.message_id), message)
+        return _question(record)
+
+    def check_now(self, transaction_id: str) -> CheckBack:
+        """Whom to ask at once, whatever the schedule says; raises `TransactionEnded`."""
+        record = self.find(half.claimed_offset(transaction_id), transaction_id)
+        if record.physical_offset not in self.outcomes.open:
+            raise self._refusal(transaction_id, self.ended(record))
+        return _question(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Tells whether a producer could be asked; only then the check counts. Sets the next one."""
-        offset = int(transaction_id[:16], 16)
+        """Tells whether a producer could be asked; only then the check counts. Sets the next one.
+
+        A check by hand, before its time, does not bring the next one forward.
+        """
+        offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.open.get(offset)
         if waiting is None:
             return
-        waiting.next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
+        next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
         if asked:
             waiting.check_count += 1
-            waiting.next_check_ms = self._policy.next_check_ms(now_ms, waiting.check_count)
+            next_check_ms = self._next_check_ms(offset, waiting.check_count, now_ms)
             self._store.append(half.check_record(offset, waiting.check_count), now_ms)
+        waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
         self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def recovered_commit(self, record: Record) -> None:
         """Takes over a commit from the committed record."""
-        self._recovered_end(record, Event.COMMIT)
+        self._recovered_end(record, Event.RESOLVE_COMMIT)
 
     def recovered_outcome(self, record: Record) -> None:
         """Takes over a rollback or an expiry from its record."""
         state = half.outcome_of(record)
-        self._recovered_end(record, Event.EXPIRE if state is State.EXPIRED else Event.ROLLBACK)
+        self._recovered_end(record, Event.EXPIRE if state is State.EXPIRED else Event.RESOLVE_ROLLBACK)
 
     def recovered_check(self, record: Record) -> None:
         """Takes over the counter of a half's checks, and when to ask next."""
         waiting = self.outcomes.open.get(record.half_offset)
         if waiting is not None:
             waiting.check_count = record.reconsume_times
-            waiting.next_check_ms = self._policy.next_check_ms(record.store_ms, waiting.check_count)
+            next_check_ms = self._next_check_ms(record.half_offset, waiting.check_count, record.store_ms)
+            waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
             self._agenda.place(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
 
     def forget(self, now_ms: int) -> None:
         """Drops ends that are older than the kept history."""
-        self.outcomes.forget(now_ms - self._history_ms)
+        self.outcomes.forget(now_ms - self._history_ms, self._store.log.durable_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: see `Outcomes.freeze`."""
@@ -126,20 +190,67 @@ class Transactions:
         for half_offset, waiting in self.outcomes.open.items():
             self._agenda.place(Purpose.CHECK, half_offset, waiting.next_check_ms)
 
-    def _end_again(self, offset: int, transaction_id: str, resolution: Resolution) -> EndReceipt:
-        ended = self.outcomes.ended(offset)
-        if states.after(ended.state, _EVENTS[resolution]) is None:
-            raise TransactionEnded(
-                f"{transaction_id} was {ended.state.value} at {ended.ended_ms} (ms since 1970).",
-                durable_at=ended.durable_at,
-            )
+    def _end(
+        self,
+        record: Record,
+        transaction_id: str,
+        resolution: Resolution,
+        event: Event,
+        reason: str,
+        now_ms: int,
+    ) -> EndReceipt:
+        ended = self.ended(record)
+        if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
+            if ended.state is State.EXPIRED:
+                self.outcomes.came_late(record.physical_offset, event, now_ms)
+            return self._end_again(ended, transaction_id, resolution, event)
+        durable_at = self._append_end(record, event, reason, now_ms)
+        return EndReceipt(transaction_id, resolution, False, durable_at)
+
+    def is_known(self, half_offset: int) -> bool:
+        """Whether it can be told what became of a half at that place."""
+        return half_offset >= self._store.log.first_offset or self.outcomes.state(half_offset) is not None
+
+    def _end_again(
+        self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
+    ) -> EndReceipt:
+        """The answer to an end of what has ended: confirmed if it is the same, and refused otherwise."""
+        if states.after(ended.state, event) is not ended.state:
+            raise self._refusal(transaction_id, ended)
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
-    def _append_end(self, record: Record, event: Event, now_ms: int) -> int:
-        durable_at = self._append(_end_record(record, event), now_ms)
-        self.outcomes.end(record.physical_offset, event, now_ms, durable_at)
+    def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
+        assert ended is not None
+        when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
+        what_next = (
+            f" Resolve it by hand: tidewheel txn resolve {transaction_id}"
+            if ended.state is State.EXPIRED
+            else ""
+        )
+        return TransactionEnded(
+            f"{transaction_id} was {ended.state.value}{when}.{what_next}", durable_at=ended.durable_at
+        )
+
+    def _ended_in_log(self, record: Record) -> Ended:
+        """How a half ended whose end is not remembered: the log has its committed record, or it has none."""
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+        message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+        for offset in self._store.keys.offsets(topic, message_id, self._store.log.first_offset):
+            if offset <= record.physical_offset:
+                break
+            found = self._store.log.read(offset)
+            if found.type == TYPE_COMMIT and found.half_offset == record.physical_offset:
+                return Ended(State.COMMITTED, found.store_ms, offset)
+        return Ended(State.ROLLED_BACK, 0, -1)
+
+    def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
+        ending = _end_record(record, event, reason)
+        durable_at = self._append(ending, now_ms)
+        self.outcomes.end(
+            record.physical_offset, event, now_ms, ending.physical_offset, self._store.log.durable_offset
+        )
         self._agenda.cancel(Purpose.CHECK, record.physical_offset)
-        self._count(event, properties.value_of(record.properties, properties.REAL_TOPIC))
+        self._count(states.OUTCOMES[event], properties.value_of(record.properties, properties.REAL_TOPIC))
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
@@ -155,25 +266,45 @@ class Transactions:
             self._timers.added(ending)
         return durable_at
 
+    def _next_check_ms(self, half_offset: int, check_count: int, now_ms: int) -> int:
+        policy = self._policy
+        if self._topics.has_check_backs:
+            with suppress(StoreDamaged):
+                policy = self.policy(self._store.log.read(half_offset))
+        return policy.next_check_ms(now_ms, check_count)
+
     def _recovered_end(self, record: Record, event: Event) -> None:
-        self.outcomes.end(record.half_offset, event, record.store_ms, 0)
+        self.outcomes.end(
+            record.half_offset, event, record.store_ms, record.physical_offset, self._store.log.durable_offset
+        )
         self._agenda.cancel(Purpose.CHECK, record.half_offset)
 
-    def _count(self, event: Event, topic: str) -> None:
+    def _count(self, outcome: State, topic: str) -> None:
         counters = {
-            Event.COMMIT: self._statistics.commits,
-            Event.ROLLBACK: self._statistics.rollbacks,
-            Event.EXPIRE: self._statistics.expired,
+            State.COMMITTED: self._statistics.commits,
+            State.ROLLED_BACK: self._statistics.rollbacks,
+            State.EXPIRED: self._statistics.expired,
         }
-        counters[event][topic] += 1
+        counters[outcome][topic] += 1
 
 
-def _end_record(record: Record, event: Event) -> Record:
-    if event is not Event.COMMIT:
-        return half.outcome_record(record, states.OUTCOMES[event])
+def _last_place(log: CommitLog) -> int:
+    """Behind this no record begins in a segment, whatever an id claims."""
+    return log.segment_bytes - RECORD_BYTES_MIN
+
+
+def _question(record: Record) -> CheckBack:
+    message = properties.to_message(record)
+    return CheckBack(half.transaction_id(record.physical_offset, message.message_id), message)
+
+
+def _end_record(record: Record, event: Event, reason: str) -> Record:
+    outcome = states.OUTCOMES[event]
+    if outcome is not State.COMMITTED:
+        return half.outcome_record(record, outcome, reason)
     if properties.value_of(record.properties, properties.DUE_MS):
-        return half.committed_timer_record(record, TIMER_TOPIC)
-    return half.committed_record(record)
+        return half.committed_timer_record(record, TIMER_TOPIC, reason)
+    return half.committed_record(record, reason)
 
 
 def _check_topic(record: Record, topic: str) -> None:

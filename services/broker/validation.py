@@ -9,6 +9,7 @@ from commitlog import limits, properties
 from commitlog.errors import (
     BodyEmpty,
     BodyTooLarge,
+    ClientMistake,
     IllegalDeliveryTime,
     IllegalKey,
     IllegalMessageGroup,
@@ -35,6 +36,7 @@ def check_message(message: Message, topic: Topic, delay_ms_max: int, now_ms: int
     _check_properties(message)
     _check_timer_key(message.properties)
     _check_delivery(message.delivery_ms, delay_ms_max, now_ms)
+    _check_immunity(message.check_immunity_ms)
     _check_type(message.message_type, topic)
 
 
@@ -107,6 +109,14 @@ def _check_delivery(delivery_ms: int | None, delay_ms_max: int, now_ms: int) -> 
         raise IllegalDeliveryTime(
             f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
             "Were milliseconds given where seconds were meant?"
+        )
+
+
+def _check_immunity(immunity_ms: int | None) -> None:
+    if immunity_ms is not None and not 0 <= immunity_ms <= limits.CHECK_IMMUNITY_MS_MAX:
+        raise ClientMistake(
+            f"A half may be left alone for {limits.CHECK_IMMUNITY_MS_MAX // 3_600_000} hours at most, "
+            f"not for {immunity_ms / 1000:.0f} s."
         )
 
 

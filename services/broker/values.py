@@ -12,6 +12,8 @@ from enum import Enum
 from commitlog.message import Message, MessageType
 from commitlog.retention import Retirement
 from timingwheel.due_run import ReadAhead
+from txn.checkback import CheckBackPolicy
+from txn.states import State
 
 
 @dataclass(slots=True, frozen=True)
@@ -22,6 +24,8 @@ class Topic:
     message_type: MessageType
     queue_count: int
     durable_at: int = 0
+    check_back: CheckBackPolicy | None = None
+    """How its halves are asked about; None: as the broker's settings say."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -111,6 +115,53 @@ class TimerPage:
 
     timers: list[PendingTimer]
     after: tuple[int, int] | None
+
+
+@dataclass(slots=True, frozen=True)
+class HalfFilter:
+    """Which halves: those open or expired (or only of one `state`), of a topic, stored before a time."""
+
+    topic: str = ""
+    state: State | None = None
+    stored_before_ms: int = 1 << 62
+
+
+@dataclass(slots=True, frozen=True)
+class HalfView:
+    """A half message and what has become of it.
+
+    While it is open `next_check_ms` says when a producer is asked next, otherwise it is 0. `ended_ms` and
+    `ended_offset` are 0 and -1 while it is open or where nobody knows any more. `reason` is an operator's,
+    `verdict` what came of the timer verb that it carried.
+    `late` are the ends that producers asked for after it had expired, with their times.
+    """
+
+    transaction_id: str
+    message_id: str
+    topic: str
+    keys: tuple[str, ...]
+    tag: str
+    state: State
+    half_offset: int
+    stored_ms: int
+    due_ms: int | None
+    check_count: int
+    check_count_max: int
+    next_check_ms: int
+    ended_ms: int
+    ended_offset: int
+    reason: str
+    verdict: str
+    late: tuple[tuple[str, int], ...]
+    message: Message | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class HalfPage:
+    """Halves, the oldest first; `after` asks for the next page, None when there is none."""
+
+    halves: list[HalfView]
+    after: int | None
 
 
 class Resolution(Enum):

@@ -59,6 +59,11 @@ class CarriedVerb:
     to_ms: int = 0
 
 
+def carries(message: Message) -> bool:
+    """Whether a message has anything to do with a verb."""
+    return not _NAMES.isdisjoint(message.properties)
+
+
 def carried_verb(
     message: Message, now_ms: int, delay_ms_max: int = limits.DELAY_MS_MAX
 ) -> CarriedVerb | None:
@@ -67,7 +72,7 @@ def carried_verb(
     `now_ms` is the broker's time, as the message's own times are.
     """
     given = message.properties
-    if _NAMES.isdisjoint(given):
+    if not carries(message):
         return None
     kind = _kind(given)
     to_ms = _to_ms(given[TO], now_ms, delay_ms_max) if kind is VerbKind.MOVE else 0

@@ -18,12 +18,14 @@ from services.broker.agenda import Agenda
 from services.broker.carrying import Carrying
 from services.broker.finding import Finding
 from services.broker.groups import Groups
+from services.broker.half_views import HalfViews
 from services.broker.housekeeping import Housekeeping
 from services.broker.leases import Leases
 from services.broker.receiving import Receiving
 from services.broker.schedule import Occurrence, Schedule, ScheduleView
 from services.broker.schedules import Schedules, preview
 from services.broker.sending import Sending
+from services.broker.sending_timers import SendingTimers
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Gauges, Statistics
 from services.broker.store import Store
@@ -33,8 +35,12 @@ from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.transactions import Transactions
 from services.broker.values import (
+    CheckBack,
     Delivery,
     EndReceipt,
+    HalfFilter,
+    HalfPage,
+    HalfView,
     PendingTimer,
     Resolution,
     SendReceipt,
@@ -44,6 +50,7 @@ from services.broker.values import (
     TimerVerdict,
     Topic,
 )
+from txn.checkback import CheckBackPolicy
 
 
 class Part(Protocol):
@@ -76,11 +83,13 @@ class Verbs:
         self._views = TimerViews(self._timers)
         self._carrying = Carrying(self._timers)
         self._transactions = Transactions(
-            self._store, self._agenda, self._timers, self._carrying, settings, self.statistics
+            self._store, self._agenda, self._topics, self._timers, self._carrying, settings, self.statistics
         )
+        self._half_views = HalfViews(self._store, self._transactions)
         self._sending = Sending(
             self._store, self._topics, self._timers, self._carrying, settings, self.statistics
         )
+        self._sending_timers = SendingTimers(self._store, self._timers, self._sending)
         self._groups = Groups(self._store)
         self._housekeeping = Housekeeping(
             disk,
@@ -137,7 +146,11 @@ class Verbs:
 
     def set_timers(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
         """Stores many messages at once; one that is refused is answered with its error."""
-        return [self._try_send(message, now_ms) for message in messages]
+        try:
+            self._housekeeping.refuse_if_full()
+        except TidewheelError as error:
+            return [error] * len(messages)
+        return self._sending_timers.send(messages, now_ms)
 
     def recall(self, topic: str, recall_handle: str, now_ms: int) -> TimerVerdict:
         """Cancels a delayed message, or says why it cannot be."""
@@ -176,6 +189,32 @@ class Verbs:
     ) -> EndReceipt:
         """Ends a transaction; the first end wins."""
         return self._transactions.end(topic, transaction_id, message_id, resolution, now_ms)
+
+    def resolve_transaction(
+        self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int
+    ) -> EndReceipt:
+        """An operator ends a transaction that is open or has expired, and says why."""
+        return self._transactions.resolve(transaction_id, resolution, reason, now_ms)
+
+    def check_now(self, transaction_id: str) -> CheckBack:
+        """The question that a transaction's producer is to be asked at once; then report `check_asked`."""
+        return self._transactions.check_now(transaction_id)
+
+    def halves(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
+        """Looks at half messages that are open or have expired, the oldest first."""
+        return self._half_views.page(wanted, after, count_max)
+
+    def half(self, transaction_id: str) -> HalfView:
+        """Looks at one half message, however it ended; raises `InvalidTransactionId`."""
+        return self._half_views.one(transaction_id)
+
+    def halves_of(self, topic: str, key: str, count_max: int) -> list[HalfView]:
+        """Looks at the half messages of a key or message id, the newest first."""
+        return self._half_views.of_key(topic, key, count_max)
+
+    def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
+        """Says how a topic's halves are asked about; None: as the settings say. Raises `TopicNotFound`."""
+        return self._topics.set_check_back(topic, policy, now_ms)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """The answer to a `CheckBack`: whether a producer could be asked."""
@@ -281,6 +320,7 @@ class Verbs:
             pending_by_topic=dict(+self._timers.pending_by_topic),
             timers_bytes=self._timers.partitions.disk_bytes,
             open_halves=len(open_halves),
+            expired_halves=len(self._transactions.outcomes.expired),
             oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
             in_flight=self._groups.in_flight(),
             lag=self._groups.lag(),
@@ -292,12 +332,6 @@ class Verbs:
             disk_free_bytes=self._housekeeping.free_bytes,
             is_full=self._housekeeping.is_full,
         )
-
-    def _try_send(self, message: Message, now_ms: int) -> SendReceipt | TidewheelError:
-        try:
-            return self.send(message, now_ms)
-        except TidewheelError as error:
-            return error
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
         queue_count = self._topics.get(topic).queue_count

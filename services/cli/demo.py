@@ -171,7 +171,7 @@ def rows_of(summary: DemoSummary) -> Iterator[tuple[str, object, str]]:
     yield "orders timed out", summary.timeout_lateness.count, lateness_text(summary.timeout_lateness)
     yield "pushes delivered", summary.push_lateness.count, lateness_text(summary.push_lateness)
     if any(summary.faults.values()):
-        injected = ", ".join(f"{count} {fault}" for fault, count in summary.faults.items())
+        injected = ", ".join(f"{count} {fault}" for fault, count in summary.faults.items() if count)
         yield "faults injected", sum(summary.faults.values()), f"{injected}; {summary.restarts} restarts"
     for case, order_id in summary.sabotaged.items():
         yield "order spoiled", order_id, case

@@ -48,6 +48,7 @@ COMMANDS = {
     "send": Entry("services.cli.send", "Send one message, now or later."),
     "msg": Entry("services.cli.msg", "Find messages by key or id."),
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
+    "txn": Entry("services.cli.txn", "Look at transactions; ask producers, end them by hand."),
     "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),
     "store": Entry("services.cli.store", "Look at a store, prove it, copy it, repair it."),
     "version": Entry("services.cli.version", "Show the versions in use."),

@@ -39,6 +39,11 @@ def wall(moment_ms: int) -> str:
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 
 
+def exactly(moment_ms: int) -> str:
+    """Return local wall time to the millisecond."""
+    return f"{wall(moment_ms)}.{moment_ms % 1000:03d}"
+
+
 def away(moment_ms: int) -> str:
     """Return how far away a moment is: in 16m52s, 38s ago."""
     ahead_ms = moment_ms - now_ms()

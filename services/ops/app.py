@@ -19,6 +19,7 @@ from services.ops.probes import Probes
 from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
 from services.ops.timers import TimersApi
+from services.ops.transactions import TransactionsApi
 
 
 def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
@@ -27,7 +28,13 @@ def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
     Its `state.timer_tasks` are to be closed before the broker is.
     """
     tasks = TimerTasks(live)
-    parts = (Probes(live, metrics, document), Api(live), TimersApi(live, tasks), SchedulesApi(live))
+    parts = (
+        Probes(live, metrics, document),
+        Api(live),
+        TimersApi(live, tasks),
+        TransactionsApi(live),
+        SchedulesApi(live),
+    )
     app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
     app.state.timer_tasks = tasks
     return app

@@ -61,6 +61,22 @@ from services.ops.schedules import SchedulesApi
 from services.ops.shapes import NewMessage, NewTopic, TimeToPass
 from services.ops.timer_shapes import MovedTimer, NamedTimer, NewTask, NewTimer, NewTimers
 from services.ops.timers import TimersApi
+from services.ops.transaction_shapes import (
+    CheckBackAnswer,
+    EndAnswer,
+    HalvesAnswer,
+    HalvesQuery,
+    NewCheckBack,
+    NewResolution,
+    OneHalfAnswer,
+    ProducersAnswer,
+    ProducersQuery,
+    QuestionAnswer,
+    QuestionsAnswer,
+    QuestionsQuery,
+    TransactionsSummaryAnswer,
+)
+from services.ops.transactions import TransactionsApi
 
 Handler = Callable[[Any, Request], Awaitable[Response]]
 
@@ -183,6 +199,46 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
         ),
         Operation(
             "DELETE", "/api/timers/tasks/{id}", TimersApi.stop_task, {200: TaskAnswer}, refusals=(400, 404)
+        ),
+    ),
+    TransactionsApi: (
+        Operation("GET", "/api/transactions", TransactionsApi.page, {200: HalvesAnswer}, HalvesQuery),
+        Operation(
+            "GET", "/api/transactions/summary", TransactionsApi.summary, {200: TransactionsSummaryAnswer}
+        ),
+        Operation(
+            "GET", "/api/transactions/log", TransactionsApi.questions, {200: QuestionsAnswer}, QuestionsQuery
+        ),
+        Operation(
+            "GET",
+            "/api/transactions/producers",
+            TransactionsApi.producers,
+            {200: ProducersAnswer},
+            ProducersQuery,
+        ),
+        Operation("GET", "/api/transactions/{id}", TransactionsApi.one, {200: OneHalfAnswer}),
+        Operation(
+            "POST",
+            "/api/transactions/{id}/check",
+            TransactionsApi.check,
+            {200: QuestionAnswer},
+            refusals=(400, 409),
+        ),
+        Operation(
+            "POST",
+            "/api/transactions/{id}/resolve",
+            TransactionsApi.resolve,
+            {200: EndAnswer},
+            bodies=(NewResolution,),
+            refusals=(400, 409, 503),
+        ),
+        Operation(
+            "PUT",
+            "/api/topics/{topic}/check-back",
+            TransactionsApi.set_check_back,
+            {200: CheckBackAnswer},
+            bodies=(NewCheckBack,),
+            refusals=(400, 404, 503),
         ),
     ),
     SchedulesApi: (

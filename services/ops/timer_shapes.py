@@ -101,7 +101,7 @@ class NewTimers(BaseModel):
 class NamedTimer(TimerQuery):
     """Which timer a verb is for, and why (which is logged)."""
 
-    reason: str = Field("", max_length=limits.TIMER_REASON_CHARACTERS_MAX)
+    reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
 
 
 class MovedTimer(NamedTimer):
@@ -125,7 +125,7 @@ class NewTask(BaseModel):
     filter: TaskFilter
     to: Moment | None = Field(None, description="Where to move them: a moment as above.")
     by: str | None = Field(None, description="How far to move each: a span such as 1h, or -30m for earlier.")
-    reason: str = Field("", max_length=limits.TIMER_REASON_CHARACTERS_MAX)
+    reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
     dry_run: bool = False
 
     def order(self, now_ms: int) -> Order:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import structlog
 
 from services.broker.values import CheckBack
+from services.live.transactions import ProducerView
 from services.rpc.generated.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
 from services.rpc.messages import half_to_wire
 from services.rpc.sessions import Sessions
@@ -32,8 +33,17 @@ class Producers:
         if client_id not in line:
             line[client_id] = namespace
 
-    def ask(self, question: CheckBack) -> bool:
-        """Ask the next producer that can be reached; False when there is none."""
+    def views(self, topic: str = "") -> list[ProducerView]:
+        """Return the producers of a topic, or of all, in the order in which they are asked."""
+        lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
+        return [
+            ProducerView(name, client_id, self._can_be_asked(client_id))
+            for name, line in sorted(lines.items())
+            for client_id in line
+        ]
+
+    def ask(self, question: CheckBack) -> str:
+        """Ask the next producer that can be reached; returns its id, empty when there is none."""
         line = self._lines.get(question.message.topic, {})
         for client_id, namespace in list(line.items()):
             del line[client_id]
@@ -42,8 +52,12 @@ class Producers:
             line[client_id] = namespace
             if self._write(client_id, namespace, question):
                 log.info("asked", topic=question.message.topic, transaction=question.transaction_id)
-                return True
-        return False
+                return client_id
+        return ""
+
+    def _can_be_asked(self, client_id: str) -> bool:
+        session = self._sessions.find(client_id)
+        return session is not None and bool(session.streams)
 
     def _write(self, client_id: str, namespace: str, question: CheckBack) -> bool:
         session = self._sessions.find(client_id)

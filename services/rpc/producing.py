@@ -47,9 +47,17 @@ class Producing:
         self._sessions.seen(caller)
         topic = stored_name(request.topic)
         resolution = RESOLUTIONS.get(request.resolution)
-        if resolution is not None:
-            await self._live.end_transaction(topic, request.transaction_id, request.message_id, resolution)
-        self._live.answered(request.transaction_id)
+        answer = "UNKNOWN" if resolution is None else resolution.value
+        try:
+            if resolution is not None:
+                await self._live.end_transaction(
+                    topic, request.transaction_id, request.message_id, resolution
+                )
+        except TidewheelError:
+            answer += ", too late"
+            raise
+        finally:
+            self._live.answered(request.transaction_id, answer)
         self._producers.add(topic, caller.client_id, request.topic.resource_namespace)
         return EndTransactionResponse(status=OK)
 

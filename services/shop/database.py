@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, inspect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from commitlog.errors import ConfigurationError
@@ -25,7 +25,8 @@ def open_database(url: str, *tables: MetaData) -> Engine:
     """Open a database and create the tables that are missing.
 
     Raises:
-        ConfigurationError: when the URL is no database URL, its driver is missing, or nothing answers there.
+        ConfigurationError: when the URL is no database URL, its driver is missing, nothing answers there, or
+            a table is there with other columns.
     """
     try:
         engine = create_engine(url, **settings_of(url))
@@ -33,12 +34,25 @@ def open_database(url: str, *tables: MetaData) -> Engine:
             event.listen(engine, "connect", prepare_sqlite)
         for metadata in tables:
             metadata.create_all(engine)
+            refuse_other_columns(engine, metadata)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError, SQLAlchemyError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigurationError(
             f"Database {url} cannot be opened: {reason}. Give an SQLAlchemy URL."
         ) from error
     return engine
+
+
+def refuse_other_columns(engine: Engine, metadata: MetaData) -> None:
+    """Refuse tables that another version, or somebody else, has made; the first statement would fail."""
+    for name, table in metadata.tables.items():
+        found = {column["name"] for column in inspect(engine).get_columns(name)}
+        different = found.symmetric_difference(table.columns.keys())
+        if different:
+            raise ConfigurationError(
+                f"Table {name} at {engine.url!r} is of another version: it differs in "
+                f"{', '.join(sorted(different))}. Give a database in which it is new."
+            )
 
 
 def settings_of(url: str) -> dict[str, Any]:

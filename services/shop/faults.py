@@ -7,8 +7,13 @@ died.
 
 | name | strikes |
 |---|---|
-| die-before-commit | in the order service, after the half message, before the database commit |
-| die-after-commit | in the order service, after the database commit, before the half message is ended |
+| die-between-halves | in the order service, placing: after the first of two half messages |
+| die-after-halves | after both, before the barrier rows |
+| die-after-row | after the barrier rows, before the order's |
+| die-before-commit | after the order's rows, before the database commit |
+| die-after-commit | after the database commit, before a half message is ended |
+| die-between-ends | after the first of two ends |
+| die-paying-after-half, -after-row, -before-commit, -after-commit | the same, paying |
 | repeat-same-id | a send is repeated as a client does that did not hear the answer: same message id |
 | repeat-as-new | an order is announced a second time, by a new message |
 | die-before-ack | in the cart service, after the cart was changed, before the message is acknowledged |
@@ -41,8 +46,16 @@ ARMED = re.compile(r"(?P<name>[a-z-]+)(?P<mode>[@/])(?P<count>[1-9][0-9]*)")
 class Fault(StrEnum):
     """The points at which something can be made to go wrong."""
 
+    DIE_BETWEEN_HALVES = "die-between-halves"
+    DIE_AFTER_HALVES = "die-after-halves"
+    DIE_AFTER_ROW = "die-after-row"
     DIE_BEFORE_COMMIT = "die-before-commit"
     DIE_AFTER_COMMIT = "die-after-commit"
+    DIE_BETWEEN_ENDS = "die-between-ends"
+    DIE_PAYING_AFTER_HALF = "die-paying-after-half"
+    DIE_PAYING_AFTER_ROW = "die-paying-after-row"
+    DIE_PAYING_BEFORE_COMMIT = "die-paying-before-commit"
+    DIE_PAYING_AFTER_COMMIT = "die-paying-after-commit"
     REPEAT_SAME_ID = "repeat-same-id"
     REPEAT_AS_NEW = "repeat-as-new"
     DIE_BEFORE_ACK = "die-before-ack"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -23,21 +24,29 @@ from rocketmq import (
     Producer,
     PushConsumer,
 )
+from rocketmq.grpc_protocol import MessageType
 
-from commitlog.errors import BrokerUnreachable, TopicNotFound
+from commitlog.errors import BrokerUnreachable, ConfigurationError, TopicNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from rocketmq import TransactionChecker
 
 CONNECT_TIMEOUT_S = 5
 CONSUMER_THREADS = 4
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 log = structlog.get_logger()
 
 
-def json_message(topic: str, key: str, content: dict[str, Any], due_ms: int | None = None) -> Message:
+def json_message(
+    topic: str,
+    key: str,
+    content: dict[str, Any],
+    due_ms: int | None = None,
+    properties: Mapping[str, str] = NO_PROPERTIES,
+) -> Message:
     """A message about the thing called `key`, delivered at `due_ms` (a full second) or at once."""
     message = Message()
     message.topic = topic
@@ -45,6 +54,8 @@ def json_message(topic: str, key: str, content: dict[str, Any], due_ms: int | No
     message.body = json.dumps(content, ensure_ascii=False).encode()
     if due_ms is not None:
         message.delivery_timestamp = due_ms // 1000  # seconds, whatever the client's docstring says
+    for name, value in properties.items():
+        message.add_property(name, value)
     return message
 
 
@@ -72,12 +83,17 @@ class JsonListener(MessageListener):  # type: ignore[misc] # the official client
 def open_producer(
     broker: str, topics: list[str], checker: TransactionChecker | None = None
 ) -> Iterator[Producer]:
-    """A started producer. Its topics are declared, so that the broker may ask it about orphaned halves."""
+    """A started producer. Its topics are declared, so that the broker may ask it about orphaned halves.
+
+    With a checker it sends transactions, so all of its topics must take them.
+    """
     producer = Producer(configuration_for(broker), topics, checker)
     producer.startup()
     try:
         for topic in topics:
             require_route(producer, topic)
+            if checker is not None:
+                require_transactions(producer, topic)
         yield producer
     finally:
         producer.shutdown()
@@ -125,3 +141,15 @@ def require_route(producer: Producer, topic: str) -> None:
         raise TopicNotFound(
             f"The broker has no topic {topic}. Create it with `tidewheel topic create {topic}`."
         ) from error
+
+
+def require_transactions(producer: Producer, topic: str) -> None:
+    """Refuse a topic that was created for another type of message; the client tells it at the first send."""
+    queues = producer.route_manager.retrieve_topic_route_data(topic).message_queues
+    types = set().union(*(queue.accept_message_types for queue in queues))
+    if MessageType.TRANSACTION not in types:
+        taken = ", ".join(sorted(map(Message.message_type_desc, types)))
+        raise ConfigurationError(
+            f"The broker's topic {topic} takes {taken} messages, and the shop sends transactions to it. "
+            "Use a store in which it is new."
+        )

@@ -16,11 +16,11 @@ from services.shop.faults import Faults
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.messaging import JsonListener, open_consumer, open_producer
 from services.shop.new_order import Line, NewOrder
-from services.shop.order_faults import FaultyOrders, repeat_sends
+from services.shop.order_faults import FaultyOrders, watch_calls
 from services.shop.orders import Orders
 from services.shop.serving import answering, serve
 from services.shop.tables import order_metadata
-from services.shop.topics import ORDER_CREATED, ORDER_TIMEOUTS, ORDERS_GROUP
+from services.shop.topics import ORDER_TIMEOUTS, ORDER_TOPICS, ORDERS_GROUP
 from txn.barrier import Barrier
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def open_orders(broker: str, database: str, faults: Faults) -> Iterator[Orders]:
     engine = open_database(database, order_metadata)
     barrier = Barrier(sessionmaker(engine))
     barrier.create_table()
-    with open_producer(broker, [ORDER_CREATED, ORDER_TIMEOUTS], barrier) as producer:
+    with open_producer(broker, list(ORDER_TOPICS), barrier) as producer:
         orders = FaultyOrders(engine, barrier, producer, wall_clock_ms, faults)
-        repeat_sends(producer, faults)
+        watch_calls(producer, faults)
         deadlines = JsonListener(lambda content: orders.time_out(content["order_id"], content["due_ms"]))
         with open_consumer(broker, ORDERS_GROUP, ORDER_TIMEOUTS, deadlines):
             yield orders

@@ -42,7 +42,6 @@ orders = Table(
     Column("paid_ms", BigInteger),
     Column("timed_out_ms", BigInteger),
     Column("cancelled_ms", BigInteger),
-    Column("timeout_handle", Text, nullable=False),
     Index("orders_by_status", "status"),
 )
 order_lines = Table(

@@ -24,7 +24,8 @@ from consumequeue.dispatch import is_indexed
 from services.broker.timer_ends import End
 from services.broker.timer_records import TIMER_TOPIC
 from services.store.endings import endings
-from txn.half import HALF_TOPIC, OUTCOME_TOPIC
+from txn.half import HALF_TOPIC, OUTCOME_TOPIC, outcome_of
+from txn.states import State
 
 
 class Breach(NamedTuple):
@@ -54,6 +55,7 @@ class Invariants:
         self, first_offset: int, damaged: Sequence[Damage], own_from: int = 0, kept: Container[int] = ()
     ) -> None:
         self.halves = Pairs("half")
+        self._expiries = Pairs("half", self.halves.stored)
         self.timers = Pairs("timer")
         self.first_offsets: dict[tuple[str, int], int] = {}
         self.next_offsets: dict[tuple[str, int], int] = {}
@@ -74,7 +76,7 @@ class Invariants:
         elif record.topic == TIMER_TOPIC:
             self.timers.stored.add(record.physical_offset)
         if record.type == TYPE_COMMIT or record.topic == OUTCOME_TOPIC:
-            yield from self._end(self.halves, record.half_offset, record)
+            yield from self._end_half(record)
         for ending in endings(record):
             yield from self._end(self.timers, ending.timer_offset, record)
             if ending.end is End.DELIVERED:
@@ -101,6 +103,15 @@ class Invariants:
             )
         if not self._may_be(pairs, named):
             yield Breach(record.physical_offset, f"ends a {pairs.name} at {named}, where there is none")
+
+    def _end_half(self, record: Record) -> Iterator[Breach]:
+        """An expiry may be followed by the end that an operator chose; else there is one end."""
+        if record.topic != OUTCOME_TOPIC or outcome_of(record) is not State.EXPIRED:
+            yield from self._end(self.halves, record.half_offset, record)
+            return
+        yield from self._end(self._expiries, record.half_offset, record)
+        if record.half_offset in self.halves.ended:
+            yield Breach(record.physical_offset, f"expires the half at {record.half_offset}, which had ended")
 
     def _may_be(self, pairs: Pairs, named: int) -> bool:
         return named in pairs.stored or named in self._kept or named < self._known_from or self.is_lost(named)

@@ -83,7 +83,7 @@ class Shop:
         request = shop_pb2.PlaceRequest(
             order_id=order_id, customer_id=customer_id, lines=lines, timeout_ms=timeout_ms
         )
-        return self.orders.Place(request)
+        return self.orders.Place(request, wait_for_ready=True)
 
     def add(self, add_id: str, quantity: int, customer_id: str = "C1") -> None:
         """Put the first article into a cart."""
@@ -134,7 +134,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     layout.prepare()
     with bundled_redis(layout.redis) as redis_url, Processes(layout) as processes:
         store = ("--store", str(layout.store), "--segment-bytes", str(16 * 1024 * 1024))
-        checks = ("--check-immunity-ms", "500", "--check-interval-ms", "500")
+        checks = ("--check-immunity-ms", "1500", "--check-interval-ms", "500")
         ready = processes.start("serve", *store, *checks, "--http", "127.0.0.1:0", name="broker")
         for name, message_type in TOPIC_TYPES.items():
             create_topic(ready["http"], name, message_type)

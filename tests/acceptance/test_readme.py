@@ -6,15 +6,18 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+TIDEWHEEL = Path(sys.executable).with_name("tidewheel")
 SAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -28,35 +31,55 @@ def ready(path: Path, broker: subprocess.Popen[bytes]) -> str:
     return str(json.loads(path.read_text())["listen"])
 
 
-def test_the_sample_prints_a_message_that_came_when_it_was_due(tmp_path: Path) -> None:
-    sample, _ = SAMPLES
-    tidewheel = Path(sys.executable).with_name("tidewheel")
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Path]:
+    """A broker that serves; its ready file."""
     arguments = ["serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     ready_file = tmp_path / "ready.json"
-    broker = subprocess.Popen([tidewheel, *arguments, "--ready-file", ready_file])
+    process = subprocess.Popen([TIDEWHEEL, *arguments, "--ready-file", ready_file])
     try:
-        app = tmp_path / "app.py"
-        app.write_text(sample.replace("127.0.0.1:8081", ready(ready_file, broker)))
-        run = subprocess.run(
-            [sys.executable, app],
-            env=os.environ | {"HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        ready(ready_file, process)
+        yield ready_file
     finally:
-        broker.send_signal(signal.SIGTERM)
-        assert broker.wait(20) == 0
-    sent, received = run.stdout.splitlines()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def run_sample(sample: str, folder: Path, listen: str) -> str:
+    """Run a program in a folder; returns what it prints."""
+    app = folder / "app.py"
+    app.write_text(sample.replace("127.0.0.1:8081", listen))
+    run = subprocess.run(
+        [sys.executable, app],
+        cwd=folder,
+        env=os.environ | {"HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return run.stdout
+
+
+def test_the_sample_prints_a_message_that_came_when_it_was_due(tmp_path: Path, broker: Path) -> None:
+    sent, received = run_sample(SAMPLES[0], tmp_path, json.loads(broker.read_text())["listen"]).splitlines()
     assert sent.startswith("sent 01")
     late_ms = re.fullmatch(r"received order 123 timed out (\d+) ms after it was due", received)
     assert late_ms is not None, f"early, or something else: {received}"
 
 
+def test_the_transaction_commits_its_row_and_its_message(tmp_path: Path, broker: Path) -> None:
+    where = json.loads(broker.read_text())
+    run_sample(SAMPLES[1], tmp_path, where["listen"])
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        assert database.execute("SELECT id FROM orders").fetchall() == [(7,)]
+    show = [TIDEWHEEL, "txn", "show", "order-7", "--topic", "order-created", "--http", where["http"]]
+    shown = subprocess.run(show, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "COMMITTED" in shown.splitlines()[0]
+
+
 def test_the_sample_test_passes(tmp_path: Path) -> None:
-    _, sample = SAMPLES
-    (tmp_path / "test_orders.py").write_text(sample)
+    (tmp_path / "test_orders.py").write_text(SAMPLES[2])
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,

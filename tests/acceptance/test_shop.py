@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from commitlog.errors import BrokerUnreachable
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import tidewheel
+from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2
 from services.shop.push_schedules import PushSchedules
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-if TYPE_CHECKING:
-    pass
-
-Eventually = "Callable[[Callable[[], object]], None]"
 
 
 def order(order_id: str) -> shop_pb2.OrderRequest:
@@ -76,6 +76,51 @@ def test_an_unpaid_order_times_out_and_cannot_be_paid_later(shop: Any, eventuall
     )
 
 
+def halves(shop: Any, topic: str, order_id: str) -> list[tuple[str, str]]:
+    """The state of each transaction of an order, and the timer verb or key that it carries."""
+    shown = subprocess.run(
+        tidewheel("txn", "show", order_id, "--topic", topic, "--http", shop.http, "--json"),
+        capture_output=True,
+        check=True,
+    )
+    return [(one["state"], timer_of(one["message"]["properties"])) for one in json.loads(shown.stdout)]
+
+
+def timer_of(properties: dict[str, str]) -> str:
+    """What of a message's properties is about timers."""
+    return " ".join(f"{name}={value}" for name, value in properties.items() if name.startswith("TW_TIMER"))
+
+
+def test_a_payment_that_comes_too_late_is_rolled_back_and_stays_to_be_seen(
+    shop: Any, eventually: Any
+) -> None:
+    shop.start("orders")
+    shop.place("O1", timeout_ms=1)
+    eventually(lambda: shop.orders.Get(order("O1")).status == "TIMED_OUT")
+    refusal(shop.orders.Pay, order("O1"))
+    cancel = "TW_TIMER_CANCEL=order:O1 TW_TIMER_TOPIC=order-timeouts"
+    assert halves(shop, "order-paid", "O1") == [("ROLLED_BACK", cancel)]
+    assert halves(shop, "order-timeouts", "O1") == [("COMMITTED", "TW_TIMER_KEY=order:O1")]
+
+
+def test_rivals_with_one_order_id_make_one_order_and_one_deadline(shop: Any, eventually: Any) -> None:
+    shop.start("orders")
+    with ThreadPoolExecutor(8) as rivals:
+        placed = list(rivals.map(lambda _: shop.place("O1").status, range(8)))
+        assert placed == ["PLACED"] * 8
+        assert shop.rows("SELECT COUNT(*) FROM orders") == [(1,)]
+        eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+        assert shop.gauge("rocketmq_timing_messages") == 1
+        paid = list(rivals.map(lambda _: shop.orders.Pay(order("O1")).status, range(8)))
+    assert paid == ["PAID"] * 8
+    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+    assert shop.gauge("rocketmq_timing_messages") == 0
+    for topic in ("order-created", "order-timeouts", "order-paid"):
+        states = [state for state, _ in halves(shop, topic, "O1")]
+        assert states.count("COMMITTED") == 1
+        assert set(states) <= {"COMMITTED", "ROLLED_BACK"}
+
+
 def test_what_cannot_be_is_refused_with_a_code(shop: Any) -> None:
     shop.start("orders")
     shop.place("O1")
@@ -91,29 +136,67 @@ def test_what_cannot_be_is_refused_with_a_code(shop: Any) -> None:
     )
 
 
-def test_a_death_before_the_database_commit_takes_the_message_back(shop: Any, eventually: Any) -> None:
-    shop.start("orders", "die-before-commit@1")
+ENDS_WITHIN_SECONDS = 60
+BEFORE_COMMIT = ("die-between-halves", "die-after-halves", "die-after-row", "die-before-commit")
+AFTER_COMMIT = ("die-after-commit", "die-between-ends")
+PAYING_BEFORE_COMMIT = ("die-paying-after-half", "die-paying-after-row", "die-paying-before-commit")
+PAYING_AFTER_COMMIT = "die-paying-after-commit"
+
+
+def die(shop: Any, eventually: Any, verb: Any, deaths: int) -> None:
+    """Call a verb in the middle of which the service dies, and wait until every half has ended."""
+    with pytest.raises(grpc.RpcError) as died:
+        verb()
+    assert died.value.code() is grpc.StatusCode.UNAVAILABLE
+    eventually(lambda: shop.processes.restarts() == deaths)
+    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+
+
+def test_a_death_before_the_database_commit_takes_message_and_deadline_back(
+    shop: Any, eventually: Any
+) -> None:
+    shop.start("orders", *(f"{step}@1" for step in BEFORE_COMMIT))
     shop.start("carts")
     shop.add("a1", quantity=5)
-    with pytest.raises(grpc.RpcError):
-        shop.place("O1")
-    eventually(lambda: shop.rows("SELECT outcome FROM tidewheel_barrier") == [("ROLLED_BACK",)])
-    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
-    assert shop.rows("SELECT * FROM orders") == []
+    for deaths in range(1, len(BEFORE_COMMIT) + 1):
+        die(shop, eventually, partial(shop.place, "O1"), deaths)
+        assert shop.rows("SELECT * FROM orders") == []
+        assert shop.gauge("rocketmq_timing_messages") == 0
+    assert shop.rows("SELECT DISTINCT outcome FROM tidewheel_barrier") == [("ROLLED_BACK",)]
     assert shop.cart() == {"85123A": 5}
     shop.place("O1")
     eventually(lambda: shop.cart() == {"85123A": 2})
+    assert shop.gauge("rocketmq_timing_messages") == 1
 
 
-def test_a_death_after_the_database_commit_delivers_the_message(shop: Any, eventually: Any) -> None:
-    shop.start("orders", "die-after-commit@1")
+def test_a_death_after_the_database_commit_delivers_the_message_and_sets_the_deadline(
+    shop: Any, eventually: Any
+) -> None:
+    shop.start("orders", *(f"{step}@1" for step in AFTER_COMMIT))
     shop.start("carts")
-    shop.add("a1", quantity=5)
-    with pytest.raises(grpc.RpcError):
-        shop.place("O1")
-    eventually(lambda: shop.cart() == {"85123A": 2})
-    assert shop.rows("SELECT status FROM orders") == [("PLACED",)]
-    eventually(lambda: shop.gauge("rocketmq_half_messages") == 0)
+    shop.add("a1", quantity=3 * len(AFTER_COMMIT))
+    for deaths in range(1, len(AFTER_COMMIT) + 1):
+        die(shop, eventually, partial(shop.place, f"O{deaths}"), deaths)
+        assert shop.rows("SELECT status FROM orders") == [("PLACED",)] * deaths
+        assert shop.gauge("rocketmq_timing_messages") == deaths
+    eventually(lambda: shop.cart() == {})
+
+
+def test_a_death_in_paying_pays_and_cancels_the_deadline_or_does_neither(shop: Any, eventually: Any) -> None:
+    shop.start("orders", *(f"{step}@1" for step in (*PAYING_BEFORE_COMMIT, PAYING_AFTER_COMMIT)))
+    shop.place("O1")
+
+    def pay() -> Any:
+        return shop.orders.Pay(order("O1"), wait_for_ready=True)
+
+    for deaths in range(1, len(PAYING_BEFORE_COMMIT) + 1):
+        die(shop, eventually, pay, deaths)
+        assert shop.rows("SELECT status, paid_ms FROM orders") == [("PLACED", None)]
+        assert shop.gauge("rocketmq_timing_messages") == 1
+    die(shop, eventually, pay, len(PAYING_BEFORE_COMMIT) + 1)
+    assert shop.rows("SELECT status FROM orders") == [("PAID",)]
+    assert shop.gauge("rocketmq_timing_messages") == 0
+    assert pay().status == "PAID"
 
 
 def test_a_cart_crash_before_the_ack_leaves_what_the_customer_adds_again(shop: Any, eventually: Any) -> None:
@@ -136,7 +219,7 @@ def test_two_messages_of_one_order_have_one_effect(shop: Any, eventually: Any) -
     shop.place("O1")
     eventually(lambda: '"repeated"' in shop.log_of("carts"))
     assert shop.cart() == {"85123A": 6}
-    assert shop.rows("SELECT outcome FROM tidewheel_barrier") == [("COMMITTED",)] * 2
+    assert shop.rows("SELECT outcome FROM tidewheel_barrier") == [("COMMITTED",)] * 3
 
 
 def test_a_push_comes_once_at_its_time_or_not_at_all(shop: Any, eventually: Any) -> None:
@@ -236,7 +319,10 @@ def test_without_the_brokers_http_only_recurring_pushes_are_refused() -> None:
 def ended(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A `tidewheel shop` command that is expected to end by itself."""
     command = tidewheel("shop", *arguments)
-    return subprocess.run(command, cwd=folder, env={"HOME": str(folder)}, capture_output=True, text=True)
+    environment = os.environ | {"HOME": str(folder)}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=ENDS_WITHIN_SECONDS
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,3 +357,25 @@ def test_a_missing_topic_is_told(shop: Any, tmp_path: Path) -> None:
     done = ended(tmp_path, "pushes", "--broker", strict["listen"], "--listen", "127.0.0.1:0")
     assert done.returncode == 4
     assert "TW-151 The topic does not exist. The broker has no topic pushes." in done.stderr
+
+
+def test_a_topic_of_another_type_is_told(shop: Any, tmp_path: Path) -> None:
+    ready = shop.processes.start(
+        "serve", "--store", str(tmp_path / "old"), "--http", "127.0.0.1:0", name="old"
+    )
+    create_topic(ready["http"], "order-timeouts", "DELAY")
+    done = ended(tmp_path, "orders", "--broker", ready["listen"], "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("TW-120")
+    assert "order-timeouts takes DELAY messages, and the shop sends transactions to it." in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_database_of_another_version_is_told(shop: Any, tmp_path: Path) -> None:
+    engine = create_engine(sqlite_url(tmp_path / "orders.db"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (order_id TEXT, colour TEXT)"))
+    done = ended(tmp_path, "orders", "--broker", shop.broker, "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert "is of another version: it differs in cancelled_ms, colour, customer_id," in done.stderr
+    assert done.stderr.count("\n") == 1

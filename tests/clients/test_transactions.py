@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Condition
 from typing import Any
 
 import pytest
 from rocketmq import TransactionChecker, TransactionResolution
 from rocketmq.v5.exception import ClientException
 
+from tests.clients.transaction_orders import KINDS, Stage
+
 COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
 UNKNOWN = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+HOLD = -1
+AWAIT_SECONDS = 60
 
 
 class Answers(TransactionChecker):
@@ -104,3 +109,57 @@ def test_another_producer_of_the_topic_answers_for_one_that_left(
     leaving.shutdown()
     wait_until(lambda: bodies(broker.stored(topic)) == ["left behind"], 15)
     assert set(answers.asked) == {"left behind"}
+
+
+class Holding(TransactionChecker):
+    """Answers each check as it was told to, or holds it until it is told."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, int] = {}
+        self._changed = Condition()
+
+    def say(self, name: str, how: str) -> None:
+        """What checks about a message are told from now on."""
+        with self._changed:
+            self._answers[name] = {"commit": COMMIT, "rollback": ROLLBACK, "hold": HOLD}.get(how, UNKNOWN)
+            self._changed.notify_all()
+
+    def check(self, message: Any) -> int:
+        name = message.body.decode()
+        with self._changed:
+            self._changed.wait_for(lambda: self._answers[name] != HOLD, AWAIT_SECONDS)
+            return self._answers[name]
+
+
+class PythonProducer:
+    """The official Python client, for `transaction_orders`."""
+
+    def __init__(self, clients: Any, broker: Any, new_message: Any) -> None:
+        self._checker = Holding()
+        self._producer = clients.producer(broker, checker=self._checker)
+        self._new_message = new_message
+        self._transactions: dict[str, Any] = {}
+
+    def send(self, topic: str, name: str) -> None:
+        """Send a half."""
+        self._transactions[name] = orphan(self._producer, self._new_message(topic, name, keys=name))
+
+    def end(self, name: str, how: str) -> str:
+        """End it."""
+        transaction = self._transactions[name]
+        try:
+            transaction.commit() if how == "commit" else transaction.rollback()
+        except ClientException as refused:
+            return str(refused)
+        return "OK"
+
+    def answer(self, name: str, how: str) -> None:
+        """Say what checks are told."""
+        self._checker.say(name, how)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_end_wins_in_every_order(
+    kind: str, broker: Any, clients: Any, topic: str, new_message: Any, wait_until: Any
+) -> None:
+    Stage(broker, PythonProducer(clients, broker, new_message), kind, topic, wait_until).play()

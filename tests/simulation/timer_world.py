@@ -9,9 +9,17 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
-from commitlog.errors import KeyPending, TransactionEnded
+from commitlog.errors import KeyPending, TidewheelError, TransactionEnded
 from commitlog.message import Message
-from services.broker.values import PendingTimer, Resolution, TimerFilter, TimerName, TimerVerdict, Verdict
+from services.broker.values import (
+    PendingTimer,
+    Resolution,
+    SendReceipt,
+    TimerFilter,
+    TimerName,
+    TimerVerdict,
+    Verdict,
+)
 from tests.simulation.timer_machine import (
     DAY,
     HOUR,
@@ -57,9 +65,9 @@ class World(Machine):
     def step(self) -> None:
         usual = [
             self.send_timer, self.send_timer, self.send_timer, self.send_timer, self.send_plain,
-            self.send_half, self.end_half, self.verb, self.verb, self.recall, self.retry, self.pass_time,
-            self.pass_time, self.flush, self.flush, self.take_flush, self.work_on_checkpoint, self.run_jobs,
-            self.compare,
+            self.send_half, self.end_half, self.send_many, self.verb, self.verb, self.recall, self.retry,
+            self.pass_time, self.pass_time, self.flush, self.flush, self.take_flush, self.work_on_checkpoint,
+            self.run_jobs, self.compare,
         ]  # fmt: skip
         rare = [
             self.crash, self.crash, self.fail_to_flush, self.fail_checkpoint, self.set_clock_back,
@@ -80,23 +88,63 @@ class World(Machine):
         message.delivery_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS))
         self._send_timer(message, self._carry(message) if self.chance.random() < 0.1 else None)
 
+    def send_many(self) -> None:
+        """Many in one call: some with the same key, some sent before, some that carry a verb."""
+        batch: list[tuple[Message, Verb | None]] = []
+        for _ in range(self.chance.randrange(1, 25)):
+            message = self._message()
+            message.delivery_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS))
+            batch.append((message, self._carry(message) if self.chance.random() < 0.1 else None))
+        again = [(message, None) for message in self.sent[-20:] if self._is_known(message)]
+        batch += self.chance.sample(again, min(len(again), self.chance.randrange(3)))
+        self.chance.shuffle(batch)
+        for message, verb in batch:
+            self._look(message, verb)
+        answers = self.broker.set_timers([message for message, _ in batch], self.now_ms)
+        for (message, verb), answer in zip(batch, answers, strict=True):
+            known = self.oracle.named(TimerName(message.topic, message.message_id))
+            if any(message is one for one, _ in again):
+                assert isinstance(answer, SendReceipt)
+                assert known is not None
+                assert answer.physical_offset == known.offset, "a retry made a second timer"
+            else:
+                self._answered(message, verb, answer)
+
     def _send_timer(self, message: Message, verb: Verb | None) -> None:
-        key = message.properties.get("TW_TIMER_KEY", "")
-        waiting = self._in_step(TimerName(message.topic, key=key)) if key else None
-        if verb is not None:
-            self._in_step(self._meant(message.topic, verb.name))
+        self._look(message, verb)
         try:
-            receipt = self.broker.send(message, self.now_ms)
-        except KeyPending:
+            answer: SendReceipt | TidewheelError = self.broker.send(message, self.now_ms)
+        except KeyPending as refused:
+            answer = refused
+        self._answered(message, verb, answer)
+
+    def _look(self, message: Message, verb: Verb | None) -> None:
+        """What a message names is known as it is now."""
+        key = message.properties.get("TW_TIMER_KEY", "")
+        for name in (
+            TimerName(message.topic, key=key),
+            self._meant(message.topic, verb.name) if verb else None,
+        ):
+            self._in_step(name)
+
+    def _answered(self, message: Message, verb: Verb | None, answer: SendReceipt | TidewheelError) -> None:
+        key = message.properties.get("TW_TIMER_KEY", "")
+        waiting = self.oracle.waiting(TimerName(message.topic, key=key)) if key else None
+        if isinstance(answer, TidewheelError):
+            assert isinstance(answer, KeyPending)
             assert waiting is not None, "refused, yet nothing waits"
             assert message.properties["TW_TIMER_UNIQUE"] == "true"
             return
         assert waiting is None or "TW_TIMER_UNIQUE" not in message.properties, "two wait for one key"
         self.sent.append(message)
-        at = receipt.physical_offset
-        self.handles.append((TimerName(message.topic, message.message_id), receipt.recall_handle))
+        at = answer.physical_offset
+        self.handles.append((TimerName(message.topic, message.message_id), answer.recall_handle))
         self._carried(message.topic, verb, at)
         self._set(at, message)
+
+    def _is_known(self, message: Message) -> bool:
+        known = self.oracle.named(TimerName(message.topic, message.message_id))
+        return known is not None and known.stored_ms > self.seen_ms - self.settings.dedupe_ms
 
     def _set(self, at: int, message: Message) -> None:
         """A timer is set, in place of the one that waits for its key."""
@@ -157,9 +205,8 @@ class World(Machine):
         if not self.sent:
             return
         message = self.chance.choice(self.sent[-20:])
-        name = TimerName(message.topic, message.message_id)
-        known = self.oracle.named(name)
-        if known is None or known.stored_ms <= self.seen_ms - self.settings.dedupe_ms:
+        known = self.oracle.named(TimerName(message.topic, message.message_id))
+        if known is None or not self._is_known(message):
             return
         receipt = self.broker.send(message, self.now_ms)
         assert receipt.physical_offset == known.offset, "a retry made a second timer"
@@ -259,7 +306,15 @@ class World(Machine):
 
     def _meant(self, topic: str, name: str) -> TimerName:
         by_key = TimerName(topic, key=name)
+        self._remember(by_key)
         return by_key if self.oracle.named(by_key) else TimerName(topic, name)
+
+    def _remember(self, name: TimerName) -> None:
+        """What was forgotten may be known again when the clock was set back."""
+        if self.oracle.names[name] and self.oracle.names[name][-1] in self.oracle.forgotten[name]:
+            found = self.broker.timer(name, self.now_ms)
+            if isinstance(found, TimerVerdict) and found.verdict in (Verdict.TOO_LATE, Verdict.ALREADY):
+                self.oracle.forgotten[name].discard(self.oracle.names[name][-1])
 
     def _any_name(self) -> TimerName:
         topic = self.chance.choice(TOPICS)
@@ -339,7 +394,7 @@ class World(Machine):
 
     def settle(self) -> None:
         """Lets the machine do all it can at this moment; then nothing that is due waits."""
-        for _ in range(200):
+        for _ in range(2_000):
             self.flush()
             self.run_jobs(0)
             if self.broker.is_checkpoint_due or self.checkpoint is not None:

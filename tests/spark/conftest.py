@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,6 +27,7 @@ from services.shop.tables import order_lines, order_metadata, orders, push_metad
 from services.shop.topics import (
     CARTS_GROUP,
     ORDER_CREATED,
+    ORDER_PAID,
     ORDER_TIMEOUTS,
     ORDERS_GROUP,
     PUSHES,
@@ -40,6 +41,14 @@ from spark_jobs.summary import AuditSummary
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 30_000
 Lines = dict[str, int]
+
+
+class Half(NamedTuple):
+    """What ends a half message."""
+
+    topic: str
+    transaction_id: str
+    message_id: str
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +73,6 @@ class Shop:
     folder: Path
     redis_url: str
     now_ms: int = START_MS
-    handles: dict[str, str] = field(default_factory=dict)
     orders: dict[str, tuple[str, Lines]] = field(default_factory=dict)
     numbers: int = 0
 
@@ -72,7 +80,7 @@ class Shop:
         self.disk = RealDisk(self.store)
         settings = BrokerSettings(segment_bytes=8 * 1024, auto_create_topics=False)
         self.broker = Broker.open(self.disk, settings, self.now_ms)
-        for topic, kind in TOPIC_TYPES.items():
+        for topic, kind in (TOPIC_TYPES | {ORDER_TIMEOUTS: "MIXED"}).items():  # tests set timers of no order
             self.broker.create_topic(topic, MessageType(kind), 2, self.now_ms)
         self.flush()
         self.database = create_engine(self.orders_url)
@@ -96,12 +104,12 @@ class Shop:
         return f"sqlite:///{self.folder / 'pushes.db'}"
 
     def place(self, order_id: str, customer_id: str, lines: Lines) -> None:
-        """Fills the cart and places an order of it: deadline, half, rows, commit."""
+        """Fills the cart and places an order of it: two halves, rows, two commits."""
         self.fill_cart(customer_id, lines)
-        self.set_deadline(order_id)
-        half = self.half(order_id, customer_id, lines)
+        halves = self.half(order_id, customer_id, lines), self.half_deadline(order_id)
         self.write_rows(order_id, customer_id, lines)
-        self.end(*half, Resolution.COMMIT)
+        for half in halves:
+            self.end(half, Resolution.COMMIT)
 
     def fill_cart(self, customer_id: str, lines: Lines) -> None:
         self.numbers += 1
@@ -109,27 +117,40 @@ class Shop:
             customer_id, [Addition(f"{self.numbers}-{sku}", sku, count) for sku, count in lines.items()]
         )
 
-    def set_deadline(self, order_id: str) -> None:
+    def half_deadline(self, order_id: str) -> Half:
+        """Sends the half of an order's deadline."""
         due_ms = self.now_ms + TIMEOUT_MS
         body = {"order_id": order_id, "due_ms": due_ms}
-        self.handles[order_id] = self.send(ORDER_TIMEOUTS, order_id, body, delivery_ms=due_ms).recall_handle
+        key = {"TW_TIMER_KEY": f"order:{order_id}"}
+        return self.send_half(ORDER_TIMEOUTS, order_id, body, delivery_ms=due_ms, properties=key)
 
-    def half(self, order_id: str, customer_id: str, lines: Lines) -> tuple[str, str]:
-        """Sends the half of an order; returns its transaction and message id."""
+    def half(self, order_id: str, customer_id: str, lines: Lines) -> Half:
+        """Sends the half of an order."""
         self.orders[order_id] = (customer_id, lines)
         listed = [{"sku": sku, "quantity": count, "unit_price_pence": 100} for sku, count in lines.items()]
         body = {"order_id": order_id, "customer_id": customer_id, "placed_ms": self.now_ms, "lines": listed}
-        receipt = self.send(ORDER_CREATED, order_id, body, transactional=True)
-        return receipt.transaction_id, receipt.message_id
+        return self.send_half(ORDER_CREATED, order_id, body)
 
-    def end(self, transaction_id: str, message_id: str, resolution: Resolution) -> None:
-        self.broker.end_transaction(ORDER_CREATED, transaction_id, message_id, resolution, self.now_ms)
+    def half_payment(self, order_id: str) -> Half:
+        """Sends the half of a payment, which carries the cancel of the deadline."""
+        cancel = {"TW_TIMER_CANCEL": f"order:{order_id}", "TW_TIMER_TOPIC": ORDER_TIMEOUTS}
+        body = {"order_id": order_id, "paid_ms": self.now_ms}
+        return self.send_half(ORDER_PAID, order_id, body, properties=cancel)
+
+    def send_half(self, topic: str, order_id: str, body: Any, **attributes: Any) -> Half:
+        """Sends a half."""
+        receipt = self.send(topic, order_id, body, transactional=True, **attributes)
+        return Half(topic, receipt.transaction_id, receipt.message_id)
+
+    def end(self, half: Half, resolution: Resolution) -> None:
+        """Ends a half."""
+        self.broker.end_transaction(*half, resolution, self.now_ms)
         self.flush()
 
     def write_rows(self, order_id: str, customer_id: str, lines: Lines) -> None:
         row: dict[str, Any] = {"order_id": order_id, "customer_id": customer_id, "status": "PLACED"}
         row |= {"total_pence": 100 * sum(lines.values()), "placed_ms": self.now_ms}
-        row |= {"due_ms": self.now_ms + TIMEOUT_MS, "timeout_handle": self.handles.get(order_id, "")}
+        row |= {"due_ms": self.now_ms + TIMEOUT_MS}
         listed = [
             {"order_id": order_id, "sku": sku, "quantity": count, "unit_price_pence": 100}
             for sku, count in lines.items()
@@ -143,9 +164,9 @@ class Shop:
             connection.execute(update(orders).where(orders.c.order_id == order_id).values(values))
 
     def pay(self, order_id: str) -> None:
+        half = self.half_payment(order_id)
         self.set_order(order_id, status="PAID", paid_ms=self.now_ms)
-        self.broker.recall(ORDER_TIMEOUTS, self.handles[order_id], self.now_ms)
-        self.flush()
+        self.end(half, Resolution.COMMIT)
 
     def clear_carts(self) -> None:
         """The cart service consumes what is there."""
@@ -159,7 +180,10 @@ class Shop:
         self.advance(TIMEOUT_MS + 7)
         for delivery in self.consume(ORDERS_GROUP, ORDER_TIMEOUTS):
             order_id = json.loads(delivery.message.body)["order_id"]
-            self.set_order(order_id, status="TIMED_OUT", timed_out_ms=self.now_ms)
+            timed_out = {"status": "TIMED_OUT", "timed_out_ms": self.now_ms}
+            is_placed = (orders.c.order_id == order_id, orders.c.status == "PLACED")
+            with self.database.begin() as connection:
+                connection.execute(update(orders).where(*is_placed).values(timed_out))
 
     def push(self, push_id: str, delay_ms: int) -> None:
         due_ms = self.now_ms + delay_ms
@@ -215,8 +239,14 @@ class Shop:
             for job in jobs:
                 job.run(self.disk)
                 self.broker.read_ahead(job)
-            is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset
+            is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset or self.is_due
             self.flush()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something else is due by now: a tick does a slice of it."""
+        due_ms = self.broker.next_due_ms()
+        return due_ms is not None and due_ms <= self.now_ms
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:

@@ -74,10 +74,10 @@ def test_a_day_without_fault_balances(traded: Shop, audit: Audit) -> None:
         "orders": 4,
         "orders paid": 2,
         "orders timed out": 2,
-        "records half": 4,
-        "records committed": 4,
+        "records half": 10,
+        "records committed": 6,
         "records timer": 6,
-        "records cancelled": 2,
+        "timers cancelled": 2,
         "records delivered": 4,
         "pushes delivered": 2,
         "unreadable messages": 0,
@@ -115,14 +115,48 @@ def test_the_evidence_names_the_log_offsets(traded: Shop, audit: Audit) -> None:
     timeline = finding.evidence["timeline"]
     kinds = [(event["kind"], event["topic"]) for event in timeline]
     assert kinds == [
-        ("timer", "order-timeouts"),
         ("half", "order-created"),
+        ("half", "order-timeouts"),
         ("committed", "order-created"),
+        ("timer", "order-timeouts"),
         ("acknowledged", "order-created"),
+        ("half", "order-paid"),
         ("cancelled", "order-timeouts"),
+        ("committed", "order-paid"),
     ]
-    names = ("timer_offset", "half_offset", "committed_offset", "ack_offset", "cancel_offset")
-    assert [finding.evidence[name] for name in names] == [event["physical_offset"] for event in timeline]
+    offsets = {place: event["physical_offset"] for place, event in zip(kinds, timeline, strict=True)}
+    assert offsets["cancelled", "order-timeouts"] == offsets["committed", "order-paid"], "one record"
+    evidence = {
+        "half_offset": ("half", "order-created"),
+        "committed_offset": ("committed", "order-created"),
+        "timer_offset": ("timer", "order-timeouts"),
+        "ack_offset": ("acknowledged", "order-created"),
+        "cancel_offset": ("cancelled", "order-timeouts"),
+    }
+    assert {name: finding.evidence[name] for name in evidence} == {
+        name: offsets[place] for name, place in evidence.items()
+    }
+
+
+def test_a_payment_around_the_timeout_is_in_the_timeline_however_it_ended(shop: Shop, audit: Audit) -> None:
+    """One is rolled back because the deadline was first; one wins, and its cancel comes too late."""
+    for order_id in ("overtaken", "first"):
+        shop.place(order_id, order_id, {"apple": 1})
+    shop.clear_carts()
+    paid = shop.half_payment("first")
+    shop.set_order("first", status="PAID", paid_ms=shop.now_ms)
+    shop.pass_deadlines()
+    shop.end(shop.half_payment("overtaken"), Resolution.ROLLBACK)
+    shop.end(paid, Resolution.COMMIT)
+    execute(shop, "DELETE FROM order_lines", "DELETE FROM orders")
+    timelines = {
+        one.order_id: [(event["kind"], event["topic"]) for event in one.evidence["timeline"]]
+        for one in audit(shop).findings
+    }
+    fired = [("timer", "order-timeouts"), ("acknowledged", "order-created"), ("delivered", "order-timeouts")]
+    for order_id, end in (("overtaken", "rolled back"), ("first", "committed")):
+        kept = [event for event in timelines[order_id] if event in fired or event[1] == "order-paid"]
+        assert sorted(kept) == sorted([*fired, ("half", "order-paid"), (end, "order-paid")])
 
 
 def test_a_surplus_belongs_to_the_newest_order_of_the_article(shop: Shop, audit: Audit) -> None:
@@ -141,10 +175,10 @@ def test_what_is_undecided_is_in_flight(shop: Shop, audit: Audit) -> None:
     shop.clear_carts()
     shop.place("unconsumed", "b", {"apple": 1})
     shop.pay("unconsumed")
-    shop.set_deadline("open-half")
+    shop.half_deadline("open-half")
     shop.half("open-half", "c", {"apple": 1})
     shop.write_rows("open-half", "c", {"apple": 1})
-    shop.end(*shop.half("rolled-back", "d", {"apple": 1}), Resolution.ROLLBACK)
+    shop.end(shop.half("rolled-back", "d", {"apple": 1}), Resolution.ROLLBACK)
     summary = audit(shop)
     assert summary.balanced
     assert summary.cases["in-flight"] == summary.totals["orders"] == 3
@@ -152,18 +186,18 @@ def test_what_is_undecided_is_in_flight(shop: Shop, audit: Audit) -> None:
 
 def test_a_message_sent_twice_is_one_order(shop: Shop, audit: Audit) -> None:
     shop.place("twice", "c", {"apple": 2})
-    shop.end(*shop.half("twice", "c", {"apple": 2}), Resolution.COMMIT)
+    shop.end(shop.half("twice", "c", {"apple": 2}), Resolution.COMMIT)
     shop.fill_cart("c", {"apple": 2})
     shop.clear_carts()
     shop.pay("twice")
     summary = audit(shop)
     assert summary.cases["balanced"] == summary.totals["orders"] == 1
-    assert summary.totals["records committed"] == 2
+    assert summary.totals["records committed"] == 3, "order-created twice, order-paid"
 
 
 def test_a_rolled_back_half_is_no_message(shop: Shop, audit: Audit) -> None:
     shop.write_rows("r", "c", {"apple": 1})
-    shop.end(*shop.half("r", "c", {"apple": 1}), Resolution.ROLLBACK)
+    shop.end(shop.half("r", "c", {"apple": 1}), Resolution.ROLLBACK)
     (finding,) = audit(shop).findings
     assert finding.case == "order-without-message"
     assert [event["kind"] for event in finding.evidence["timeline"]] == ["half", "rolled back"]
@@ -171,8 +205,7 @@ def test_a_rolled_back_half_is_no_message(shop: Shop, audit: Audit) -> None:
 
 def test_unreadable_bodies_and_carts_are_counted_and_harm_nothing(traded: Shop, audit: Audit) -> None:
     for body in (b"\xff\xfe not json", b"[]", b'{"order_id": 7}', b'{"order_id": "other", "lines": "x"}'):
-        receipt = traded.send("order-created", "p1", body, transactional=True)
-        traded.end(receipt.transaction_id, receipt.message_id, Resolution.COMMIT)
+        traded.end(traded.send_half("order-created", "p1", body), Resolution.COMMIT)
     traded.redis.set("cart:broken", "a string, not a hash")
     traded.redis.hset("cart-ledger:customer-0", "add:odd", "not json")
     summary = audit(traded)

@@ -1,8 +1,8 @@
 """Which faults `--faults` arms, and what the fault log says was really injected.
 
-The order service dies four times between the half message and its end, twice before and twice after the
-database commit; the cart service dies twice between its effect and the acknowledgement. In between, sends are
-repeated, some with the same message id, some as new messages.
+The order service dies once at every step of placing an order and of paying one; the cart service dies twice
+between its effect and the acknowledgement. In between, sends are repeated, some with the same message id,
+some as new messages.
 """
 
 from __future__ import annotations
@@ -18,15 +18,34 @@ if TYPE_CHECKING:
 
 REPEAT_SAME_ID_EVERY = 10
 REPEAT_AS_NEW_EVERY = 12
-ORDER_DEATHS = (Fault.DIE_BEFORE_COMMIT, Fault.DIE_AFTER_COMMIT) * 2
+PLACING_DEATHS = (
+    Fault.DIE_BETWEEN_HALVES,
+    Fault.DIE_AFTER_HALVES,
+    Fault.DIE_AFTER_ROW,
+    Fault.DIE_BEFORE_COMMIT,
+    Fault.DIE_AFTER_COMMIT,
+    Fault.DIE_BETWEEN_ENDS,
+)
+PAYING_DEATHS = (
+    Fault.DIE_PAYING_AFTER_HALF,
+    Fault.DIE_PAYING_AFTER_ROW,
+    Fault.DIE_PAYING_BEFORE_COMMIT,
+    Fault.DIE_PAYING_AFTER_COMMIT,
+)
+ORDER_DEATHS = PLACING_DEATHS + PAYING_DEATHS
 CART_DEATH_COUNT = 2
 
 
 def armed_orders(order_count: int) -> list[str]:
-    """What is armed at each start of the order service; its deaths are spread over the replay."""
+    """What is armed at each start of the order service; its deaths are spread over the replay.
+
+    Fewer orders are paid than placed, so the deaths in paying count half as far.
+    """
     apart = max(1, order_count // (len(ORDER_DEATHS) + 2))
     repeats = f"{Fault.REPEAT_SAME_ID}/{REPEAT_SAME_ID_EVERY},{Fault.REPEAT_AS_NEW}/{REPEAT_AS_NEW_EVERY}"
-    return [*(f"{repeats},{death}@{apart}" for death in ORDER_DEATHS), repeats]
+    placing = [f"{repeats},{death}@{apart}" for death in PLACING_DEATHS]
+    paying = [f"{repeats},{death}@{max(1, apart // 2)}" for death in PAYING_DEATHS]
+    return [*placing, *paying, repeats]
 
 
 def armed_carts(order_count: int) -> list[str]:

@@ -45,7 +45,7 @@ def order_without_message(engine: Engine, redis: Redis, victim: Victim) -> str:
     run_sql(
         engine,
         "INSERT INTO orders SELECT :forged, customer_id, status, total_pence, placed_ms, due_ms, paid_ms,"
-        " timed_out_ms, cancelled_ms, timeout_handle FROM orders WHERE order_id = :order_id",
+        " timed_out_ms, cancelled_ms FROM orders WHERE order_id = :order_id",
         "INSERT INTO order_lines SELECT :forged, sku, quantity, unit_price_pence FROM order_lines"
         " WHERE order_id = :order_id",
         order_id=victim.order_id,

@@ -23,7 +23,7 @@ def url(tmp_path: Path) -> str:
     order_metadata.create_all(engine)
     rows = [
         {"order_id": f"o{number}", "customer_id": "ü", "status": "PLACED", "total_pence": 5}
-        | {"placed_ms": number, "due_ms": 9, "timeout_handle": ""}
+        | {"placed_ms": number, "due_ms": 9}
         for number in range(3)
     ]
     with engine.begin() as connection:

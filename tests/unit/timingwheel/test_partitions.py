@@ -99,6 +99,7 @@ def agree(caller: Caller) -> None:
 def run_out(caller: Caller) -> None:
     """Goes from event to event, never looking oftener than told to, until nothing is pending."""
     caller.end_checkpoint()
+    settle(caller)  # what is being read ahead is told of by whoever reads it
     for _ in range(500):
         upcoming_ms = caller.partitions.next_look_ms(caller.now_ms)
         times = [time for time in (upcoming_ms, *(due for due, _ in caller.wheel)) if time is not None]

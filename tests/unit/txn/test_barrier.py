@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rocketmq import Message, TransactionResolution
-from sqlalchemy import create_engine, insert, select, text
+from rocketmq.v5.exception import IllegalArgumentException
+from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import scoped_session, sessionmaker
 
-from commitlog.errors import RefusedByState, TransactionEnded, UnknownChoice
+from commitlog.errors import (
+    ClientMistake,
+    ConfigurationError,
+    IllegalTopic,
+    RefusedByState,
+    TransactionEnded,
+    UnknownChoice,
+)
 from txn import barrier as barrier_module
-from txn.barrier import Barrier, Outcome, barrier_table
+from txn import barrier_table as table_module
+from txn.barrier import Barrier, Outcome, barrier_sql, barrier_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,17 +54,20 @@ class Half:
 
 
 class Producing:
-    """A producer whose only half message is M1."""
+    """A producer whose half messages are M1, M2 and so on."""
 
-    def __init__(self, broker_down: bool = False) -> None:
+    def __init__(self, broker_down: bool = False, sends: int = 9) -> None:
         self.ends: list[str] = []
         self.broker_down = broker_down
+        self.ids = [f"M{number}" for number in range(sends, 0, -1)]
 
     def begin_transaction(self) -> Half:
         return Half(self.ends, self.broker_down)
 
     def send(self, message: Message, transaction: Half) -> Message:
-        message.message_id = "M1"
+        if not self.ids:
+            raise ConnectionError("no broker")
+        message.message_id = self.ids.pop()
         return message
 
 
@@ -68,6 +80,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
+        connection.execute(text("DROP TABLE IF EXISTS tidewheel_database"))
         connection.execute(text("DROP TABLE IF EXISTS orders"))
         connection.execute(text("CREATE TABLE orders (order_id INTEGER PRIMARY KEY)"))
     yield engine
@@ -103,15 +116,21 @@ def commit_and_lose_the_answer(session: Session) -> None:
     raise ConnectionResetError
 
 
-def asked() -> Message:
-    message = Message()
-    message.message_id = "M1"
-    return message
+def asked(message_id: str = "M1") -> Message:
+    made = message()
+    made.message_id = message_id
+    return made
+
+
+def message() -> Message:
+    made = Message()
+    made.topic, made.body = "orders", b"7"
+    return made
 
 
 def test_a_block_that_succeeds_commits_rows_and_message(barrier: Barrier, engine: Engine) -> None:
     producer = Producing()
-    with barrier.transaction(producer, Message()) as session:
+    with barrier.transaction(producer, message()) as session:
         session.execute(text("INSERT INTO orders VALUES (7)"))
     assert (orders(engine), rows(engine)) == ([7], [("M1", "COMMITTED", 1_000)])
     assert producer.ends == ["COMMIT"]
@@ -119,14 +138,14 @@ def test_a_block_that_succeeds_commits_rows_and_message(barrier: Barrier, engine
 
 
 def test_the_row_is_the_first_statement(barrier: Barrier) -> None:
-    with barrier.transaction(Producing(), Message()) as session:
+    with barrier.transaction(Producing(), message()) as session:
         inside = session.execute(select(barrier_table.c.message_id)).scalars().all()
     assert inside == ["M1"]
 
 
 def test_an_exception_rolls_both_back_and_leaves_the_fence(barrier: Barrier, engine: Engine) -> None:
     producer = Producing()
-    with pytest.raises(ZeroDivisionError), barrier.transaction(producer, Message()) as session:
+    with pytest.raises(ZeroDivisionError), barrier.transaction(producer, message()) as session:
         insert_and(session, lambda: 1 / 0)
     assert (orders(engine), rows(engine)) == ([], [("M1", "ROLLED_BACK", 1_000)])
     assert producer.ends == ["ROLLBACK"]
@@ -134,7 +153,7 @@ def test_an_exception_rolls_both_back_and_leaves_the_fence(barrier: Barrier, eng
 
 def test_a_failing_statement_rolls_both_back(barrier: Barrier, engine: Engine) -> None:
     producer = Producing()
-    with pytest.raises(IntegrityError), barrier.transaction(producer, Message()) as session:
+    with pytest.raises(IntegrityError), barrier.transaction(producer, message()) as session:
         insert_and(session, lambda: session.execute(text("INSERT INTO orders VALUES (7)")))
     assert (orders(engine), producer.ends) == ([], ["ROLLBACK"])
 
@@ -142,7 +161,7 @@ def test_a_failing_statement_rolls_both_back(barrier: Barrier, engine: Engine) -
 def test_a_block_that_comes_behind_the_fence_is_refused(barrier: Barrier, engine: Engine) -> None:
     assert barrier.check(asked()) == TransactionResolution.ROLLBACK
     producer = Producing()
-    with pytest.raises(TransactionEnded, match="M1"), barrier.transaction(producer, Message()) as session:
+    with pytest.raises(TransactionEnded, match="M1"), barrier.transaction(producer, message()) as session:
         session.execute(text("INSERT INTO orders VALUES (7)"))
     assert (orders(engine), producer.ends) == ([], ["ROLLBACK"])
 
@@ -150,7 +169,7 @@ def test_a_block_that_comes_behind_the_fence_is_refused(barrier: Barrier, engine
 def test_a_check_during_the_transaction_is_unknown_and_does_not_wait_for_its_end(
     barrier: Barrier, engine: Engine
 ) -> None:
-    with barrier.transaction(Producing(), Message()) as session:
+    with barrier.transaction(Producing(), message()) as session:
         session.execute(text("INSERT INTO orders VALUES (7)"))
         assert barrier.check(asked()) == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
     assert barrier.check(asked()) == TransactionResolution.COMMIT
@@ -160,10 +179,10 @@ def test_a_check_during_the_transaction_is_unknown_and_does_not_wait_for_its_end
 def test_a_fence_that_waits_for_a_transaction_sees_how_it_ended(
     barrier: Barrier, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(barrier_module, "FENCE_LOCK_MS", 60_000)
+    monkeypatch.setattr(table_module, "FENCE_LOCK_MS", 60_000)
     answers: list[Outcome] = []
     asking = threading.Thread(target=lambda: answers.append(barrier.outcome("M1")))
-    with barrier.transaction(Producing(), Message()) as session:
+    with barrier.transaction(Producing(), message()) as session:
         session.execute(text("INSERT INTO orders VALUES (7)"))
         asking.start()
     asking.join()
@@ -172,7 +191,7 @@ def test_a_fence_that_waits_for_a_transaction_sees_how_it_ended(
 
 def test_a_lost_answer_of_the_commit_is_settled_by_the_table(barrier: Barrier, engine: Engine) -> None:
     producer = Producing()
-    with pytest.raises(ConnectionResetError), barrier.transaction(producer, Message()) as session:
+    with pytest.raises(ConnectionResetError), barrier.transaction(producer, message()) as session:
         insert_and(session, lambda: commit_and_lose_the_answer(session))
     assert (orders(engine), producer.ends) == ([7], ["COMMIT"])
 
@@ -180,7 +199,7 @@ def test_a_lost_answer_of_the_commit_is_settled_by_the_table(barrier: Barrier, e
 def test_a_broker_that_is_gone_after_the_commit_is_not_the_callers_failure(
     barrier: Barrier, engine: Engine
 ) -> None:
-    with barrier.transaction(Producing(broker_down=True), Message()) as session:
+    with barrier.transaction(Producing(broker_down=True), message()) as session:
         session.execute(text("INSERT INTO orders VALUES (7)"))
     assert orders(engine) == [7]
     assert barrier.check(asked()) == TransactionResolution.COMMIT
@@ -189,7 +208,7 @@ def test_a_broker_that_is_gone_after_the_commit_is_not_the_callers_failure(
 @pytest.mark.parametrize(("early_end", "told"), [("commit", "COMMIT"), ("rollback", "ROLLBACK")])
 def test_a_block_that_ends_its_session_itself_is_refused(barrier: Barrier, early_end: str, told: str) -> None:
     producer = Producing()
-    with pytest.raises(RefusedByState, match="M1"), barrier.transaction(producer, Message()) as session:
+    with pytest.raises(RefusedByState, match="M1"), barrier.transaction(producer, message()) as session:
         getattr(session, early_end)()
     assert producer.ends == [told]
 
@@ -218,10 +237,175 @@ def test_forget_deletes_what_is_older(barrier: Barrier, engine: Engine) -> None:
     assert rows(engine) == [("M2", "ROLLED_BACK", 1_000)]
 
 
+def test_forget_goes_in_steps(barrier: Barrier, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(barrier_module, "FORGET_ROWS", 2)
+    for number in range(5):
+        barrier.outcome(f"M{number}")
+    assert barrier.forget(before_ms=1_001) == 5
+
+
+def test_several_messages_stand_together(barrier: Barrier, engine: Engine) -> None:
+    producer = Producing()
+    with barrier.transaction(producer, message(), message(), message()) as session:
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+    assert [row[:2] for row in rows(engine)] == [(f"M{number}", "COMMITTED") for number in (1, 2, 3)]
+    assert producer.ends == ["COMMIT"] * 3
+
+
+def test_several_messages_fall_together(barrier: Barrier, engine: Engine) -> None:
+    producer = Producing()
+    with pytest.raises(ZeroDivisionError), barrier.transaction(producer, message(), message()) as session:
+        insert_and(session, lambda: 1 / 0)
+    assert (orders(engine), producer.ends) == ([], ["ROLLBACK"] * 2)
+
+
+def test_a_fence_for_one_of_several_messages_refuses_all(barrier: Barrier, engine: Engine) -> None:
+    assert barrier.check(asked("M2")) == TransactionResolution.ROLLBACK
+    producer = Producing()
+    with (
+        pytest.raises(TransactionEnded, match="M1, M2, M3"),
+        barrier.transaction(producer, message(), message(), message()) as session,
+    ):
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+    assert (orders(engine), producer.ends) == ([], ["ROLLBACK"] * 3)
+
+
+def test_halves_before_one_that_cannot_be_sent_are_rolled_back(barrier: Barrier, engine: Engine) -> None:
+    producer = Producing(sends=1)
+    with (
+        pytest.raises(ConnectionError),
+        barrier.transaction(producer, message(), message()) as session,
+    ):
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+    assert (orders(engine), producer.ends) == ([], ["ROLLBACK"])
+
+
+def test_one_message_given_twice_is_refused(barrier: Barrier) -> None:
+    message = Message()
+    with (
+        pytest.raises(ClientMistake, match="given twice"),
+        barrier.transaction(Producing(), message, message),
+    ):
+        pass
+
+
+def test_a_missing_table_is_one_clear_sentence_and_leaves_no_half(engine: Engine) -> None:
+    producer = Producing()
+    with (
+        pytest.raises(ConfigurationError, match=r"no table tidewheel_barrier.*barrier.create_table\(\)"),
+        Barrier(sessionmaker(engine)).transaction(producer, message()),
+    ):
+        pass
+    assert len(producer.ids) == 9
+
+
+def test_a_table_of_an_older_version_is_one_clear_sentence(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE tidewheel_barrier (message_id VARCHAR(128) PRIMARY KEY)"))
+    with (
+        pytest.raises(ConfigurationError, match="older version, without outcome, created_ms"),
+        Barrier(sessionmaker(engine)).transaction(Producing(), message()),
+    ):
+        pass
+
+
+def test_the_plain_sql_makes_the_table(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for statement in barrier_sql(engine.dialect.name).split(";")[:-1]:
+            connection.execute(text(statement))
+    assert Barrier(sessionmaker(engine)).outcome("M1") is Outcome.ROLLED_BACK
+    with pytest.raises(UnknownChoice, match="oracle"):
+        barrier_sql("oracle")
+
+
+def test_a_session_that_is_in_a_transaction_already_is_refused(barrier: Barrier, engine: Engine) -> None:
+    with engine.connect() as connection, connection.begin():
+        joined = Barrier(sessionmaker(connection))
+        with pytest.raises(RefusedByState, match="already"), joined.transaction(Producing(), message()):
+            pass
+    shared = scoped_session(sessionmaker(engine))
+    shared.execute(text("SELECT 1"))
+    scoped = Barrier(shared)  # type: ignore[arg-type] # a mistake that a newcomer makes
+    with pytest.raises(RefusedByState, match="already"), scoped.transaction(Producing(), message()):
+        pass
+    assert shared().in_transaction()
+    shared.remove()
+
+
+def test_an_engine_that_commits_each_statement_is_refused(barrier: Barrier, engine: Engine) -> None:
+    eager = Barrier(sessionmaker(engine.execution_options(isolation_level="AUTOCOMMIT")))
+    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"), eager.transaction(Producing(), message()):
+        pass
+
+
+def test_sqlites_transactions_may_be_begun_by_sqlalchemy(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
+    event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    barrier = Barrier(sessionmaker(engine))
+    barrier.create_table()
+    with barrier.transaction(Producing(), message()):
+        pass
+    assert [row[:2] for row in rows(engine)] == [("M1", "COMMITTED")]
+    engine.dispose()
+
+
+def test_a_barrier_of_another_database_does_not_know(barrier: Barrier, tmp_path: Path) -> None:
+    sent = asked()
+    with barrier.transaction(Producing(), sent):
+        pass
+    engine = create_engine(f"sqlite:///{tmp_path / 'another.db'}")
+    another = Barrier(sessionmaker(engine))
+    unknown = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+    assert another.check(sent) == unknown
+    another.create_table()
+    assert another.check(sent) == unknown
+    assert rows(engine) == []
+    again = Barrier(sessionmaker(barrier._engine))
+    assert again.check(sent) == barrier.check(sent) == TransactionResolution.COMMIT
+    engine.dispose()
+
+
+def test_a_block_that_outlasts_the_brokers_patience_is_rolled_back(barrier: Barrier, engine: Engine) -> None:
+    producer, hasty = Producing(), Barrier(sessionmaker(engine), longest_s=0)
+    with pytest.raises(RefusedByState, match="so long"), hasty.transaction(producer, message()) as session:
+        session.execute(text("INSERT INTO orders VALUES (7)"))
+    assert (orders(engine), producer.ends) == ([], ["ROLLBACK"])
+
+
+def test_a_broker_that_has_ended_the_message_otherwise_is_said_aloud(
+    barrier: Barrier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionRefusedError("TW-161 The transaction has already ended the other way. It expired.")
+
+    monkeypatch.setattr(Half, "finish", refuse)
+    with barrier.transaction(Producing(), message()):
+        pass
+    assert "M1 is COMMITTED in the database, and the broker has ended it otherwise" in caplog.text
+
+
+def test_what_a_newcomer_gives_by_mistake_is_said_clearly(barrier: Barrier, engine: Engine) -> None:
+    class Unchecked(Producing):
+        def begin_transaction(self) -> Half:
+            raise IllegalArgumentException("Transaction checker should not be null.")
+
+    with (
+        pytest.raises(ConfigurationError, match="checker=barrier"),
+        barrier.transaction(Unchecked(), message()),
+    ):
+        pass
+    with pytest.raises(IllegalTopic, match="Set message"), barrier.transaction(Producing(), Message()):
+        pass
+    for no_factory in (engine, sessionmaker(engine)(), lambda: engine):
+        with pytest.raises(ConfigurationError, match="session factory"):
+            Barrier(no_factory)  # type: ignore[arg-type]
+
+
 def test_other_databases_are_refused() -> None:
     class Oracle:
         class dialect:  # noqa: N801 # as SQLAlchemy spells it
             name = "oracle"
 
     with pytest.raises(UnknownChoice, match="oracle"):
-        barrier_module.lock_timeout_of(Oracle)  # type: ignore[arg-type]
+        table_module.lock_timeout_of(Oracle)  # type: ignore[arg-type]

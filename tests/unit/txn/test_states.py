@@ -15,12 +15,15 @@ from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM
 from txn import half
 from txn.checkback import CheckBackPolicy
 from txn.outcomes import Outcomes
-from txn.states import OUTCOMES, Event, State, after
+from txn.states import OUTCOMES, RESOLVING, Event, State, after
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
-def test_the_first_end_wins_and_only_the_same_end_may_be_repeated(state: State, event: Event) -> None:
-    expected = OUTCOMES[event] if state in (State.OPEN, OUTCOMES[event]) else None
+def test_the_first_end_wins_only_the_same_may_be_repeated_and_an_operator_ends_what_expired(
+    state: State, event: Event
+) -> None:
+    is_open = state is State.OPEN or (state is State.EXPIRED and event in RESOLVING)
+    expected = OUTCOMES[event] if is_open or state is OUTCOMES[event] else None
     assert after(state, event) is expected
 
 
@@ -71,6 +74,8 @@ def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
     assert outcomes.state(5) is None
     outcomes.stored(5, 1_000, 7_000)
     assert outcomes.state(5) is State.OPEN
-    outcomes.end(5, Event.ROLLBACK, 2_000, 900)
+    outcomes.end(5, Event.ROLLBACK, 2_000, 899, durable_offset=0)
     assert outcomes.state(5) is State.ROLLED_BACK
-    assert outcomes.ended(5).durable_at == 900
+    ended = outcomes.ended(5)
+    assert ended is not None
+    assert ended.durable_at == 900

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commitlog import layout, properties, record
+from commitlog import foreign, layout, properties, record
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from services.broker import timer_source
+from services.broker.cutting import Cut
 from services.broker.timer_records import Replaced, moved_record, timer_record
 from services.broker.timer_source import QueueTable, TimerSource
 
@@ -28,7 +29,7 @@ def with_properties(stored: bytes) -> Record:
     return replace(timer(), properties=stored)
 
 
-SHAPES = {
+CUT = {
     "plain": timer(),
     "named": timer(
         replace(PLAIN, tag="paid", keys=("a", "b"), properties={"TW_TIMER_KEY": "k", "colour": "ä"})
@@ -36,27 +37,35 @@ SHAPES = {
     "of many names": timer(replace(PLAIN, keys=("a", "b", "c", "b"))),
     "gzip": timer(replace(PLAIN, gzip=True)),
     "in a group": timer(replace(PLAIN, message_group="g", trace_context="t")),
+    "with a long tag": timer(replace(PLAIN, tag="x" * 300)),
+    "stored on IPv4 before": timer(store_host=("10.0.0.1", 80), reconsume_times=2, half_offset=99),
+    "with the words of others in its body": timer(
+        replace(PLAIN, body=b"\x02REAL_TOPIC\x01evil\x02REAL_QID\x011\x02UNIQ_KEY\x01M9\x02")
+    ),
+    "with a body that ends like a target": timer(replace(PLAIN, body=b"\x02UNIQ_KEY\x01")),
+}
+DECODED = {
     "a replacement": timer(replaced=Replaced(77, 3_000)),
     "moved": replace(moved_record(timer(), 11, 2_000, 9_000), store_ms=1_000),
     "moved twice": replace(
         moved_record(moved_record(timer(), 11, 2_000, 3_000), 22, 3_000, 9_000), store_ms=9
     ),
-    "with a long tag": timer(replace(PLAIN, tag="x" * 300)),
-}
-ODD = {
     "born on IPv6": timer(born_host=("::1", 80)),
     "stored on IPv6": timer(store_host=("::1", 80)),
     "a topic of 128 characters": timer(replace(PLAIN, topic="t" * 128)),
+    "a flag": timer(flag=1),
     "a name twice": with_properties(timer().properties + b"UNIQ_KEY\x01M2\x02"),
+}
+FOREIGN = {
     "a pair without a value": with_properties(b"empty\x01\x02" + timer().properties),
     "a name without a pair": with_properties(b"alone\x02" + timer().properties),
     "not UTF-8": with_properties(b"name\x01\xff\x02" + timer().properties),
     "of a timer already": with_properties(b"TW_TIMER_OFFSET\x014\x02" + timer().properties),
-    "a flag": timer(flag=1),
 }
+"""What only an imported log may have."""
 
 
-def fetched(timers: list[Record]) -> tuple[Any, list[bytes], QueueTable]:
+def fetched(timers: list[Record], *, are_imported: bool = False) -> tuple[Any, list[bytes], QueueTable]:
     """Lay records into a log, and fetch them."""
     disk, offsets, end = MemoryDisk(), [], SEGMENT_BYTES
     for one in timers:
@@ -64,34 +73,42 @@ def fetched(timers: list[Record]) -> tuple[Any, list[bytes], QueueTable]:
         disk.write(layout.segment_path(SEGMENT_BYTES), end - SEGMENT_BYTES, encoded)
         offsets.append(end)
         end += len(encoded)
+    if are_imported:
+        foreign.write_imported(disk, end)
     queues = QueueTable()
     rows, records = TimerSource(disk, SEGMENT_BYTES, queues).fetch(np.array(offsets, np.uint64))
     return rows, records, queues
 
 
-@pytest.mark.parametrize("one", [*SHAPES.values(), *ODD.values()], ids=[*SHAPES, *ODD])
-def test_both_ways_give_the_same(one: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, records, queues = fetched([timer(), one])
-    monkeypatch.setattr(timer_source, "_ready_bytes", lambda *_: None)
-    decoded_rows, decoded_records, decoded_queues = fetched([timer(), one])
+@pytest.mark.parametrize("one", [*CUT.values(), *DECODED.values()], ids=[*CUT, *DECODED])
+def test_both_ways_give_the_same(one: Record) -> None:
+    rows, records, queues = fetched([timer(), one, timer()])
+    decoded_rows, decoded_records, decoded_queues = fetched([timer(), one, timer()], are_imported=True)
     assert records == decoded_records
     assert rows.tobytes() == decoded_rows.tobytes()
     assert queues.names == decoded_queues.names
-    assert record.crc_holds(records[1])
+    assert all(map(record.crc_holds, records))
 
 
-@pytest.mark.parametrize("one", SHAPES.values(), ids=SHAPES)
-def test_what_this_broker_writes_is_cut(one: Record) -> None:
-    assert timer_source._ready_bytes(record.encode(one), 12) is not None
+@pytest.mark.parametrize("one", [*CUT.values(), *DECODED.values()], ids=[*CUT, *DECODED])
+def test_what_this_broker_writes_most_is_cut(one: Record) -> None:
+    assert Cut([record.encode(one)], [12]).places == ([0] if one in CUT.values() else [])
 
 
-@pytest.mark.parametrize("one", ODD.values(), ids=ODD)
-def test_what_is_odd_is_decoded(one: Record) -> None:
-    assert timer_source._ready_bytes(record.encode(one), 12) is None
+@pytest.mark.parametrize("one", FOREIGN.values(), ids=FOREIGN)
+def test_what_is_imported_is_decoded(one: Record) -> None:
+    _, [ready], _ = fetched([one], are_imported=True)
+    wanted = timer_source.ready_record(one, SEGMENT_BYTES)
+    assert record.decode(ready).properties.rstrip(b"\x02") == wanted.properties.rstrip(b"\x02")
+
+
+def test_a_record_that_does_not_match_its_crc_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "crc_property", lambda _: b"__CRC32#\x010000000000\x02")
+    assert len(fetched([timer(), timer()])[0]) == 0
 
 
 def test_a_ready_record_is_the_message_and_names_its_timer() -> None:
-    rows, records, queues = fetched([SHAPES["named"]])
+    rows, records, queues = fetched([CUT["named"]])
     ready = record.decode(records[0])
     assert (ready.topic, ready.queue_id, ready.body) == ("orders", 3, b"pay")
     assert properties.decode(ready.properties) == {

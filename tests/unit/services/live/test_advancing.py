@@ -153,10 +153,10 @@ def test_a_producer_that_is_asked_may_answer_before_time_goes_on() -> None:
 
         answers: list[asyncio.Task[None]] = []
 
-        def ask(question: CheckBack) -> bool:
+        def ask(question: CheckBack) -> str:
             asked.append(question.transaction_id)
             answers.append(asyncio.ensure_future(answer(question)))
-            return True
+            return "producer"
 
         live.ask_with(ask)
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
@@ -171,7 +171,7 @@ def test_a_producer_that_never_answers_holds_time_up_only_so_long(monkeypatch: p
     monkeypatch.setattr(advancing, "ANSWER_SECONDS", 0.01)
 
     async def scenario(live: LiveBroker) -> None:
-        live.ask_with(lambda question: True)
+        live.ask_with(lambda question: "producer")
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
         await live.advance(5 * 60 * MINUTE_MS)
         assert live.core.statistics.expired["t"] == 1
@@ -183,9 +183,9 @@ def test_a_half_with_nobody_to_ask_does_not_hold_time_up() -> None:
     async def scenario(live: LiveBroker) -> None:
         questions: list[CheckBack] = []
 
-        def ask(question: CheckBack) -> bool:
+        def ask(question: CheckBack) -> str:
             questions.append(question)
-            return False
+            return ""
 
         live.ask_with(ask)
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))

@@ -13,6 +13,7 @@ import pytest
 from starlette.applications import Starlette
 
 from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
 from services.broker.settings import BrokerSettings
 from services.live.clock import kept_offset
 from services.live.live_broker import LiveBroker
@@ -46,6 +47,11 @@ class Desk:
     async def set(self, topic: str, span: str, **more: object) -> Any:
         """Set a timer."""
         return await self.post("", {"topic": topic, "body": "x", "in": span} | more, 201)
+
+    async def send_half(self, topic: str, key: str) -> str:
+        """Send a half message; returns its transaction's id."""
+        message = Message(topic=topic, body=b"x", message_id=f"H-{key}", keys=(key,), transactional=True)
+        return (await self.live.send(message)).transaction_id
 
     async def advance(self, by: str) -> None:
         """Let time pass."""

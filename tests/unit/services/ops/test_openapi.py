@@ -87,6 +87,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
         batch = {"timers": [{"topic": "t", "body": "x", "in": "1h"}, {"topic": "t", "body": "", "in": "1h"}]}
         count = {"verb": "cancel", "filter": {"topic": "t"}, "dry_run": True}
         task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
+        half = await desk.send_half("t", "order-9")
         recurring = {"cron": "0 9 * * *", "time_zone": "Europe/London"}
         asked: list[tuple[str, str, object]] = [
             ("get", "/api/topics", None),
@@ -126,6 +127,21 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("post", "/api/schedules/daily/pause", None),
             ("post", "/api/schedules/daily/resume", None),
             ("delete", "/api/schedules/daily", None),
+            ("get", "/api/transactions?topic=t&older-than=0ms", None),
+            ("get", "/api/transactions?topic=t&key=order-9", None),
+            ("get", "/api/transactions?key=order-9", None),
+            ("get", "/api/transactions/summary", None),
+            ("post", f"/api/transactions/{half}/check", None),
+            ("get", "/api/transactions/log", None),
+            ("get", "/api/transactions/producers", None),
+            ("get", f"/api/transactions/{half}", None),
+            ("get", "/api/transactions/none", None),
+            ("post", f"/api/transactions/{half}/resolve", {"resolution": "COMMIT", "reason": ""}),
+            ("post", f"/api/transactions/{half}/resolve", {"resolution": "COMMIT", "reason": "seen"}),
+            ("post", f"/api/transactions/{half}/resolve", {"resolution": "ROLLBACK", "reason": "no"}),
+            ("post", f"/api/transactions/{half}/check", None),
+            ("put", "/api/topics/t/check-back", {"count_max": 3}),
+            ("put", "/api/topics/none/check-back", {}),
         ]
         seen = set()
         for method, url, body in asked:

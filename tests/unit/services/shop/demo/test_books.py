@@ -24,9 +24,7 @@ def insert_order(engine: Engine, order_id: str, status: OrderStatus, late_ms: in
     row = {"order_id": order_id, "customer_id": "C1", "status": status, "total_pence": 1, "placed_ms": 0}
     timed_out_ms = None if late_ms is None else 1_000 + late_ms
     with engine.begin() as connection:
-        connection.execute(
-            insert(orders).values(row | {"due_ms": 1_000, "timeout_handle": "", "timed_out_ms": timed_out_ms})
-        )
+        connection.execute(insert(orders).values(row | {"due_ms": 1_000, "timed_out_ms": timed_out_ms}))
 
 
 def test_every_order_is_counted_where_it_stands(engine: Engine) -> None:

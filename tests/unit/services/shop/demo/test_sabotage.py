@@ -29,7 +29,7 @@ def engine(tmp_path: Path, redis: Redis) -> Engine:
     for order_id in ORDER_IDS:
         customer_id = f"C{order_id}"
         head: dict[str, Any] = {"order_id": order_id, "customer_id": customer_id, "status": "PAID"}
-        head |= {"total_pence": 2, "placed_ms": 0, "due_ms": 9, "paid_ms": 1, "timeout_handle": "H"}
+        head |= {"total_pence": 2, "placed_ms": 0, "due_ms": 9, "paid_ms": 1}
         with made.begin() as connection:
             connection.execute(insert(orders).values(head))
             line = {"order_id": order_id, "sku": "A", "quantity": 2, "unit_price_pence": 1}

@@ -1,0 +1,110 @@
+"""Transactions: the core alone and over gRPC, beside what a user would do instead. Prints JSON.
+
+    .venv/bin/python benchmarks/transactions.py [--seconds 5] [--checks 10000] [--folder DIR]
+
+Figures: half + commit per second with 1 and 64 producers, check-backs per second, bytes of log for each; in
+the same run an outbox in SQLite with a relay, and two plain sends (`transactions_client.py`). Bodies have 256
+bytes. `beside` is the load of the machine when the run began and ended: figures taken beside other work are
+worth less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+PRODUCERS = (1, 64)
+WAYS = ("half_commit", "half_rows_commit", "two_sends", "outbox")
+START_SECONDS = 60
+PARTS = {
+    "core": "transactions_core",
+    "checks": "transactions_core",
+    "rate": "transactions_client",
+    "asked": "transactions_client",
+}
+
+
+def main() -> None:
+    """Measure everything, or the one part that this process was started for."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("part", nargs="*", help=argparse.SUPPRESS)
+    arguments.add_argument("--seconds", type=float, default=5.0, help="for how long each rate is measured")
+    arguments.add_argument("--checks", type=int, default=10_000, help="how many halves are stuck")
+    arguments.add_argument("--folder", type=Path, help="where to write; else a temporary folder")
+    chosen = arguments.parse_args()
+    if chosen.part:
+        name, *values = chosen.part
+        print(json.dumps(vars(import_module(PARTS[name]))[name](*values)))
+        return
+    before = os.getloadavg()
+    with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="tidewheel-bench-") as folder:
+        figures = {
+            "core": core(Path(folder), chosen.seconds, chosen.checks),
+            "grpc": grpc(Path(folder), chosen.seconds, chosen.checks),
+        }
+    beside = {"cores": os.cpu_count(), "load_before": before[0], "load_after": os.getloadavg()[0]}
+    print(json.dumps({"transactions": figures, "beside": beside}, indent=2))
+
+
+def core(folder: Path, seconds: float, checks: int) -> dict[str, Any]:
+    """Measure the core alone."""
+    figures: dict[str, Any] = {}
+    for producers in PRODUCERS:
+        figures[f"producers_{producers}"] = measured(
+            "core", str(folder / f"core-{producers}"), str(producers), str(seconds)
+        )
+    figures["check_backs"] = measured("checks", str(folder / "checks"), str(checks))
+    return figures
+
+
+def grpc(folder: Path, seconds: float, checks: int) -> dict[str, Any]:
+    """Measure over gRPC, each way with a server and a client of its own."""
+    figures: dict[str, Any] = {}
+    for way in WAYS:
+        for producers in PRODUCERS:
+            with serving(folder / f"{way}-{producers}") as endpoint:
+                figures[f"{way}_{producers}"] = measured(
+                    "rate", way, endpoint, str(folder), str(producers), str(seconds)
+                )
+    with serving(folder / "asked", "--check-immunity-ms", "5000") as endpoint:
+        figures["check_backs"] = measured("asked", endpoint, str(checks))
+    return figures
+
+
+@contextmanager
+def serving(store: Path, *options: str) -> Iterator[str]:
+    """Run `tidewheel serve` on a store; gives its endpoint."""
+    ready = store.with_suffix(".ready")
+    where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
+    command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(store), *where, *options]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not ready.exists():
+            assert process.poll() is None, "the server did not start"
+            assert time.monotonic() < deadline, "the server did not start in time"
+            time.sleep(0.02)
+        yield str(json.loads(ready.read_text())["listen"])
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measured(*part: str) -> Any:
+    """Return what a part says, run in a process of its own."""
+    run = subprocess.run([sys.executable, __file__, *part], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()

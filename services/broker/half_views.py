@@ -1,0 +1,115 @@
+"""Half messages for those who look: what is open or has expired, and one by its id, however it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+
+from commitlog import properties
+from commitlog.errors import StoreDamaged
+from commitlog.record import Record
+from services.broker import verb_properties
+from services.broker.store import Store
+from services.broker.transactions import Transactions
+from services.broker.values import HalfFilter, HalfPage, HalfView
+from txn import half
+from txn.half import HALF_TOPIC
+from txn.outcomes import Ended, OpenHalf
+from txn.states import State
+
+_LISTED = (State.OPEN, State.EXPIRED)
+_NEVER = OpenHalf(0, 0)
+
+
+class HalfViews:
+    """The halves of a store."""
+
+    def __init__(self, store: Store, transactions: Transactions) -> None:
+        self._store, self._transactions = store, transactions
+        self._outcomes = transactions.outcomes
+
+    def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
+        """Up to `count_max` halves that match, without their messages, the oldest first, behind `after`."""
+        found = list(islice(self._matching(wanted, -1 if after is None else after), count_max + 1))
+        return HalfPage(
+            found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None
+        )
+
+    def one(self, transaction_id: str) -> HalfView:
+        """One half with its message; raises `InvalidTransactionId`."""
+        record = self._transactions.find(half.claimed_offset(transaction_id), transaction_id)
+        return self._view(record, with_message=True)
+
+    def of_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
+        """The halves that carry a key or message id, the newest first."""
+        offsets = self._store.keys.offsets(topic, key, 0)
+        records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
+        named = (record for record in records if _carries(record, topic, key))
+        return [self._view(record) for record in islice(named, count_max)]
+
+    def _matching(self, wanted: HalfFilter, after: int) -> Iterator[HalfView]:
+        states = _LISTED if wanted.state is None else (wanted.state,)
+        listed: dict[State, Iterable[int]] = {
+            State.OPEN: self._outcomes.open,
+            State.EXPIRED: self._outcomes.expired,
+        }
+        for offset in merge(*(sorted(halves) for state, halves in listed.items() if state in states)):
+            record = self._half_at(offset) if offset > after else None
+            if record is None or record.store_ms >= wanted.stored_before_ms:
+                continue
+            if not wanted.topic or wanted.topic == _real_topic(record):
+                yield self._view(record)
+
+    def _half_at(self, offset: int) -> Record | None:
+        if not self._transactions.is_known(offset):
+            return None
+        try:
+            record = self._store.log.read(offset)
+        except StoreDamaged:
+            return None
+        return record if record.topic == HALF_TOPIC else None
+
+    def _view(self, record: Record, *, with_message: bool = False) -> HalfView:
+        offset, message = record.physical_offset, properties.to_message(record)
+        waiting, expired = self._outcomes.open.get(offset), self._outcomes.expired.get(offset)
+        ended = self._transactions.ended(record) or Ended(State.OPEN, 0, -1)
+        ending = self._ending(ended)
+        return HalfView(
+            transaction_id=half.transaction_id(offset, message.message_id),
+            message_id=message.message_id,
+            topic=message.topic,
+            keys=message.keys,
+            tag=message.tag,
+            state=ended.state,
+            half_offset=offset,
+            stored_ms=record.store_ms,
+            due_ms=message.delivery_ms,
+            check_count=max(one.check_count for one in (waiting, expired, _NEVER) if one),
+            check_count_max=self._transactions.policy(record).count_max,
+            next_check_ms=waiting.next_check_ms if waiting else 0,
+            ended_ms=ended.ended_ms,
+            ended_offset=ended.ended_offset,
+            reason=properties.value_of(ending, properties.REASON),
+            verdict=properties.value_of(ending, verb_properties.VERDICT),
+            late=tuple(expired.late) if expired else (),
+            message=message if with_message else None,
+        )
+
+    def _ending(self, ended: Ended) -> bytes:
+        """The properties of the record that ended a half; none where there is none, or none any more."""
+        if not 0 <= ended.ended_offset < self._store.log.durable_offset:
+            return b""
+        try:
+            return self._store.log.read(ended.ended_offset).properties
+        except StoreDamaged:
+            return b""
+
+
+def _real_topic(record: Record) -> str:
+    return properties.value_of(record.properties, properties.REAL_TOPIC)
+
+
+def _carries(record: Record, topic: str, key: str) -> bool:
+    message = properties.to_message(record)
+    return message.topic == topic and key in (*message.keys, message.message_id)

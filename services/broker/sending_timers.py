@@ -1,0 +1,239 @@
+"""Many delayed messages at once: checked one by one, then looked up, stored and remembered together.
+
+    messages --> runs of plain ones --> known? in the place of another? --> bytes --> log --> names, counts
+             \\-> the others, each alone (`services.broker.sending`)
+
+Plain is a delayed message that carries no verb and shares no name with another of its run. The answers are
+those that each would get alone, and so are the records; a run only shares the look-ups in the names, the
+stamping of its records and what is remembered of them, which numpy does for all of them.
+
+Cost: about 12 us a message, a third of what it is alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from commitlog import properties, record
+from commitlog.bulk import Integers
+from commitlog.errors import StoreDamaged, TidewheelError
+from commitlog.message import Message, MessageType
+from consumequeue.entry import tags_code
+from consumequeue.keyindex import hash_of
+from consumequeue.timerindex import hashes_of_all
+from consumequeue.timerindex_fact import FACT, Facts
+from consumequeue.timerindex_filter import Words
+from services.broker import verb_properties
+from services.broker.copies import Appended, Copies
+from services.broker.sending import Sending
+from services.broker.store import Store
+from services.broker.timer_ends import Named, text_of
+from services.broker.timer_records import TIMER_TOPIC, Replaced, timer_record
+from services.broker.timers import Timers
+from services.broker.values import SendReceipt
+
+Answer = SendReceipt | TidewheelError
+_TIMERS: Final = [(TIMER_TOPIC, 0)]
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A message of a run on its way: where its answer goes, its queue, and what it takes the place of."""
+
+    number: int
+    message: Message
+    queue_id: int
+    replaced: Replaced | None = None
+
+    @property
+    def key(self) -> str:
+        return self.message.properties.get(properties.TIMER_KEY, "")
+
+
+class SendingTimers:
+    """The way in for many."""
+
+    def __init__(self, store: Store, timers: Timers, sending: Sending) -> None:
+        self._store, self._timers, self._sending = store, timers, sending
+
+    def send(self, messages: list[Message], now_ms: int) -> list[Answer]:
+        """Stores messages; one that is refused is answered with its error."""
+        answers: list[Answer] = []
+        for run in _runs(messages):
+            if len(run) == 1:
+                answers.append(self._send_alone(run[0], now_ms))
+            else:
+                answers += self._send_run(run, now_ms)
+        return answers
+
+    def _send_run(self, run: list[Message], now_ms: int) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        waiting = list(self._admitted(run, answers, now_ms))
+        hashes = _hashes(waiting)
+        try:
+            is_known, facts = self._timers.ends.names.all_newest(hashes[:, 0], hashes[:, 1])
+        except StoreDamaged:
+            return [self._send_alone(message, now_ms) for message in run]
+        known = {place: _named(facts, place) for place in np.flatnonzero(is_known).tolist()}
+        if known:
+            waiting, hashes = self._unknown(waiting, hashes, known, answers, now_ms)
+        self._append(waiting, hashes, answers, now_ms)
+        return [answers[number] for number in range(len(run))]
+
+    def _send_alone(self, message: Message, now_ms: int) -> Answer:
+        try:
+            return self._sending.send(message, now_ms)
+        except TidewheelError as error:
+            return error
+
+    def _admitted(self, run: list[Message], answers: dict[int, Answer], now_ms: int) -> Iterator[_Waiting]:
+        """Those that nothing is wrong with; the others are answered."""
+        more: Counter[str] = Counter()
+        for number, message in enumerate(run):
+            try:
+                queue_id = self._sending.admit(message, now_ms)
+                self._timers.check_room(message.topic, more[message.topic])
+            except TidewheelError as error:
+                answers[number] = error
+            else:
+                more[message.topic] += 1
+                yield _Waiting(number, message, queue_id)
+
+    def _unknown(
+        self,
+        waiting: list[_Waiting],
+        hashes: Words,
+        known: dict[int, Named],
+        answers: dict[int, Answer],
+        now_ms: int,
+    ) -> tuple[list[_Waiting], Words]:
+        """Those that are not answered with an earlier receipt or refused; what others replace is marked."""
+        kept = []
+        for place, one in enumerate(waiting):
+            by_id, by_key = known.get(place), known.get(len(waiting) + place)
+            try:
+                again = self._sending.known_receipt(one.message, by_id, now_ms)
+                one.replaced = self._sending.replaced(one.message, by_key, now_ms) if again is None else None
+            except TidewheelError as error:
+                answers[one.number] = error
+                continue
+            if again is None:
+                kept.append(place)
+            else:
+                answers[one.number] = again
+        rows = [*kept, *(len(waiting) + place for place in kept)]
+        return [waiting[place] for place in kept], hashes[rows]
+
+    def _append(
+        self, waiting: list[_Waiting], hashes: Words, answers: dict[int, Answer], now_ms: int
+    ) -> None:
+        copies = _copies(waiting, self._store)
+        done = 0
+        while done < len(waiting):
+            appended = self._store.append_copies(copies.part(done, len(copies)), now_ms)
+            end = done + len(appended.copies)
+            rows = [*range(done, end), *range(len(waiting) + done, len(waiting) + end)]
+            self._appended(appended, waiting[done:end], hashes[rows], answers)
+            done = end
+
+    def _appended(
+        self, appended: Appended, waiting: list[_Waiting], hashes: Words, answers: dict[int, Answer]
+    ) -> None:
+        offsets, queue_offsets = appended.physical_offsets, appended.queue_offsets
+        store_ms = self._store.last_store_ms
+        for one, offset in zip(waiting, offsets.tolist(), strict=True):
+            if one.replaced is not None:
+                self._timers.replaced(one.message.topic, one.replaced, store_ms, offset)
+        due_ms = np.array([one.message.delivery_ms for one in waiting], np.int64)
+        topics = Counter(one.message.topic for one in waiting)
+        names = _facts(waiting, hashes, offsets, due_ms, store_ms)
+        sharing = self._timers.sent_many(appended, due_ms, names, topics)
+        ends = offsets + appended.copies.record_bytes
+        places = zip(offsets.tolist(), queue_offsets.tolist(), ends.tolist(), sharing.tolist(), strict=True)
+        for one, (offset, queue_offset, end, sharing_count) in zip(waiting, places, strict=True):
+            answers[one.number] = self._sending.timer_receipt(
+                one.message, queue_offset, offset, end, sharing_count
+            )
+
+
+def _runs(messages: list[Message]) -> Iterator[list[Message]]:
+    """The messages in order, plain ones together as long as no name comes twice."""
+    run: list[Message] = []
+    names: set[tuple[str, str, bool]] = set()
+    for message in messages:
+        mine = [(message.topic, message.message_id, True)]
+        if key := message.properties.get(properties.TIMER_KEY):
+            mine.append((message.topic, key, False))
+        is_plain = _is_plain(message)
+        if run and not (is_plain and names.isdisjoint(mine)):
+            yield run
+            run, names = [], set()
+        if is_plain:
+            run.append(message)
+            names.update(mine)
+        else:
+            yield [message]
+    if run:
+        yield run
+
+
+def _is_plain(message: Message) -> bool:
+    return message.message_type is MessageType.DELAY and not verb_properties.carries(message)
+
+
+def _hashes(waiting: list[_Waiting]) -> Words:
+    """The hashes of all message ids, then of all keys; a message without a key has its id's there again."""
+    ids = [(one.message.topic, one.message.message_id) for one in waiting]
+    keys = [
+        (one.message.topic, text_of("", one.key) if one.key else one.message.message_id) for one in waiting
+    ]
+    return hashes_of_all([*ids, *keys])
+
+
+def _named(facts: Facts, place: int) -> Named:
+    row = facts[place]
+    return Named(int(row["offset"]), int(row["at"]), int(row["extra"]))
+
+
+def _facts(
+    waiting: list[_Waiting], hashes: Words, offsets: Integers, due_ms: Integers, store_ms: int
+) -> Facts:
+    """What the names mean from now on."""
+    facts = np.empty(len(hashes), FACT)
+    facts["key"], facts["check"] = hashes[:, 0], hashes[:, 1]
+    facts["offset"], facts["at"] = np.tile(offsets, 2), np.tile(due_ms, 2)
+    facts["extra"] = store_ms
+    return facts
+
+
+def _copies(waiting: list[_Waiting], store: Store) -> Copies:
+    """The records of timers, with nothing in the fields that are stamped."""
+    encoded = []
+    for one in waiting:
+        new = timer_record(one.message, one.queue_id, one.replaced)
+        new.store_host = store.host
+        encoded.append(record.encode(new))
+    tags = np.array([tags_code(one.message.tag) for one in waiting], np.int64)
+    lengths = np.array(list(map(len, encoded)), np.int64)
+    queues = np.zeros(len(encoded), np.int64)
+    return Copies(bytearray(b"".join(encoded)), lengths, _TIMERS, queues, tags, _key_hashes(waiting))
+
+
+def _key_hashes(waiting: list[_Waiting]) -> Words:
+    """The hashes of the names that messages are found by; rows are filled up with `NO_HASH`."""
+    found = [_names_found_by(one.message) for one in waiting]
+    hashes = np.zeros((len(waiting), max(map(len, found), default=1)), np.uint64)
+    for row, (one, names) in enumerate(zip(waiting, found, strict=True)):
+        hashes[row, : len(names)] = [hash_of(one.message.topic, name) for name in names]
+    return hashes
+
+
+def _names_found_by(message: Message) -> dict[str, None]:
+    names = dict.fromkeys(" ".join(message.keys).split())
+    names[message.message_id] = None
+    return names

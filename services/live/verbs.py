@@ -1,0 +1,225 @@
+"""What can be asked of a broker in an asyncio loop: every verb of the core, as callers know it.
+
+A verb that stores answers once its record is durable. Times in and out are those of callers; the core has
+the broker's (`services.live.clock`). `services.live.live_broker` lets the core live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from commitlog.errors import RefusedByState, TidewheelError
+from commitlog.message import Message, MessageType
+from services.broker.broker import Broker
+from services.broker.values import (
+    Delivery,
+    EndReceipt,
+    PendingTimer,
+    Resolution,
+    SendReceipt,
+    TimerFilter,
+    TimerName,
+    TimerPage,
+    TimerVerdict,
+    Topic,
+)
+from services.live.arrivals import Arrivals
+from services.live.clock import Clock
+from services.live.durability import DurableOffset
+from txn.checkback import CheckBackPolicy
+
+Answer = TypeVar("Answer")
+
+
+class RestsOnRecord(Protocol):
+    """An answer that may be given once the log is durable up to `durable_at`."""
+
+    @property
+    def durable_at(self) -> int:
+        """A physical offset."""
+
+
+Resting = TypeVar("Resting", bound=RestsOnRecord)
+
+
+class LiveVerbs(ABC):
+    """The verbs of a broker.
+
+    Errors are the core's `TidewheelError`s; those that store raise `ResultUnknown` too, when the disk failed
+    before the record was known to be durable.
+    """
+
+    clock: Clock
+    _broker: Broker
+    _loop: asyncio.AbstractEventLoop
+    _durable: DurableOffset
+    _arrivals: Arrivals
+
+    @abstractmethod
+    def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
+        """Call a verb of the core with the broker's time behind its arguments."""
+
+    # Verbs that store: the answer is given once it is durable.
+
+    async def send(self, message: Message) -> SendReceipt:
+        """Store a message (normal, FIFO, delayed or half)."""
+        return await self._told(self._broker.send, self.clock.inward(message))
+
+    async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
+        """Cancel a delayed message; the verdict is the truth, whatever it is."""
+        return self.clock.outward(await self._told(self._broker.recall, topic, recall_handle))
+
+    async def cancel_timer(self, name: TimerName, reason: str) -> TimerVerdict:
+        """Cancel a delayed message by its name."""
+        return self.clock.outward(await self._told(self._broker.cancel_timer, name, reason))
+
+    async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
+        """Give a delayed message another time."""
+        inward_ms = due_ms + self.clock.offset_ms
+        return self.clock.outward(await self._told(self._broker.move_timer, name, inward_ms))
+
+    async def fire_timer(self, name: TimerName) -> TimerVerdict:
+        """Deliver a delayed message at once."""
+        return self.clock.outward(await self._told(self._broker.fire_timer, name))
+
+    async def set_timers(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
+        """Store many messages; each has its own answer, and they come when all are durable."""
+        inward = [self.clock.inward(message) for message in messages]
+        answers = self._call(self._broker.set_timers, inward)
+        stored = [answer.durable_at for answer in answers if isinstance(answer, SendReceipt)]
+        await self._durable.reach(max(stored, default=0))
+        return answers
+
+    async def set_check_back(self, topic: str, policy: CheckBackPolicy | None) -> Topic:
+        """Say how a topic's half messages are asked about; None: as the settings say."""
+        return await self._told(self._broker.set_check_back, topic, policy)
+
+    async def end_transaction(
+        self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
+    ) -> EndReceipt:
+        """Commit or roll back a half message."""
+        return await self._told(self._broker.end_transaction, topic, transaction_id, message_id, resolution)
+
+    async def ack(self, group: str, topic: str, receipt_handle: str) -> None:
+        """Acknowledge a delivery."""
+        await self._durable.reach(self._call(self._broker.ack, group, topic, receipt_handle))
+
+    async def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str) -> None:
+        """Put a delivery into the group's dead letters and acknowledge it."""
+        await self._durable.reach(
+            self._call(self._broker.forward_to_dead_letter, group, topic, receipt_handle)
+        )
+
+    async def create_topic(self, name: str, message_type: MessageType, queue_count: int) -> Topic:
+        """Create a topic."""
+        return await self._told(self._broker.create_topic, name, message_type, queue_count)
+
+    async def route(self, name: str) -> Topic:
+        """Return a topic, creating it if the settings say so."""
+        return await self._told(self._broker.route, name)
+
+    # Verbs that lease.
+
+    async def receive(
+        self,
+        group: str,
+        topic: str,
+        tag_expression: str,
+        batch_size: int,
+        invisible_ms: int,
+        client_id: str,
+        auto_renew: bool,
+        wait_seconds: float,
+    ) -> list[Delivery]:
+        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none."""
+        wish = (group, topic, tag_expression, batch_size, invisible_ms, client_id, auto_renew)
+        ends = self._loop.time() + wait_seconds
+        deliveries = self._call(self._broker.receive, *wish)
+        while not deliveries and await self._arrivals.wait(topic, ends - self._loop.time()):
+            deliveries = self._call(self._broker.receive, *wish)
+        return [self.clock.outward(delivery) for delivery in deliveries]
+
+    def change_invisible(self, group: str, topic: str, receipt_handle: str, invisible_ms: int) -> str:
+        """Lease a delivery anew for `invisible_ms` from now; the old handle is void."""
+        return self._call(self._broker.change_invisible, group, topic, receipt_handle, invisible_ms)
+
+    def client_alive(self, client_id: str) -> None:
+        """Renew the leases that are renewed for this client."""
+        self._call(self._broker.client_alive, client_id)
+
+    def client_gone(self, client_id: str) -> None:
+        """Give up the leases of a client that has left."""
+        self._call(self._broker.client_gone, client_id)
+
+    # Looks.
+
+    @property
+    def core(self) -> Broker:
+        """The core, to look at only; it is another one after a failed flush."""
+        return self._broker
+
+    def now_ms(self) -> int:
+        """Return real time, the time of callers."""
+        return self.clock.real_ms()
+
+    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
+        """Look at messages without leasing them."""
+        found = self._broker.read(topic, queue_id, queue_offset, count)
+        return [self.clock.outward(delivery) for delivery in found]
+
+    def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
+        """Look messages up by key or message id, newest first."""
+        return [self.clock.outward(delivery) for delivery in self._broker.find(topic, key, count_max)]
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """Return the first queue offset stored at or after a time."""
+        return self._broker.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
+
+    def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
+        """Look at delayed messages that wait for topics with that prefix, the first due first."""
+        return [self.clock.outward(one) for one in self._broker.pending_timers(topic_prefix, count_max)]
+
+    def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
+        """Look at one delayed message: waiting, or what became of it."""
+        found = self._broker.timer(name, self.clock.now_ms())
+        if isinstance(found, TimerVerdict):
+            return self.clock.outward(found)
+        return self.clock.outward(found)
+
+    def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+        """Look at delayed messages that wait, by due time."""
+        offset_ms = self.clock.offset_ms
+        inward = None if after is None else (after[0] + offset_ms, after[1])
+        page = self._broker.timers(self._inward(wanted), inward, count_max)
+        outward = None if page.after is None else (page.after[0] - offset_ms, page.after[1])
+        return TimerPage([self.clock.outward(timer) for timer in page.timers], outward)
+
+    def count_timers(self, wanted: TimerFilter) -> int:
+        """Count delayed messages that wait."""
+        return self._broker.count_timers(self._inward(wanted))
+
+    def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+        """Count delayed messages that wait by windows of due time."""
+        found = self._broker.timer_histogram(self._inward(wanted), width_ms)
+        return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
+
+    def _inward(self, wanted: TimerFilter) -> TimerFilter:
+        """Return a filter in the broker's time; no bound stays none."""
+        offset_ms, nothing = self.clock.offset_ms, TimerFilter()
+        from_ms = wanted.from_ms + offset_ms if wanted.from_ms != nothing.from_ms else wanted.from_ms
+        until_ms = wanted.until_ms + offset_ms if wanted.until_ms != nothing.until_ms else wanted.until_ms
+        return replace(wanted, from_ms=from_ms, until_ms=until_ms)
+
+    async def _told(self, verb: Callable[..., Resting], *arguments: object) -> Resting:
+        """The verb's answer, or its refusal, once what either rests on is durable."""
+        try:
+            answer = self._call(verb, *arguments)
+        except RefusedByState as refusal:
+            await self._durable.reach(refusal.durable_at)
+            raise
+        await self._durable.reach(answer.durable_at)
+        return answer

@@ -1,0 +1,73 @@
+"""What the order service says about an order: it was placed, paid or cancelled, or its time to pay is over.
+
+Every one is a half message of a transaction (`services.shop.orders`). The deadline is a timer under the name
+`order:<id>`, set when its half is committed; a payment or cancellation carries the cancel of that name, which
+happens with its commit or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from services.shop.messaging import json_message
+from services.shop.tables import OrderStatus
+from services.shop.topics import ORDER_CANCELLED, ORDER_CREATED, ORDER_PAID, ORDER_TIMEOUTS
+
+if TYPE_CHECKING:
+    from rocketmq import Message
+    from sqlalchemy import Row
+
+    from services.shop.new_order import NewOrder
+
+
+@dataclass(slots=True, frozen=True)
+class Change:
+    """A change that ends the wait for the deadline: from where to where, its column, its topic."""
+
+    expected: tuple[OrderStatus, ...]
+    status: OrderStatus
+    column: str
+    topic: str
+
+    def values(self, at_ms: int) -> dict[str, Any]:
+        """What it writes into the row."""
+        return {"status": self.status, self.column: at_ms}
+
+
+PAYMENT = Change((OrderStatus.PLACED,), OrderStatus.PAID, "paid_ms", ORDER_PAID)
+CANCELLATION = Change(
+    (OrderStatus.PLACED, OrderStatus.PAID), OrderStatus.CANCELLED, "cancelled_ms", ORDER_CANCELLED
+)
+
+
+def created_message(order: NewOrder, placed_ms: int) -> Message:
+    """The message that announces an order."""
+    return json_message(ORDER_CREATED, order.order_id, order.content(placed_ms))
+
+
+def deadline_message(order_id: str, due_ms: int) -> Message:
+    """The message that comes when the time to pay is over.
+
+    Its time is a property, since the official client refuses a delivery timestamp in a transaction.
+    """
+    properties = {"TW_TIMER_KEY": timer_key(order_id), "TIMER_DELIVER_MS": str(due_ms)}
+    content = {"order_id": order_id, "due_ms": due_ms}
+    return json_message(ORDER_TIMEOUTS, order_id, content, properties=properties)
+
+
+def change_message(change: Change, order: Row[Any], at_ms: int) -> Message:
+    """The message of a payment or cancellation, which cancels the deadline."""
+    content = {
+        "order_id": order.order_id,
+        "customer_id": order.customer_id,
+        "total_pence": order.total_pence,
+        change.column: at_ms,
+    }
+    properties = {"TW_TIMER_CANCEL": timer_key(order.order_id), "TW_TIMER_TOPIC": ORDER_TIMEOUTS}
+    return json_message(change.topic, order.order_id, content, properties=properties)
+
+
+def timer_key(order_id: str) -> str:
+    """The name of an order's deadline."""
+    return f"order:{order_id}"

@@ -1,0 +1,204 @@
+"""`tidewheel txn` as its users meet it: a stuck order, who was asked, an end by hand, and every mistake."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+with patch.dict(os.environ, HOME=tempfile.mkdtemp(prefix="tidewheel-client-logs-")):
+    from rocketmq import (
+        ClientConfiguration,
+        Credentials,
+        Message,
+        Producer,
+        TransactionChecker,
+        TransactionResolution,
+    )
+    from rocketmq.v5.exception import ClientException
+
+logging.getLogger("rocketmq-python-client").propagate = False
+
+COMMAND = (sys.executable, "-m", "services.cli.main")
+TOPIC = "orders"
+CLIENT_MISTAKE, REFUSED, NO_BROKER = 2, 4, 3
+
+
+class Shop(TransactionChecker):
+    """A producer of orders, over the official client; it never knows what became of one unless told."""
+
+    def __init__(self, listen: str) -> None:
+        self.resolution = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+        self.producer = Producer(ClientConfiguration(listen, Credentials()), (TOPIC,), checker=self)
+        self.producer.startup()
+
+    def check(self, message: Message) -> int:
+        return self.resolution
+
+    def half(self, key: str) -> Any:
+        """Send a half, and leave it alone."""
+        transaction, message = self.producer.begin_transaction(), Message()
+        message.topic, message.body, message.keys, message.tag = TOPIC, b"an order", key, "paid"
+        self.producer.send(message, transaction)
+        return transaction
+
+
+class Serving:
+    """A broker that gives up on halves after two checks, and its commands."""
+
+    def __init__(self, folder: Path, eventually: Any) -> None:
+        self._eventually, ready = eventually, folder / "ready"
+        where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
+        store = ("--store", str(folder / "store"), "--segment-bytes", str(1 << 24))
+        hurry = ("--check-immunity-ms", "500", "--check-interval-ms", "300", "--check-count-max", "2")
+        self.process = subprocess.Popen(
+            [*COMMAND, "serve", *store, *where, *hurry], stderr=subprocess.DEVNULL
+        )
+        eventually(ready.exists)
+        facts = json.loads(ready.read_text())
+        self.listen, self.http = facts["listen"], facts["http"]
+
+    def txn(self, *arguments: str, code: int = 0) -> str:
+        """Run `tidewheel txn` in a terminal of 80 characters; returns all that it said."""
+        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1", "COLUMNS": "80"}
+        done = subprocess.run(
+            [*COMMAND, "txn", *arguments], capture_output=True, text=True, env=environment, timeout=60
+        )
+        said = done.stdout + done.stderr
+        assert done.returncode == code, said
+        assert "Traceback" not in said
+        return said
+
+    def listed(self, *arguments: str) -> list[dict[str, Any]]:
+        """Return what `txn ls --json` lists."""
+        return list(json.loads(self.txn("ls", "--json", *arguments)))
+
+    def expired(self, count: int) -> list[str]:
+        """Return the ids of so many expired transactions, once there are."""
+        self._eventually(lambda: len(self.listed("--state", "expired")) == count)
+        return [one["transaction_id"] for one in self.listed("--state", "expired")]
+
+
+@pytest.fixture
+def broker(tmp_path: Path, eventually: Any) -> Iterator[Serving]:
+    serving = Serving(tmp_path, eventually)
+    yield serving
+    serving.process.kill()
+    serving.process.wait()
+
+
+@pytest.fixture
+def shop(broker: Serving) -> Iterator[Shop]:
+    shop = Shop(broker.listen)
+    yield shop
+    if shop.producer.is_running:
+        shop.producer.shutdown()
+
+
+def test_a_stuck_order_is_found_understood_and_ended_by_hand(broker: Serving, shop: Shop) -> None:
+    assert "no transaction is open or has expired" in broker.txn("ls")
+    stuck = shop.half("order-7")
+    shop.half("order-8")
+    shop.half("order-9").commit()
+    seventh, eighth = broker.expired(2)
+
+    listed = broker.txn("ls")
+    assert re.search(rf"^{seventh} +orders +order-7 .* expired +2/2 +needs you", listed, re.MULTILINE), listed
+    assert f"2 need you: tidewheel txn show {seventh}" in listed
+    summary = broker.txn("summary")
+    assert "open 0" in summary
+    assert "expired 2" in summary
+    assert "1 committed, 0 rolled back" in summary
+    with pytest.raises(ClientException, match="EXPIRED"):
+        stuck.commit()
+
+    shown = broker.txn("show", "order-7", "--topic", TOPIC)
+    assert shown.splitlines()[0] == f"{seventh}  EXPIRED  orders"
+    assert re.search(r"^  checks +2 of 2 +UNKNOWN x2$", shown, re.MULTILINE), shown
+    assert re.search(r"^  too late +COMMIT was asked for", shown, re.MULTILINE), shown
+    assert len(re.findall(r"^  asked +.*: UNKNOWN after \d+", shown, re.MULTILINE)) == 2
+    assert f"tidewheel txn resolve {seventh}" in shown
+
+    assert f"{seventh} COMMITTED" in broker.txn(
+        "resolve", seventh, "commit", "--reason", "it is in the database"
+    )
+    assert f"{eighth} ROLLED_BACK" in broker.txn("resolve", eighth, "ROLLBACK", "--reason", "it is not")
+    assert "ended so before" in broker.txn("resolve", seventh, "commit", "--reason", "again")
+    shown = broker.txn("show", seventh.lower())
+    assert "COMMITTED" in shown
+    assert re.search(r"^  reason +it is in the database$", shown, re.MULTILINE), shown
+    assert "needs you" not in shown
+    assert "no transaction is open or has expired" in broker.txn("ls")
+    [ninth] = broker.listed("--topic", TOPIC, "--key", "order-9")
+    assert ninth["state"] == "COMMITTED"
+
+
+def test_who_can_be_asked_who_was_and_asking_now(broker: Serving, shop: Shop, eventually: Any) -> None:
+    assert "no producer was asked" in broker.txn("log")
+    assert re.search(r"^orders +\S+ +connected", broker.txn("producers"), re.MULTILINE)
+    assert "first after 10m" in broker.txn("policy", TOPIC, "--immunity", "10m", "--count", "3")
+    shop.half("order-1")
+    [first] = broker.listed()
+    assert (first["state"], first["check_count"], first["check_count_max"]) == ("OPEN", 0, 3)
+    shop.resolution = TransactionResolution.COMMIT
+    assert "asked" in broker.txn("check", first["transaction_id"])
+    eventually(lambda: not broker.listed())
+    assert re.search(
+        rf"^{first['transaction_id']} +orders .*: COMMIT", broker.txn("log", "--topic", TOPIC), re.M
+    )
+
+    shop.half("order-2")
+    [second] = broker.listed()
+    shop.producer.shutdown()
+    eventually(lambda: " gone" in broker.txn("producers"))
+    assert f"No producer of {TOPIC} is connected" in broker.txn(
+        "check", second["transaction_id"], code=REFUSED
+    )
+    assert re.search(rf"^{second['transaction_id']} .* open +0/3 +no producer", broker.txn("ls"), re.M)
+    assert "one needs you" in broker.txn("ls")
+    assert "nobody to ask" in broker.txn("show", second["transaction_id"])
+    assert "as the broker's settings say" in broker.txn("policy", TOPIC, "--default")
+
+
+def test_every_mistake_gets_one_clear_sentence(broker: Serving, shop: Shop) -> None:
+    shop.half("order-1")
+    [one] = broker.expired(1)
+    mistakes = {
+        ("show", "order-1"): "To look a key up, give --topic",
+        ("show", "0" * 24): "names no half message of this store",
+        ("resolve", "F" * 24, "commit", "--reason", "why"): "names no half message of this store",
+        ("resolve", one, "maybe", "--reason", "why"): "'commit'",
+        ("resolve", one, "commit"): "--reason",
+        ("resolve", one, "commit", "--reason", " "): "--reason is empty",
+        ("resolve", one, "commit", "--reason", "x" * 1001): "at most 1000 characters",
+        ("check", "nonsense"): "names no half message of this store",
+        ("ls", "--key", "order-1"): "Give --topic",
+        ("ls", "--older-than", "soon"): "write it as 500ms, 30s",
+        ("ls", "--state", "gone"): "'expired'",
+        ("policy", TOPIC): "--default",
+        ("policy", TOPIC, "--immunity", "soon"): "--immunity is 'soon'",
+        ("policy", TOPIC, "--immunity", "9d"): "between 0 and 1440 minutes",
+    }
+    for arguments, sentence in mistakes.items():
+        said = " ".join(broker.txn(*arguments, code=CLIENT_MISTAKE).split())
+        assert sentence in said, (arguments, said)
+    assert "No transaction of orders has the key order-5" in broker.txn(
+        "show", "order-5", "--topic", TOPIC, code=REFUSED
+    )
+    assert "There is no 'nope'" in broker.txn("policy", "nope", "--count", "3", code=REFUSED)
+    assert "was EXPIRED" in broker.txn("check", one, code=REFUSED)
+    broker.txn("resolve", one, "commit", "--reason", "it is in the database")
+    assert "was COMMITTED" in broker.txn("resolve", one, "rollback", "--reason", "no", code=REFUSED)
+    broker.process.kill()
+    broker.process.wait()
+    assert "Start a broker" in broker.txn("ls", code=NO_BROKER)

@@ -1,0 +1,192 @@
+"""The barrier under `kill -9` at every step and against its own check-backs: never a row without its message.
+
+`--rounds 500` kills 1,000 orders and runs 500 races on each database.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import create_engine, text
+
+from tests.endurance.client_processes import hear, running, say, serving, stored
+from tests.postgresql import running_postgresql
+from txn.barrier_table import barrier_sql
+
+TOPICS = ("created", "deadline")
+POINTS = (
+    "between halves",
+    "after the halves",
+    "after the barrier row",
+    "before the commit",
+    "after the commit",
+    "random",
+)
+HURRY = ("--check-immunity-ms", "300", "--check-interval-ms", "300")
+ORDERS_PER_ROUND = 2
+RACES_PER_ROUND = 1
+PLACERS = 2
+ENDED_S = 120
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[str]:
+    with running_postgresql() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database with an orders table and the barrier's."""
+    is_file = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'orders.db'}" if is_file else request.getfixturevalue("postgresql")
+    create_tables(url)
+    return url
+
+
+def create_tables(url: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS orders"))
+        connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
+        connection.execute(text("DROP TABLE IF EXISTS tidewheel_database"))
+        connection.execute(text("CREATE TABLE orders (number INTEGER PRIMARY KEY)"))
+        for statement in barrier_sql(engine.dialect.name).split(";")[:-1]:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+def place(broker: Any, database: str, orders: list[tuple[int, str]]) -> None:
+    with running("barrier_process", broker, database, "place") as process:
+        for number, point in orders:
+            say(process, f"{number} {point}")
+            assert hear(process) == f"{number} killed", point
+
+
+def wait_until_all_have_ended(http: httpx.Client) -> dict[str, Any]:
+    wait_until(lambda: http.get("/api/transactions/summary").json()["open"] == 0)
+    summary: dict[str, Any] = http.get("/api/transactions/summary").json()
+    return summary
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + ENDED_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def rows(database: str) -> set[int]:
+    engine = create_engine(database)
+    with engine.connect() as connection:
+        found = set(connection.execute(text("SELECT number FROM orders")).scalars())
+    engine.dispose()
+    return found
+
+
+def messages(http: httpx.Client, topic: str) -> Counter[int]:
+    """How often each order has a message on a topic."""
+    return Counter(int(message["body"]) for message in stored(http, topic))
+
+
+def check_that_nothing_is_split(database: str, http: httpx.Client) -> set[int]:
+    orders = rows(database)
+    for topic in TOPICS:
+        sent = messages(http, topic)
+        assert orders - set(sent) == set(), f"rows without a message on {topic}"
+        assert set(sent) - orders == set(), f"messages on {topic} without a row"
+        assert set(sent.values()) <= {1}, f"messages that came twice on {topic}"
+    return orders
+
+
+def test_orders_killed_at_every_step_have_both_or_neither(
+    tmp_path: Path, database: str, endurance: dict[str, Any], pytestconfig: pytest.Config
+) -> None:
+    count = pytestconfig.getoption("rounds") * ORDERS_PER_ROUND
+    orders = [(number, POINTS[number % len(POINTS)]) for number in range(count)]
+    random.Random(5).shuffle(orders)
+    broker = endurance["BrokerProcess"](tmp_path / "store", *HURRY)
+    with serving(broker) as http, running("barrier_process", broker, database, "answer") as answering:
+        assert hear(answering) == "done"
+        with ThreadPoolExecutor(PLACERS) as placers:
+            parts = [orders[part::PLACERS] for part in range(PLACERS)]
+            list(placers.map(lambda part: place(broker, database, part), parts))
+        summary = wait_until_all_have_ended(http)
+        placed = check_that_nothing_is_split(database, http)
+    survivors = Counter(point for number, point in orders if number in placed)
+    killed = Counter(point for _, point in orders)
+    assert set(survivors) <= {"after the commit", "random"}
+    assert survivors["after the commit"] == killed["after the commit"]
+    print(f"{count} orders killed, rows {len(placed)}, split 0; rows by point {dict(survivors)}; {summary}")
+
+
+def test_a_service_with_another_database_that_shares_the_topics_splits_nothing(
+    tmp_path: Path, endurance: dict[str, Any]
+) -> None:
+    """It is asked as well, knows nothing of these orders, and must not say that they were rolled back."""
+    ours, others = (f"sqlite:///{tmp_path / name}" for name in ("orders.db", "others.db"))
+    for url in (ours, others):
+        create_tables(url)
+    broker = endurance["BrokerProcess"](tmp_path / "store", *HURRY, "--check-count-max", "1000")
+    with serving(broker) as http, running("barrier_process", broker, others, "answer") as other:
+        assert hear(other) == "done"
+        place(broker, ours, [(number, "after the commit") for number in range(4)])
+        wait_until(lambda: asked(http, "UNKNOWN"))
+        with running("barrier_process", broker, ours, "answer") as answering:
+            assert hear(answering) == "done"
+            wait_until(lambda: ask_about_all(http) == 0)
+        assert check_that_nothing_is_split(ours, http) == {0, 1, 2, 3}
+
+
+def ask_about_all(http: httpx.Client) -> int:
+    """Have a producer asked about each half that is open; returns how many are."""
+    halves = http.get("/api/transactions", params={"state": "OPEN"}).json()["transactions"]
+    for half in halves:
+        http.post(f"/api/transactions/{half['transaction_id']}/check")
+    return len(halves)
+
+
+def asked(http: httpx.Client, answer: str) -> bool:
+    questions = http.get("/api/transactions/log").json()["questions"]
+    return any(question["answer"] == answer for question in questions)
+
+
+def test_a_commit_that_races_its_own_check_back_never_splits(
+    tmp_path: Path, database: str, endurance: dict[str, Any], pytestconfig: pytest.Config
+) -> None:
+    count = pytestconfig.getoption("rounds") * RACES_PER_ROUND
+    broker = endurance["BrokerProcess"](
+        tmp_path / "store", "--check-immunity-ms", "20", "--check-interval-ms", "50"
+    )
+    with serving(broker) as http, running("barrier_process", broker, database, "race", str(count)) as racing:
+        results = list(iter(lambda: hear(racing), "done"))
+        assert sum(int(line.rpartition(" ")[2]) for line in results) == count
+        summary = wait_until_all_have_ended(http)
+        placed = check_that_nothing_is_split(database, http)
+    print(f"{count} races, rows {len(placed)}, split 0; {results}; {summary}")
+
+
+def test_a_transaction_of_twenty_seconds_commits(
+    tmp_path: Path, database: str, endurance: dict[str, Any]
+) -> None:
+    broker = endurance["BrokerProcess"](
+        tmp_path / "store", "--clock", "virtual", "--check-immunity-ms", "6000"
+    )
+    with serving(broker) as http, running("barrier_process", broker, database, "slow") as slow:
+        assert hear(slow) == "inside"
+        assert http.post("/api/clock/advance", json={"by": "20s"}).is_success
+        say(slow, "commit")
+        assert hear(slow) == "done"
+        wait_until_all_have_ended(http)
+        assert check_that_nothing_is_split(database, http) == {1}
+        answers = [question["answer"] for question in http.get("/api/transactions/log").json()["questions"]]
+        print(f"a transaction of 20 s commits; its check-backs were answered {answers}")
+    assert "UNKNOWN" in answers

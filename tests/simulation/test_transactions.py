@@ -1,0 +1,126 @@
+"""Transactions under every producer, operator, clock and failure, against an oracle: see `transaction_world`.
+
+A seed decides everything; `pytest tests/simulation/test_transactions.py --seed S` plays it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+
+import pytest
+
+from commitlog.errors import InvalidTransactionId, TransactionEnded
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from services.broker.broker import Broker
+from services.broker.values import EndReceipt, Resolution, SendReceipt
+from services.store.opening import look_at
+from services.store.verify import verify
+from tests.simulation.transaction_tearing import (
+    HALF_ID,
+    NOW_MS,
+    SEGMENT_BYTES,
+    SETTINGS,
+    commit,
+    flush,
+    messages,
+    waits,
+)
+from tests.simulation.transaction_world import TransactionWorld
+from txn import outcomes
+from txn.half import transaction_id
+from txn.states import State
+
+
+def test_every_transaction_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 4 in (1, 2):
+        monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 3)  # most ends are read from the log
+    world = TransactionWorld(seed)
+    for _ in range(400):
+        world.step()
+    world.settle()
+    world.compare()
+    world.settle_transactions()
+    world.settle()
+    world.drain()
+    world.check_names()
+    world.check_ends()
+    verdict = verify(look_at(world.disk, "the store"), world.now_ms)
+    assert verdict.is_sound, verdict.findings
+    world.crash()
+    world.compare()
+    world.check_ends()
+
+
+@pytest.mark.parametrize("rolls", [False, True], ids=["within", "roll"])
+@pytest.mark.parametrize("is_delayed", [False, True], ids=["now", "delayed"])
+def test_a_commit_torn_at_any_byte_is_whole_or_was_never_made(is_delayed: bool, rolls: bool) -> None:
+    torn = commit(is_delayed=is_delayed, rolls=rolls)
+    states: Counter[State] = Counter()
+    for number, disk in enumerate(torn.crashes()):
+        broker = Broker.open(disk, SETTINGS, NOW_MS)
+        found = broker.half(torn.half.transaction_id).state
+        states[found] += 1
+        assert (messages(broker), waits(broker)) == ((1, False) if found is State.COMMITTED else (0, True))
+        how = list(Resolution)[number % 2]
+        with contextlib.suppress(TransactionEnded):
+            broker.end_transaction("t", torn.half.transaction_id, HALF_ID, how, NOW_MS)
+        flush(broker, disk)
+        is_committed = found is State.COMMITTED or how is Resolution.COMMIT
+        assert (messages(broker), waits(broker)) == ((1, False) if is_committed else (0, True))
+    assert set(states) == {State.OPEN, State.COMMITTED}
+
+
+class Bench:
+    """A broker whose flushes are made by hand."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.broker = Broker.open(self.disk, SETTINGS, NOW_MS)
+
+    def half(self) -> SendReceipt:
+        half = Message(topic="t", body=b"x", message_id=HALF_ID, transactional=True)
+        receipt = self.broker.send(half, NOW_MS)
+        flush(self.broker, self.disk)
+        return receipt
+
+    def end(self, half: SendReceipt, how: Resolution = Resolution.COMMIT) -> EndReceipt:
+        return self.broker.end_transaction("t", half.transaction_id, HALF_ID, how, NOW_MS)
+
+
+def test_an_end_that_is_not_durable_is_remembered_however_many_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 0)
+    bench = Bench()
+    half = bench.half()
+    assert not bench.end(half).repeated
+    assert bench.end(half).repeated
+    with pytest.raises(TransactionEnded, match="COMMITTED"):
+        bench.end(half, Resolution.ROLLBACK)
+    flush(bench.broker, bench.disk)
+    assert bench.end(half).repeated
+
+
+@pytest.mark.parametrize("room_bytes", [1, 2, 3, 4, 90])
+def test_an_id_that_names_the_last_bytes_of_a_segment_names_no_half(room_bytes: int) -> None:
+    bench = Bench()
+    while bench.broker.durable_offset < SEGMENT_BYTES:
+        bench.half()
+        bench.broker._sending._receipts.clear()  # each is to be a half of its own
+    forged = transaction_id(SEGMENT_BYTES - room_bytes, HALF_ID)
+    with pytest.raises(InvalidTransactionId):
+        bench.broker.end_transaction("t", forged, HALF_ID, Resolution.COMMIT, NOW_MS)
+    with pytest.raises(InvalidTransactionId):
+        bench.broker.half(forged)
+
+
+def test_a_check_by_hand_does_not_bring_the_next_one_forward() -> None:
+    bench = Bench()
+    half = bench.half()
+    due_ms = bench.broker.half(half.transaction_id).next_check_ms
+    bench.broker.check_now(half.transaction_id)
+    for asked in (False, True):
+        bench.broker.check_asked(half.transaction_id, asked, NOW_MS)
+        assert bench.broker.half(half.transaction_id).next_check_ms >= due_ms

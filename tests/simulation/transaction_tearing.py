@@ -1,0 +1,112 @@
+"""One commit, torn at every byte of what it writes, within a segment and where the segment rolls.
+
+A flush may be several writes, each to a file of its own when the log goes on in the next segment, and a disk
+may keep them in any order. So of every write each prefix is kept, with all and with nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.layout import COMMITLOG
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import PendingTimer, Resolution, SendReceipt, TimerName
+from txn.half import HALF_TOPIC
+
+NOW_MS = 1_763_700_000_000
+HOUR = 3_600_000
+SEGMENT_BYTES = 4096
+SETTINGS = BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=1)
+DEADLINE = TimerName("t", key="order:1")
+HALF_ID = "half"
+
+
+class HoldingDisk(MemoryDisk):
+    """A disk that can put off what it is told to sync."""
+
+    is_holding = False
+
+    def sync(self, path: str) -> None:
+        if not self.is_holding:
+            super().sync(path)
+
+    def written(self) -> list[tuple[str, int]]:
+        """The file and the number of bytes of each write that was not synced."""
+        return [(path, len(data)) for path, file in self._files.items() for _, data in file.unsynced]
+
+    def after_crash(self, kept: list[int]) -> HoldingDisk:
+        """What is on disk if of each write that many bytes were kept."""
+        disk, lengths = deepcopy(self), iter(kept)
+        disk.is_holding = False
+        disk.crash(lambda _: next(lengths))
+        return disk
+
+
+@dataclass(slots=True, frozen=True)
+class Commit:
+    """A half that carries a cancel, and the disk on which its commit is written and not synced."""
+
+    disk: HoldingDisk
+    half: SendReceipt
+    is_delayed: bool
+
+    def crashes(self) -> Iterator[HoldingDisk]:
+        """Every disk that a power cut could leave behind; what is derived from the log is there or not."""
+        paths, lengths = map(list, zip(*self.disk.written(), strict=True))
+        for torn, (path, length) in enumerate(zip(paths, lengths, strict=True)):
+            for others in ([0] * len(lengths), lengths):
+                for kept in range(length + 1 if path.startswith(COMMITLOG) else 0):
+                    yield self.disk.after_crash([*others[:torn], kept, *others[torn + 1 :]])
+
+
+def commit(*, is_delayed: bool, rolls: bool) -> Commit:
+    """Writes the commit of a half whose deadline it cancels."""
+    disk = HoldingDisk()
+    broker = Broker.open(disk, SETTINGS, NOW_MS)
+    deadline = _message(b"too late", "deadline", delivery_ms=NOW_MS + HOUR)
+    deadline.properties["TW_TIMER_KEY"] = DEADLINE.key
+    broker.send(deadline, NOW_MS)
+    message = _message(b"paid", HALF_ID, transactional=True)
+    message.properties["TW_TIMER_CANCEL"] = DEADLINE.key
+    message.delivery_ms = NOW_MS + 2 * HOUR if is_delayed else None
+    half = broker.send(message, NOW_MS)
+    number = 0
+    while rolls and broker._log._left_bytes() > 500:
+        number += 1
+        broker.send(_message(b"x" * 50, f"other-{number}"), NOW_MS)
+    if rolls:
+        broker.send(_message(b"x" * (broker._log._left_bytes() - 350), "last"), NOW_MS)
+    flush(broker, disk)
+    disk.is_holding = True
+    broker.end_transaction("t", half.transaction_id, HALF_ID, Resolution.COMMIT, NOW_MS)
+    flush(broker, disk)
+    assert (broker.end_offset > SEGMENT_BYTES) == rolls
+    return Commit(disk, half, is_delayed)
+
+
+def flush(broker: Broker, disk: MemoryDisk) -> None:
+    """Makes durable what was appended."""
+    while (one := broker.take_flush()) is not None:
+        one.write(disk)
+        broker.flushed(one, NOW_MS)
+
+
+def messages(broker: Broker) -> int:
+    """How often the half's message is there: in its queue, or waiting as a timer."""
+    found = broker.find("t", HALF_ID, 99)
+    return sum(one.stored_topic != HALF_TOPIC for one in found)
+
+
+def waits(broker: Broker) -> bool:
+    """Whether the deadline still waits."""
+    return isinstance(broker.timer(DEADLINE, NOW_MS), PendingTimer)
+
+
+def _message(body: bytes, message_id: str, **attributes: Any) -> Message:
+    return Message(topic="t", body=body, message_id=message_id, **attributes)

@@ -1,0 +1,197 @@
+"""Halves listed, asked about, resolved by hand; how they ended is known however long ago that was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from commitlog.errors import ClientMistake, InvalidTransactionId, KeyPending, TransactionEnded
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import CheckBack, HalfFilter, Resolution, SendReceipt
+from txn import outcomes
+from txn.checkback import CheckBackPolicy
+from txn.half import transaction_id
+from txn.states import State
+
+NOW_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(
+    segment_bytes=1 << 20,
+    check_back=CheckBackPolicy(immunity_ms=500, interval_ms=400, interval_ms_max=400, count_max=2),
+)
+
+
+class Bench:
+    """A broker on a disk in memory, whose producers never know."""
+
+    def __init__(self) -> None:
+        self.disk, self.now_ms, self.count = MemoryDisk(), NOW_MS, 0
+        self.broker = Broker.open(self.disk, SETTINGS, self.now_ms)
+
+    def send(self, **attributes: object) -> SendReceipt:
+        self.count += 1
+        message = Message(topic="t", body=b"x", message_id=f"M{self.count}", transactional=True)
+        receipt = self.broker.send(replace(message, **attributes), self.now_ms)  # type: ignore[arg-type]
+        self.flush()
+        return receipt
+
+    def flush(self) -> None:
+        while (flush := self.broker.take_flush()) is not None:
+            flush.write(self.disk)
+            self.broker.flushed(flush, self.now_ms)
+
+    def pass_time(self, ms: int) -> list[CheckBack]:
+        """Let time pass; every question reaches somebody."""
+        self.now_ms += ms
+        asked = [effect for effect in self.broker.tick(self.now_ms) if isinstance(effect, CheckBack)]
+        for question in asked:
+            self.broker.check_asked(question.transaction_id, True, self.now_ms)
+        self.flush()
+        return asked
+
+    def expire(self) -> SendReceipt:
+        receipt = self.send(keys=("order-1",))
+        for _ in range(4):
+            self.pass_time(600)
+        return receipt
+
+    def restart(self) -> None:
+        self.flush()
+        self.broker = Broker.open(self.disk, SETTINGS, self.now_ms)
+
+    def end(self, half: SendReceipt, how: Resolution) -> None:
+        self.broker.end_transaction("t", half.transaction_id, half.message_id, how, self.now_ms)
+        self.flush()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_open_and_expired_halves_are_listed_oldest_first_in_pages(bench: Bench) -> None:
+    expired = bench.expire()
+    opened = [bench.send() for _ in range(3)]
+    first = bench.broker.halves(HalfFilter(), None, 3)
+    assert [one.state for one in first.halves] == [State.EXPIRED, State.OPEN, State.OPEN]
+    rest = bench.broker.halves(HalfFilter(), first.after, 3)
+    assert [one.transaction_id for one in rest.halves] == [opened[2].transaction_id]
+    assert rest.after is None
+    only = bench.broker.halves(HalfFilter(state=State.EXPIRED), None, 9).halves
+    assert [(one.transaction_id, one.check_count, one.keys) for one in only] == [
+        (expired.transaction_id, 2, ("order-1",))
+    ]
+    assert bench.broker.halves(HalfFilter(topic="other"), None, 9).halves == []
+    assert bench.broker.halves(HalfFilter(stored_before_ms=NOW_MS + 1), None, 9).halves == only
+
+
+def test_a_late_end_of_an_expired_half_is_refused_and_listed(bench: Bench) -> None:
+    half = bench.expire()
+    with pytest.raises(TransactionEnded, match=r"EXPIRED at .*tidewheel txn resolve"):
+        bench.end(half, Resolution.COMMIT)
+    assert bench.broker.half(half.transaction_id).late == (("COMMIT", bench.now_ms),)
+
+
+@pytest.mark.parametrize("how", list(Resolution))
+def test_an_operator_resolves_what_expired_and_the_reason_is_kept(bench: Bench, how: Resolution) -> None:
+    half = bench.expire()
+    bench.broker.resolve_transaction(half.transaction_id, how, "the database has it", bench.now_ms)
+    bench.restart()
+    found = bench.broker.half(half.transaction_id)
+    assert (found.state.value[:6], found.reason) == (how.value[:6] if how is Resolution.COMMIT else "ROLLED",
+                                                     "the database has it")  # fmt: skip
+    again = bench.broker.resolve_transaction(half.transaction_id, how, "again", bench.now_ms)
+    assert again.repeated
+    other = next(one for one in Resolution if one is not how)
+    with pytest.raises(TransactionEnded):
+        bench.broker.resolve_transaction(half.transaction_id, other, "no", bench.now_ms)
+    got = bench.broker.receive("g", "t", "*", 9, 10_000, "c", False, bench.now_ms)
+    assert [one.message.message_id for one in got] == ([half.message_id] if how is Resolution.COMMIT else [])
+
+
+@pytest.mark.parametrize("how", list(Resolution))
+def test_an_end_that_is_not_remembered_is_found_in_the_log(
+    bench: Bench, how: Resolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 2)
+    half = bench.send()
+    bench.end(half, how)
+    for _ in range(5):
+        bench.end(bench.send(), Resolution.COMMIT)
+    assert bench.broker.half(half.transaction_id).state.value.startswith(how.value[:4])
+    bench.end(half, how)
+    other = next(one for one in Resolution if one is not how)
+    with pytest.raises(TransactionEnded):
+        bench.end(half, other)
+
+
+@pytest.mark.parametrize("forged", ["", "x" * 24, "0" * 24, "F" * 24, "-000000000000001AAAAAAAA", "0" * 16])
+def test_a_forged_id_names_nothing(bench: Bench, forged: str) -> None:
+    bench.send()
+    with pytest.raises(InvalidTransactionId):
+        bench.broker.half(forged)
+    with pytest.raises(InvalidTransactionId):
+        bench.broker.resolve_transaction(forged, Resolution.COMMIT, "why", bench.now_ms)
+    with pytest.raises(InvalidTransactionId):
+        bench.broker.end_transaction("t", forged, "M1", Resolution.COMMIT, bench.now_ms)
+
+
+def test_the_id_of_another_record_names_no_half(bench: Bench) -> None:
+    normal = bench.send(transactional=False)
+    with pytest.raises(InvalidTransactionId):
+        bench.broker.half(transaction_id(normal.physical_offset, normal.message_id))
+
+
+def test_a_topic_may_have_check_backs_of_its_own(bench: Bench) -> None:
+    bench.send()
+    policy = CheckBackPolicy(immunity_ms=5_000, interval_ms=1_000, interval_ms_max=9_000, count_max=1)
+    bench.broker.set_check_back("t", policy, bench.now_ms)
+    bench.restart()
+    half = bench.send()
+    assert [one.check_count_max for one in bench.broker.halves(HalfFilter(), None, 9).halves] == [1, 1]
+    assert half.transaction_id not in [one.transaction_id for one in bench.pass_time(4_999)]
+    assert half.transaction_id in [one.transaction_id for one in bench.pass_time(1)]
+    with pytest.raises(ClientMistake):
+        bench.broker.set_check_back("t", replace(policy, count_max=0), bench.now_ms)
+
+
+def test_a_producer_can_be_asked_at_once(bench: Bench) -> None:
+    half = bench.send()
+    assert bench.broker.check_now(half.transaction_id).transaction_id == half.transaction_id
+    bench.end(half, Resolution.COMMIT)
+    with pytest.raises(TransactionEnded, match="COMMITTED"):
+        bench.broker.check_now(half.transaction_id)
+
+
+def test_halves_are_found_by_key(bench: Bench) -> None:
+    half = bench.send(keys=("order-7",))
+    bench.end(half, Resolution.COMMIT)
+    [found] = bench.broker.halves_of("t", "order-7", 9)
+    assert (found.transaction_id, found.state) == (half.transaction_id, State.COMMITTED)
+
+
+def test_an_immunity_of_days_is_refused(bench: Bench) -> None:
+    with pytest.raises(ClientMistake, match="24 hours"):
+        bench.send(check_immunity_ms=25 * 3_600_000)
+
+
+def test_a_half_with_a_unique_key_that_is_taken_is_refused_at_its_send(bench: Bench) -> None:
+    due_ms = NOW_MS + 60_000
+    bench.send(delivery_ms=due_ms, transactional=False, properties={"TW_TIMER_KEY": "k"})
+    with pytest.raises(KeyPending):
+        bench.send(delivery_ms=due_ms, properties={"TW_TIMER_KEY": "k", "TW_TIMER_UNIQUE": "true"})
+
+
+def test_what_came_of_a_carried_verb_is_told_with_the_half(bench: Bench) -> None:
+    due_ms = NOW_MS + 60_000
+    bench.send(delivery_ms=due_ms, transactional=False, properties={"TW_TIMER_KEY": "k"})
+    half = bench.send(properties={"TW_TIMER_CANCEL": "k"})
+    assert bench.broker.half(half.transaction_id).verdict == ""
+    bench.end(half, Resolution.COMMIT)
+    assert bench.broker.half(half.transaction_id).verdict == "CANCELLED"
+    late = bench.send(properties={"TW_TIMER_CANCEL": "k"})
+    bench.end(late, Resolution.COMMIT)
+    assert bench.broker.half(late.transaction_id).verdict.startswith("ALREADY at ")
