@@ -77,10 +77,13 @@ class Transactions:
     ) -> EndReceipt:
         """Ends a transaction, or confirms that it ended so before; raises `TransactionEnded` if otherwise."""
         offset = half.half_offset(transaction_id, message_id)
-        remembered = self.outcomes.ended(offset)
-        if remembered is not None and remembered.state is not State.EXPIRED:
+        try:
+            record = self.find(offset, transaction_id)
+        except InvalidTransactionId:
+            remembered = self.outcomes.ended(offset)  # whose half retention has deleted
+            if remembered is None:
+                raise
             return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
-        record = self.find(offset, transaction_id)
         _check_topic(record, topic)
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
