@@ -39,7 +39,8 @@ def set_all(shell: Shell, count: int, from_ms: int, span_ms: int) -> dict[str, A
         entered = time.perf_counter()
         answers = shell.core.set_timers(batch, shell.clock())
         core_seconds += time.perf_counter() - entered
-        assert all(isinstance(answer, SendReceipt) for answer in answers)
+        refused = [answer for answer in answers if not isinstance(answer, SendReceipt)]
+        assert not refused, refused[0]
         shell.turn()
         unwritten_counts.append(shell.core._timers.partitions.unwritten_count)
         if first % TOLD_OF == 0:

@@ -34,6 +34,8 @@ class Ended(NamedTuple):
     state: State
     ended_ms: int
     ended_offset: int
+    topic: str = ""
+    """Of its message: for when retention has deleted the half; not kept of what has expired."""
 
     @property
     def durable_at(self) -> int:
@@ -84,7 +86,13 @@ class Outcomes:
         return self._ended.get(half_offset)
 
     def end(
-        self, half_offset: int, event: Event, now_ms: int, ended_offset: int, durable_offset: int
+        self,
+        half_offset: int,
+        event: Event,
+        now_ms: int,
+        ended_offset: int,
+        durable_offset: int,
+        topic: str = "",
     ) -> None:
         """A half ends; the caller has checked that the table allows it. The log is durable so far."""
         outcome = OUTCOMES[event]
@@ -95,7 +103,7 @@ class Outcomes:
             stored_ms, check_count = (waiting.stored_ms, waiting.check_count) if waiting else (0, 0)
             self.expired[half_offset] = Expired(now_ms, ended_offset, stored_ms, check_count)
         else:
-            self._ended[half_offset] = Ended(outcome, now_ms, ended_offset)
+            self._ended[half_offset] = Ended(outcome, now_ms, ended_offset, topic)
             self._drop(durable_offset, count_max=ENDED_HALVES_MAX)
 
     def came_late(self, half_offset: int, event: Event, now_ms: int) -> None:
@@ -123,7 +131,7 @@ class Outcomes:
                 for offset, one in self.open.items()
             ],
             "ended": [
-                [offset, one.state.value, one.ended_ms, one.ended_offset]
+                [offset, one.state.value, one.ended_ms, one.ended_offset, one.topic]
                 for offset, one in self._ended.items()
             ],
             "expired": [

@@ -77,10 +77,13 @@ class Transactions:
     ) -> EndReceipt:
         """Ends a transaction, or confirms that it ended so before; raises `TransactionEnded` if otherwise."""
         offset = half.half_offset(transaction_id, message_id)
-        remembered = self.outcomes.ended(offset)
-        if remembered is not None and remembered.state is not State.EXPIRED:
+        try:
+            record = self.find(offset, transaction_id)
+        except InvalidTransactionId:
+            remembered = self.outcomes.ended(offset)  # whose half retention has deleted
+            if remembered is None or remembered.topic != topic:
+                raise
             return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
-        record = self.find(offset, transaction_id)
         _check_topic(record, topic)
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
@@ -246,11 +249,13 @@ class Transactions:
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
         ending = _end_record(record, event, reason)
         durable_at = self._append(ending, now_ms)
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+        durable_offset = self._store.log.durable_offset
         self.outcomes.end(
-            record.physical_offset, event, now_ms, ending.physical_offset, self._store.log.durable_offset
+            record.physical_offset, event, now_ms, ending.physical_offset, durable_offset, topic
         )
         self._agenda.cancel(Purpose.CHECK, record.physical_offset)
-        self._count(states.OUTCOMES[event], properties.value_of(record.properties, properties.REAL_TOPIC))
+        self._count(states.OUTCOMES[event], topic)
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
@@ -274,8 +279,10 @@ class Transactions:
         return policy.next_check_ms(now_ms, check_count)
 
     def _recovered_end(self, record: Record, event: Event) -> None:
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
+        durable_offset = self._store.log.durable_offset
         self.outcomes.end(
-            record.half_offset, event, record.store_ms, record.physical_offset, self._store.log.durable_offset
+            record.half_offset, event, record.store_ms, record.physical_offset, durable_offset, topic
         )
         self._agenda.cancel(Purpose.CHECK, record.half_offset)
 
