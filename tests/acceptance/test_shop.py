@@ -87,8 +87,9 @@ def halves(shop: Any, topic: str, order_id: str) -> list[tuple[str, str]]:
 
 
 def timer_of(properties: dict[str, str]) -> str:
-    """What of a message's properties is about timers."""
-    return " ".join(f"{name}={value}" for name, value in properties.items() if name.startswith("TW_TIMER"))
+    """What of a message's properties, which come in any order, is about timers."""
+    named = sorted(properties.items())
+    return " ".join(f"{name}={value}" for name, value in named if name.startswith("TW_TIMER"))
 
 
 def test_a_payment_that_comes_too_late_is_rolled_back_and_stays_to_be_seen(
