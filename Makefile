@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $(STAMP)
 
 test: check           ## style, types, import rules and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-clients: install ## the official clients, Node's among them: npm installs it first
 	TIDEWHEEL_NPM_CI=1 $(BIN)/python -m pytest tests/clients

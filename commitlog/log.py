@@ -19,7 +19,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, SegmentWrite, Sync
 from commitlog.keep import Keep
-from commitlog.limits import FLUSHES_IN_FLIGHT_MAX, RECORD_BYTES_MAX
+from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
 from commitlog.record import Record
 
 _READ_AHEAD_BYTES: Final = 4096
@@ -45,7 +45,8 @@ class CommitLog:
         self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
         self._disk = disk
-        self._own_from = foreign.read_imported(disk)
+        self.own_from: Final = foreign.read_imported(disk)
+        """Below this the log was imported (see `commitlog.foreign`)."""
         self._gathered: list[SegmentWrite] = []
         self._flying: deque[Flush] = deque()
         self._publish_count = 0
@@ -116,7 +117,7 @@ class CommitLog:
         Raises `StoreDamaged` where no whole record with a right CRC lies there.
         """
         stored = self._read_bytes(physical_offset, length)
-        if not record.is_sound(stored, may_lack_crc=physical_offset < self._own_from):
+        if not record.is_sound(stored, may_lack_crc=physical_offset < self.own_from):
             raise StoreDamaged(
                 f"The record at log offset {physical_offset} does not match its CRC. It is skipped; "
                 "restore the segment from a backup to get it back."
@@ -134,7 +135,7 @@ class CommitLog:
             raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
         (record_bytes,) = struct.unpack_from(">I", stored)
         if record_bytes > len(stored):
-            stored = self._disk.read(path, position, min(record_bytes, RECORD_BYTES_MAX))
+            stored = self._disk.read(path, position, min(record_bytes, self.segment_bytes))
         return stored[:record_bytes]
 
     def distrust(self, sync: Sync) -> None:

@@ -20,8 +20,6 @@ from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +31,7 @@ from commitlog.layout import KEYINDEX
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex_merge, keyindex_run
 from consumequeue.keyindex_run import ENTRY, Entries, Run
+from consumequeue.name_hash import digest_of
 
 BATCH_ENTRIES: Final = 16_384
 UNSAVED_MAX: Final = 1_000_000
@@ -41,19 +40,12 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 _KEYS: Final = properties.KEYS.encode()
 _HASH: Final = struct.Struct("<Q")
+HASH_BYTES: Final = _HASH.size
 
 
 def hash_of(topic: str, key: str) -> int:
     """64 bits that stand for a key of a topic."""
-    hashed = begun_hash(topic).copy()
-    hashed.update(key.encode())
-    return int(_HASH.unpack(hashed.digest())[0])
-
-
-@lru_cache(maxsize=1024)
-def begun_hash(topic: str) -> blake2b:
-    """The hash of what the keys of a topic begin with."""
-    return blake2b(f"{topic}#".encode(), digest_size=_HASH.size)
+    return int(_HASH.unpack(digest_of(topic, key, HASH_BYTES))[0])
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:

@@ -78,6 +78,16 @@ class ConsumeQueue:
         length = min(count * ENTRY_BYTES, _FILE_BYTES - inside)
         return entry.decode_all(self._disk.read(self._path(position - inside), inside, length))
 
+    def holds(self, physical_offset: int) -> bool:
+        """Whether a record of this queue begins at a log offset; offsets ascend, so about 20 reads tell."""
+        at = bisect_left(
+            range(self.next_offset), physical_offset, lo=self.min_offset, key=self._physical_offset
+        )
+        if at == self.next_offset:
+            return False
+        (found,) = self.get(at, 1)
+        return found.record_bytes > 0 and found.physical_offset == physical_offset
+
     def write(self) -> None:
         """Puts the gathered entries into the files, unsynced: they can always be made again.
 

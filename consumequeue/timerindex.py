@@ -27,7 +27,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +34,7 @@ import numpy as np
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue import sorted_merge, timerindex_run
+from consumequeue.name_hash import digest_of
 from consumequeue.timerindex_fact import Facts, IsExpired, Said, newest_of
 from consumequeue.timerindex_filter import Mask, Probe, Words, probe_of, probes_of
 from consumequeue.timerindex_recent import Recent
@@ -47,26 +47,14 @@ _HASHES: Final = struct.Struct("<QQ")
 @lru_cache(maxsize=1024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
     """The key and the check, 64 bits each, that stand for a timer's name under a topic."""
-    key, check = _HASHES.unpack(_digest(topic, name))
+    key, check = _HASHES.unpack(digest_of(topic, name, _HASHES.size))
     return key, check
 
 
 def hashes_of_all(names: Iterable[tuple[str, str]]) -> Words:
     """The same of many (topic, name): a row of two words each."""
-    digests = b"".join([_digest(topic, name) for topic, name in names])
+    digests = b"".join([digest_of(topic, name, _HASHES.size) for topic, name in names])
     return np.frombuffer(digests, np.uint64).reshape(-1, 2)
-
-
-def _digest(topic: str, name: str) -> bytes:
-    hashed = _begun(topic).copy()
-    hashed.update(name.encode())
-    return hashed.digest()
-
-
-@lru_cache(maxsize=1024)
-def _begun(topic: str) -> blake2b:
-    """The hash of what the names of a topic begin with."""
-    return blake2b(f"{topic}#".encode(), digest_size=_HASHES.size)
 
 
 @dataclass(slots=True, eq=False)

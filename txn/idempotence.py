@@ -28,7 +28,6 @@ may come again: the consumer's retries, or a reset of the group's progress.
 
 from __future__ import annotations
 
-import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -38,6 +37,7 @@ from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, 
 from sqlalchemy.schema import CreateIndex
 
 from commitlog.errors import RefusedByState, UnknownChoice
+from txn.barrier import wall_clock_ms
 from txn.barrier_table import DIALECTS, INSERTS, explained, refuse_autocommit, table_sql
 from txn.outbox_table import OUTBOX_ID
 
@@ -204,8 +204,3 @@ class RedisGuard:
 def text_of(value: Any) -> str | None:
     """What Redis stored, whether the client decodes or not."""
     return value.decode() if isinstance(value, bytes) else value
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000

@@ -21,11 +21,15 @@ ENDED_HALVES_MAX: Final = 100_000
 
 @dataclass(slots=True)
 class OpenHalf:
-    """A half that waits for its end: when it was stored, how often a producer was asked, when again."""
+    """A half that waits for its end: when it was stored, how often a producer was asked, when again.
+
+    `topic` is that of its message.
+    """
 
     stored_ms: int
     next_check_ms: int
     check_count: int = 0
+    topic: str = ""
 
 
 class Ended(NamedTuple):
@@ -35,7 +39,7 @@ class Ended(NamedTuple):
     ended_ms: int
     ended_offset: int
     topic: str = ""
-    """Of its message: for when retention has deleted the half; not kept of what has expired."""
+    """Of its message, for when retention has deleted the half."""
 
     @property
     def durable_at(self) -> int:
@@ -51,11 +55,14 @@ class Expired:
     ended_offset: int
     stored_ms: int = 0
     check_count: int = 0
+    topic: str = ""
     late: list[tuple[str, int]] = field(default_factory=list)
     """What was asked for, and when: the last `LATE_ENDS_MAX`."""
 
 
 LATE_ENDS_MAX: Final = 10
+_LOST: Final = OpenHalf(0, 0)
+"""What is known of a half whose record damage took before its end was read."""
 
 
 class Outcomes:
@@ -66,10 +73,10 @@ class Outcomes:
         self.expired: dict[int, Expired] = {}
         self._ended: dict[int, Ended] = {}
 
-    def stored(self, half_offset: int, stored_ms: int, next_check_ms: int) -> None:
+    def stored(self, half_offset: int, stored_ms: int, next_check_ms: int, topic: str = "") -> None:
         """A half is durable."""
         assert half_offset not in self._ended
-        self.open[half_offset] = OpenHalf(stored_ms, next_check_ms)
+        self.open[half_offset] = OpenHalf(stored_ms, next_check_ms, topic=topic)
 
     def state(self, half_offset: int) -> State | None:
         """The half's state; None if nothing is remembered of it."""
@@ -82,28 +89,22 @@ class Outcomes:
         """How a half ended; None if it did not, or is not remembered."""
         expired = self.expired.get(half_offset)
         if expired is not None:
-            return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset)
+            return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset, expired.topic)
         return self._ended.get(half_offset)
 
     def end(
-        self,
-        half_offset: int,
-        event: Event,
-        now_ms: int,
-        ended_offset: int,
-        durable_offset: int,
-        topic: str = "",
+        self, half_offset: int, event: Event, now_ms: int, ended_offset: int, durable_offset: int
     ) -> None:
         """A half ends; the caller has checked that the table allows it. The log is durable so far."""
         outcome = OUTCOMES[event]
         assert after(self.state(half_offset) or State.OPEN, event) is outcome, "the table forbids it"
-        waiting = self.open.pop(half_offset, None)
-        self.expired.pop(half_offset, None)
+        waiting = self.open.pop(half_offset, None) or self.expired.pop(half_offset, None) or _LOST
         if outcome is State.EXPIRED:
-            stored_ms, check_count = (waiting.stored_ms, waiting.check_count) if waiting else (0, 0)
-            self.expired[half_offset] = Expired(now_ms, ended_offset, stored_ms, check_count)
+            self.expired[half_offset] = Expired(
+                now_ms, ended_offset, waiting.stored_ms, waiting.check_count, waiting.topic
+            )
         else:
-            self._ended[half_offset] = Ended(outcome, now_ms, ended_offset, topic)
+            self._ended[half_offset] = Ended(outcome, now_ms, ended_offset, waiting.topic)
             self._drop(durable_offset, count_max=ENDED_HALVES_MAX)
 
     def came_late(self, half_offset: int, event: Event, now_ms: int) -> None:
@@ -127,7 +128,7 @@ class Outcomes:
         """What a snapshot keeps: open halves, and the ends in their order."""
         return {
             "open": [
-                [offset, one.stored_ms, one.next_check_ms, one.check_count]
+                [offset, one.stored_ms, one.next_check_ms, one.check_count, one.topic]
                 for offset, one in self.open.items()
             ],
             "ended": [
@@ -135,15 +136,15 @@ class Outcomes:
                 for offset, one in self._ended.items()
             ],
             "expired": [
-                [offset, one.ended_ms, one.ended_offset, one.stored_ms, one.check_count, one.late]
+                [offset, one.ended_ms, one.ended_offset, one.stored_ms, one.check_count, one.topic, one.late]
                 for offset, one in self.expired.items()
             ],
         }
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
-        for half_offset, stored_ms, next_check_ms, check_count in frozen["open"]:
-            self.open[half_offset] = OpenHalf(stored_ms, next_check_ms, check_count)
+        for half_offset, *waiting in frozen["open"]:
+            self.open[half_offset] = OpenHalf(*waiting)
         for half_offset, state, ended_ms, *place in frozen["ended"]:
             self._ended[half_offset] = Ended(State(state), ended_ms, *(place or [-1]))
         for half_offset, ended_ms, *fields in frozen["expired"]:

@@ -14,7 +14,6 @@ from services.broker.store import Store
 from services.broker.transactions import Transactions
 from services.broker.values import HalfFilter, HalfPage, HalfView
 from txn import half
-from txn.half import HALF_TOPIC
 from txn.outcomes import Ended, OpenHalf
 from txn.states import State
 
@@ -65,10 +64,9 @@ class HalfViews:
         if not self._transactions.is_known(offset):
             return None
         try:
-            record = self._store.log.read(offset)
+            return self._store.log.read(offset)
         except StoreDamaged:
             return None
-        return record if record.topic == HALF_TOPIC else None
 
     def _view(self, record: Record, *, with_message: bool = False) -> HalfView:
         offset, message = record.physical_offset, properties.to_message(record)
@@ -86,7 +84,7 @@ class HalfViews:
             stored_ms=record.store_ms,
             due_ms=message.delivery_ms,
             check_count=max(one.check_count for one in (waiting, expired, _NEVER) if one),
-            check_count_max=self._transactions.policy(record).count_max,
+            check_count_max=self._transactions.policy(message.topic).count_max,
             next_check_ms=waiting.next_check_ms if waiting else 0,
             ended_ms=ended.ended_ms,
             ended_offset=ended.ended_offset,

@@ -3,11 +3,11 @@
     messages --> runs of plain ones --> known? in the place of another? --> bytes --> log --> names, counts
              \\-> the others, each alone (`services.broker.sending`)
 
-Plain is a delayed message that carries no verb and shares no name with another of its run. The answers are
-those that each would get alone, and so are the records; a run only shares the look-ups in the names, the
-stamping of its records and what is remembered of them, which numpy does for all of them.
+Plain is a delayed message of a topic that is there, which carries no verb and shares no name with another of
+its run. The answers are those that each would get alone, and so are the records; a run only shares the
+look-ups in the names, the stamping of its records and what is remembered of them, which numpy does for all.
 
-Cost: about 12 us a message, a third of what it is alone.
+Cost: about half of what a message costs alone (`benchmarks/timers.py redis` measures it with its flush).
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from services.broker import verb_properties
 from services.broker.copies import Appended, Copies
 from services.broker.sending import Sending
 from services.broker.store import Store
-from services.broker.timer_ends import Named, text_of
+from services.broker.timer_ends import End, Named, TimerEnd, text_of
 from services.broker.timer_records import TIMER_TOPIC, Replaced, timer_record
 from services.broker.timers import Timers
+from services.broker.topics import Topics
 from services.broker.values import SendReceipt
 
 Answer = SendReceipt | TidewheelError
@@ -58,18 +59,42 @@ class _Waiting:
 class SendingTimers:
     """The way in for many."""
 
-    def __init__(self, store: Store, timers: Timers, sending: Sending) -> None:
-        self._store, self._timers, self._sending = store, timers, sending
+    def __init__(self, store: Store, topics: Topics, timers: Timers, sending: Sending) -> None:
+        self._store, self._topics, self._timers, self._sending = store, topics, timers, sending
 
     def send(self, messages: list[Message], now_ms: int) -> list[Answer]:
         """Stores messages; one that is refused is answered with its error."""
         answers: list[Answer] = []
-        for run in _runs(messages):
+        for run in self._runs(messages):
             if len(run) == 1:
                 answers.append(self._send_alone(run[0], now_ms))
             else:
                 answers += self._send_run(run, now_ms)
         return answers
+
+    def _runs(self, messages: list[Message]) -> Iterator[list[Message]]:
+        """The messages in order, plain ones together as long as no name comes twice."""
+        run: list[Message] = []
+        names: set[tuple[str, str, bool]] = set()
+        for message in messages:
+            mine = [(message.topic, message.message_id, True)]
+            if key := message.properties.get(properties.TIMER_KEY):
+                mine.append((message.topic, key, False))
+            is_plain = self._is_plain(message)
+            if run and not (is_plain and names.isdisjoint(mine)):
+                yield run
+                run, names = [], set()
+            if is_plain:
+                run.append(message)
+                names.update(mine)
+            else:
+                yield [message]
+        if run:
+            yield run
+
+    def _is_plain(self, message: Message) -> bool:
+        is_delayed = message.message_type is MessageType.DELAY
+        return is_delayed and message.topic in self._topics and not verb_properties.carries(message)
 
     def _send_run(self, run: list[Message], now_ms: int) -> list[Answer]:
         answers: dict[int, Answer] = {}
@@ -148,7 +173,8 @@ class SendingTimers:
         store_ms = self._store.last_store_ms
         for one, offset in zip(waiting, offsets.tolist(), strict=True):
             if one.replaced is not None:
-                self._timers.replaced(one.message.topic, one.replaced, store_ms, offset)
+                ended = TimerEnd(End.REPLACED, store_ms, offset)
+                self._timers.end(one.message.topic, *one.replaced, ended)
         due_ms = np.array([one.message.delivery_ms for one in waiting], np.int64)
         topics = Counter(one.message.topic for one in waiting)
         names = _facts(waiting, hashes, offsets, due_ms, store_ms)
@@ -159,31 +185,6 @@ class SendingTimers:
             answers[one.number] = self._sending.timer_receipt(
                 one.message, queue_offset, offset, end, sharing_count
             )
-
-
-def _runs(messages: list[Message]) -> Iterator[list[Message]]:
-    """The messages in order, plain ones together as long as no name comes twice."""
-    run: list[Message] = []
-    names: set[tuple[str, str, bool]] = set()
-    for message in messages:
-        mine = [(message.topic, message.message_id, True)]
-        if key := message.properties.get(properties.TIMER_KEY):
-            mine.append((message.topic, key, False))
-        is_plain = _is_plain(message)
-        if run and not (is_plain and names.isdisjoint(mine)):
-            yield run
-            run, names = [], set()
-        if is_plain:
-            run.append(message)
-            names.update(mine)
-        else:
-            yield [message]
-    if run:
-        yield run
-
-
-def _is_plain(message: Message) -> bool:
-    return message.message_type is MessageType.DELAY and not verb_properties.carries(message)
 
 
 def _hashes(waiting: list[_Waiting]) -> Words:
@@ -234,6 +235,7 @@ def _key_hashes(waiting: list[_Waiting]) -> Words:
 
 
 def _names_found_by(message: Message) -> dict[str, None]:
+    """What `keyindex.words_of` reads from the stored properties, without reading them."""
     names = dict.fromkeys(" ".join(message.keys).split())
     names[message.message_id] = None
     return names

@@ -272,10 +272,6 @@ class Timers:
             self.near.cancel(timer_offset)
             self.partitions.gone(self.near.placed_ms(timer_offset, due_ms), timer_offset)
 
-    def replaced(self, topic: str, replaced: Replaced, ended_ms: int, by_offset: int) -> None:
-        """A timer has ended: another took its place under its key."""
-        self.end(topic, *replaced, TimerEnd(End.REPLACED, ended_ms, by_offset))
-
     def note_end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Remembers an end, and counts one timer less."""
         self.ends.end(timer_offset, due_ms, ended)

@@ -63,8 +63,9 @@ class Topics:
         self._store = store
         self._settings = settings
         self._topics: dict[str, Topic] = {}
-        self.has_check_backs = False
-        """Whether any topic has check-backs of its own."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
 
     def all(self) -> list[Topic]:
         """Every topic, by name."""
@@ -121,13 +122,11 @@ class Topics:
     def recovered(self, record: Record) -> None:
         """Takes over a topic from its record."""
         stored = json.loads(record.body)
-        self._keep(
-            Topic(
-                stored["name"],
-                MessageType(stored["message_type"]),
-                stored["queue_count"],
-                check_back=_policy(stored.get("check_back")),
-            )
+        self._topics[stored["name"]] = Topic(
+            stored["name"],
+            MessageType(stored["message_type"]),
+            stored["queue_count"],
+            check_back=_policy(stored.get("check_back")),
         )
 
     def seen(self, name: str, queue_id: int) -> None:
@@ -149,7 +148,7 @@ class Topics:
         """Takes a snapshot's part over."""
         for name, message_type, queue_count, *check_back in frozen:
             policy = _policy(check_back[0]) if check_back else None
-            self._keep(Topic(name, MessageType(message_type), queue_count, check_back=policy))
+            self._topics[name] = Topic(name, MessageType(message_type), queue_count, check_back=policy)
 
     def _add(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         return self._write(Topic(name, message_type, queue_count), now_ms)
@@ -163,12 +162,8 @@ class Topics:
         if topic.check_back is not None:
             body["check_back"] = _shape(topic.check_back)
         record = Record(topic=TOPIC_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
-        return self._keep(replace(topic, durable_at=self._store.append(record, now_ms)))
-
-    def _keep(self, topic: Topic) -> Topic:
-        self._topics[topic.name] = topic
-        self.has_check_backs = self.has_check_backs or topic.check_back is not None
-        return topic
+        self._topics[topic.name] = replace(topic, durable_at=self._store.append(record, now_ms))
+        return self._topics[topic.name]
 
 
 def _shape(policy: CheckBackPolicy | None) -> dict[str, int] | None:

@@ -4,19 +4,17 @@
 
 The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. For an
 older one the log tells: a half that is in the log and in none of those has ended, and the key index finds its
-committed record; where there is none, it was rolled back. A half in a keep file is older than the log, so
-the log may have lost its end: it is known only as long as its end is remembered.
+committed record; where there is none, it was rolled back. Halves that the log cannot tell of, since retention
+has deleted their ends (keep files) or another broker wrote them, are known only while they are in memory.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
-from commitlog.log import CommitLog
-from commitlog.record import RECORD_BYTES_MIN, TYPE_COMMIT, Record
+from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
 from services.broker.carrying import Carrying
 from services.broker.settings import BrokerSettings
@@ -65,11 +63,11 @@ class Transactions:
 
     def stored(self, record: Record) -> None:
         """A half is durable: from now on it can be ended, and its first check is set."""
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
         immunity = properties.value_of(record.properties, properties.CHECK_IMMUNITY_SECONDS)
-        first_ms = self.policy(record).first_check_ms(
-            record.store_ms, int(immunity) * 1000 if immunity else None
-        )
-        self.outcomes.stored(record.physical_offset, record.store_ms, first_ms)
+        immunity_ms = int(immunity) * 1000 if immunity else None
+        first_ms = self.policy(topic).first_check_ms(record.store_ms, immunity_ms)
+        self.outcomes.stored(record.physical_offset, record.store_ms, first_ms, topic)
         self._agenda.place(Purpose.CHECK, record.physical_offset, first_ms)
 
     def end(
@@ -95,9 +93,7 @@ class Transactions:
     def find(self, offset: int, transaction_id: str) -> Record:
         """The half record of a transaction; raises `InvalidTransactionId` if there is none of that id."""
         unknown = InvalidTransactionId(f"{transaction_id} names no half message of this store.")
-        log = self._store.log
-        is_place = 0 <= offset < log.durable_offset and offset % log.segment_bytes <= _last_place(log)
-        if not (is_place and self.is_known(offset)):
+        if not self.is_known(offset):
             raise unknown
         try:
             record = self._store.log.read(offset)
@@ -106,9 +102,17 @@ class Transactions:
                 raise
             raise unknown from error
         message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
-        if record.topic != HALF_TOPIC or half.transaction_id(offset, message_id) != transaction_id:
+        if half.transaction_id(offset, message_id) != transaction_id:
             raise unknown
         return record
+
+    def is_known(self, offset: int) -> bool:
+        """Whether a half lies at a log offset, of which it can be told what became of it."""
+        if self.outcomes.state(offset) is not None:
+            return True
+        log = self._store.log
+        is_ours = max(log.own_from, log.first_offset) <= offset < log.durable_offset
+        return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def ended(self, record: Record) -> Ended | None:
         """How the transaction of a half ended; None while it is open. Raises `StoreDamaged`."""
@@ -117,9 +121,8 @@ class Transactions:
             return None
         return self.outcomes.ended(offset) or self._ended_in_log(record)
 
-    def policy(self, record: Record) -> CheckBackPolicy:
-        """How the half of a record is asked about."""
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+    def policy(self, topic: str) -> CheckBackPolicy:
+        """How the halves of a topic are asked about."""
         return self._topics.check_back(topic) or self._policy
 
     def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
@@ -132,7 +135,7 @@ class Transactions:
         except StoreDamaged:
             self._statistics.unreadable_records += 1
             return None
-        if self.policy(record).is_exhausted(waiting.check_count):
+        if self.policy(waiting.topic).is_exhausted(waiting.check_count):
             self._append_end(record, Event.EXPIRE, "", now_ms)
             return None
         return _question(record)
@@ -156,7 +159,7 @@ class Transactions:
         next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
         if asked:
             waiting.check_count += 1
-            next_check_ms = self._next_check_ms(offset, waiting.check_count, now_ms)
+            next_check_ms = self.policy(waiting.topic).next_check_ms(now_ms, waiting.check_count)
             self._store.append(half.check_record(offset, waiting.check_count), now_ms)
         waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
         self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
@@ -175,7 +178,8 @@ class Transactions:
         waiting = self.outcomes.open.get(record.half_offset)
         if waiting is not None:
             waiting.check_count = record.reconsume_times
-            next_check_ms = self._next_check_ms(record.half_offset, waiting.check_count, record.store_ms)
+            policy = self.policy(waiting.topic)
+            next_check_ms = policy.next_check_ms(record.store_ms, waiting.check_count)
             waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
             self._agenda.place(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
 
@@ -209,10 +213,6 @@ class Transactions:
             return self._end_again(ended, transaction_id, resolution, event)
         durable_at = self._append_end(record, event, reason, now_ms)
         return EndReceipt(transaction_id, resolution, False, durable_at)
-
-    def is_known(self, half_offset: int) -> bool:
-        """Whether it can be told what became of a half at that place."""
-        return half_offset >= self._store.log.first_offset or self.outcomes.state(half_offset) is not None
 
     def _end_again(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
@@ -249,13 +249,10 @@ class Transactions:
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
         ending = _end_record(record, event, reason)
         durable_at = self._append(ending, now_ms)
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
         durable_offset = self._store.log.durable_offset
-        self.outcomes.end(
-            record.physical_offset, event, now_ms, ending.physical_offset, durable_offset, topic
-        )
+        self.outcomes.end(record.physical_offset, event, now_ms, ending.physical_offset, durable_offset)
         self._agenda.cancel(Purpose.CHECK, record.physical_offset)
-        self._count(states.OUTCOMES[event], topic)
+        self._count(states.OUTCOMES[event], properties.value_of(record.properties, properties.REAL_TOPIC))
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
@@ -271,19 +268,9 @@ class Transactions:
             self._timers.added(ending)
         return durable_at
 
-    def _next_check_ms(self, half_offset: int, check_count: int, now_ms: int) -> int:
-        policy = self._policy
-        if self._topics.has_check_backs:
-            with suppress(StoreDamaged):
-                policy = self.policy(self._store.log.read(half_offset))
-        return policy.next_check_ms(now_ms, check_count)
-
     def _recovered_end(self, record: Record, event: Event) -> None:
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
         durable_offset = self._store.log.durable_offset
-        self.outcomes.end(
-            record.half_offset, event, record.store_ms, record.physical_offset, durable_offset, topic
-        )
+        self.outcomes.end(record.half_offset, event, record.store_ms, record.physical_offset, durable_offset)
         self._agenda.cancel(Purpose.CHECK, record.half_offset)
 
     def _count(self, outcome: State, topic: str) -> None:
@@ -293,11 +280,6 @@ class Transactions:
             State.EXPIRED: self._statistics.expired,
         }
         counters[outcome][topic] += 1
-
-
-def _last_place(log: CommitLog) -> int:
-    """Behind this no record begins in a segment, whatever an id claims."""
-    return log.segment_bytes - RECORD_BYTES_MIN
 
 
 def _question(record: Record) -> CheckBack:

@@ -34,8 +34,9 @@ class _Batch:
 
     def record(self, place: int) -> Record:
         """The record of a timer."""
-        copies = self.appended.copies
-        return records.decode(memoryview(copies.content), int(copies.record_bytes[:place].sum()))
+        offsets = self.appended.physical_offsets
+        position = int(offsets[place] - offsets[0])  # they lie back to back
+        return records.decode(memoryview(self.appended.copies.content), position)
 
 
 class Unarmed:

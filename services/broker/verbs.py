@@ -89,7 +89,7 @@ class Verbs:
         self._sending = Sending(
             self._store, self._topics, self._timers, self._carrying, settings, self.statistics
         )
-        self._sending_timers = SendingTimers(self._store, self._timers, self._sending)
+        self._sending_timers = SendingTimers(self._store, self._topics, self._timers, self._sending)
         self._groups = Groups(self._store)
         self._housekeeping = Housekeeping(
             disk,

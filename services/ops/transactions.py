@@ -14,6 +14,8 @@ With `key` (which needs `topic`) halves are found however they ended, the newest
 
 from __future__ import annotations
 
+from collections import Counter
+
 import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -55,11 +57,11 @@ class TransactionsApi:
         """List half messages that are open or have expired."""
         query = asked(HalvesQuery, request)
         if query.key:
-            return JSONResponse({"transactions": self._of_key(query), "after": None})
+            return JSONResponse({"transactions": self._shapes(self._of_key(query)), "after": None})
         after = int(query.after) if query.after.isdigit() else None
         page = self._transactions.page(self._filter(query), after, query.limit)
-        shapes = [self._shape(view) for view in page.halves]
-        return JSONResponse({"transactions": shapes, "after": number(page.after or 0, 0)})
+        after_shape = number(page.after or 0, 0)
+        return JSONResponse({"transactions": self._shapes(page.halves), "after": after_shape})
 
     async def summary(self, request: Request) -> JSONResponse:
         """Count transactions."""
@@ -73,7 +75,7 @@ class TransactionsApi:
             "committed": statistics.commits.total(),
             "rolled_back": statistics.rollbacks.total(),
             "checks_asked": statistics.checks_asked.total(),
-            "producers": sum(one.is_connected for one in self._transactions.producers("")),
+            "producers": self._connected().total(),
         }
         return JSONResponse(answer)
 
@@ -94,7 +96,7 @@ class TransactionsApi:
         """Show one half message."""
         view = self._transactions.get(id_of(request))
         questions = [*self._transactions.log.of(view.transaction_id)]
-        return JSONResponse(one_half_shape(view, questions, self._producer_count(view)))
+        return JSONResponse(one_half_shape(view, questions, self._connected()[view.topic]))
 
     async def check(self, request: Request) -> JSONResponse:
         """Ask a producer now."""
@@ -119,10 +121,10 @@ class TransactionsApi:
         topic = await self._live.set_check_back(request.path_params["topic"], policy)
         return JSONResponse(check_back_shape(topic))
 
-    def _of_key(self, query: HalvesQuery) -> list[HalfAnswer]:
+    def _of_key(self, query: HalvesQuery) -> list[HalfView]:
         if not query.topic:
             raise ClientMistake("A key is looked up in a topic: give topic, too.")
-        return [self._shape(one) for one in self._transactions.of_key(query.topic, query.key, query.limit)]
+        return self._transactions.of_key(query.topic, query.key, query.limit)
 
     def _filter(self, query: HalvesQuery) -> HalfFilter:
         before_ms = HalfFilter().stored_before_ms
@@ -133,12 +135,13 @@ class TransactionsApi:
                 raise ClientMistake(f"older-than is {query.older_than!r}: {error}.") from error
         return HalfFilter(query.topic, State(query.state) if query.state else None, before_ms)
 
-    def _shape(self, view: HalfView) -> HalfAnswer:
-        questions = [*self._transactions.log.of(view.transaction_id)]
-        return half_shape(view, questions, self._producer_count(view))
+    def _shapes(self, views: list[HalfView]) -> list[HalfAnswer]:
+        there, log = self._connected(), self._transactions.log
+        return [half_shape(one, [*log.of(one.transaction_id)], there[one.topic]) for one in views]
 
-    def _producer_count(self, view: HalfView) -> int:
-        return sum(one.is_connected for one in self._transactions.producers(view.topic))
+    def _connected(self) -> Counter[str]:
+        """How many producers of each topic can be asked."""
+        return Counter(one.topic for one in self._transactions.producers("") if one.is_connected)
 
 
 def id_of(request: Request) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog.errors import NotFound, TidewheelError, TimerEnded
+from commitlog.errors import NotFound, TidewheelError, TimerEnded, TransactionEnded
 from services.broker.delays import dated
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
@@ -53,8 +53,11 @@ class Producing:
                 await self._live.end_transaction(
                     topic, request.transaction_id, request.message_id, resolution
                 )
-        except TidewheelError:
+        except TransactionEnded:
             answer += ", too late"
+            raise
+        except TidewheelError:
+            answer += ", refused"
             raise
         finally:
             self._live.answered(request.transaction_id, answer)

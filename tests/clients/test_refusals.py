@@ -10,6 +10,7 @@ from rocketmq.v5.exception import BadRequestException, PayloadTooLargeException
 
 def trusting(producer: Any) -> Any:
     """Return the producer with the library's own checks off, so that the broker has to refuse."""
+    producer.reset_setting = lambda _: None  # the broker's settings may come at any time
     producer._Producer__max_body_size = 1 << 30
     producer._Producer__validate_message_type = False
     return producer

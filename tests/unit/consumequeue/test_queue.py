@@ -115,3 +115,15 @@ def test_a_queue_that_lost_all_its_records_keeps_its_end() -> None:
 
 def disk_path(first_entry: int) -> str:
     return f"consumequeue/t/0/{first_entry * entry.ENTRY_BYTES:020d}"
+
+
+def test_a_queue_knows_where_its_records_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "_FILE_BYTES", 3 * 20)
+    made = ConsumeQueue(MemoryDisk(), "t", 0)
+    for number in range(8):
+        made.put(number if number < 5 else number + 2, Entry(100 * number, 50, 0))
+        if number == 4:
+            made.write()
+    held = [offset for offset in range(-5, 900) if made.holds(offset)]
+    assert held == [0, 100, 200, 300, 400, 500, 600, 700]
+    assert not ConsumeQueue(MemoryDisk(), "t", 0).holds(0)

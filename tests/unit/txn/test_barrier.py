@@ -325,7 +325,7 @@ def test_a_session_that_is_in_a_transaction_already_is_refused(barrier: Barrier,
             pass
     shared = scoped_session(sessionmaker(engine))
     shared.execute(text("SELECT 1"))
-    scoped = Barrier(shared)  # type: ignore[arg-type] # a mistake that a newcomer makes
+    scoped = Barrier(shared)  # a mistake that a newcomer makes
     with pytest.raises(RefusedByState, match="already"), scoped.transaction(Producing(), message()):
         pass
     assert shared().in_transaction()
@@ -399,7 +399,7 @@ def test_what_a_newcomer_gives_by_mistake_is_said_clearly(barrier: Barrier, engi
         pass
     for no_factory in (engine, sessionmaker(engine)(), lambda: engine):
         with pytest.raises(ConfigurationError, match="session factory"):
-            Barrier(no_factory)  # type: ignore[arg-type]
+            Barrier(no_factory)
 
 
 def test_other_databases_are_refused() -> None:
@@ -408,4 +408,4 @@ def test_other_databases_are_refused() -> None:
             name = "oracle"
 
     with pytest.raises(UnknownChoice, match="oracle"):
-        table_module.lock_timeout_of(Oracle)  # type: ignore[arg-type]
+        table_module.lock_timeout_of(Oracle)

@@ -113,7 +113,7 @@ def timers(count: int, **attributes: object) -> list[Message]:
         Message(topic="a", body=b"x", message_id=f"M{number}", delivery_ms=NOW_MS + 60_000 + number)
         for number in range(count)
     ]
-    return [replace(one, **attributes) for one in made]  # type: ignore[arg-type]
+    return [replace(one, **attributes) for one in made]
 
 
 def test_a_timer_of_a_batch_is_cancelled_and_read_before_it_is_durable() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from commitlog import foreign
 from commitlog.errors import ClientMistake, InvalidTransactionId, KeyPending, TransactionEnded
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
@@ -34,7 +35,7 @@ class Bench:
     def send(self, **attributes: object) -> SendReceipt:
         self.count += 1
         message = Message(topic="t", body=b"x", message_id=f"M{self.count}", transactional=True)
-        receipt = self.broker.send(replace(message, **attributes), self.now_ms)  # type: ignore[arg-type]
+        receipt = self.broker.send(replace(message, **attributes), self.now_ms)
         self.flush()
         return receipt
 
@@ -195,3 +196,28 @@ def test_what_came_of_a_carried_verb_is_told_with_the_half(bench: Bench) -> None
     late = bench.send(properties={"TW_TIMER_CANCEL": "k"})
     bench.end(late, Resolution.COMMIT)
     assert bench.broker.half(late.transaction_id).verdict.startswith("ALREADY at ")
+
+
+def test_what_became_of_an_imported_half_is_not_guessed(bench: Bench) -> None:
+    half = bench.send()
+    bench.end(half, Resolution.COMMIT)
+    bench.broker.checkpoint(bench.now_ms).write(bench.disk)
+    foreign.write_imported(bench.disk, bench.broker.end_offset)
+    bench.restart()
+    assert bench.broker.half(half.transaction_id).state is State.COMMITTED
+    bench.now_ms += SETTINGS.timer_history_ms + 1
+    bench.pass_time(0)
+    with pytest.raises(InvalidTransactionId):
+        bench.broker.half(half.transaction_id)
+    assert bench.broker.halves_of("t", half.message_id, 9) == []
+
+
+def test_an_end_by_another_topic_is_refused_even_when_the_half_is_deleted(bench: Bench) -> None:
+    half = bench.send()
+    bench.end(half, Resolution.COMMIT)
+    bench.broker._store.log.first_offset = bench.broker.durable_offset
+    bench.end(half, Resolution.COMMIT)
+    with pytest.raises(InvalidTransactionId):
+        bench.broker.end_transaction(
+            "other", half.transaction_id, half.message_id, Resolution.COMMIT, bench.now_ms
+        )
