@@ -7,7 +7,7 @@ back-off; other clients ignore an answer whose `pub_sub` case is not their own.
 
 from __future__ import annotations
 
-from commitlog.limits import ATTEMPTS_MAX, BODY_BYTES_MAX, RECEIVE_BATCH_MAX
+from commitlog.limits import ATTEMPTS_MAX, BODY_BYTES_MAX, RECEIVE_BATCH_MAX, RETRY_AFTER_MS
 from services.rpc.generated.definition_pb2 import (
     ClientType,
     CustomizedBackoff,
@@ -22,13 +22,6 @@ from services.rpc.statuses import OK
 
 LONG_POLL_MS = 20_000
 SEND_ATTEMPTS_MAX = 3
-RETRY_AFTER_MS = (
-    1_000,
-    5_000,
-    10_000,
-    30_000,
-    *(minutes * 60_000 for minutes in (*range(1, 11), 20, 30, 60, 120)),
-)
 
 SEND_RETRY = RetryPolicy(
     max_attempts=SEND_ATTEMPTS_MAX,
