@@ -88,7 +88,7 @@ class OfficialClient(Protocol):
     name: str
 
     def send(self, topic: str, body: str, **attributes: Any) -> Sent:
-        """Send; attributes are tag, keys, message_group, priority, properties, and deliver_at_s (wall time)."""
+        """Send; attributes are tag, keys, message_group, priority, properties, deliver_at_s (wall time)."""
 
     def recall(self, topic: str, recall_handle: str) -> str:
         """Recall a delayed message; returns its id."""

@@ -13,8 +13,9 @@ import pytest
 
 from tests.clients.node_client import NodeClient
 from tests.clients.official import OfficialClient
+from tests.clients.play import Play
 from tests.clients.python_client import PythonClient
-from tests.clients.scenarios import CANNOT, SCENARIOS, Play
+from tests.clients.scenarios import CANNOT, SCENARIOS
 
 
 @pytest.fixture(scope="session")
