@@ -107,8 +107,7 @@ class Consuming:
         self, request: ReceiveMessageRequest, session: Session, wait_seconds: float
     ) -> list[Delivery]:
         self._live.client_alive(session.client_id)
-        session.receives += 1
-        try:
+        with self._sessions.receiving(session):
             return await self._live.receive(
                 stored_name(request.group),
                 stored_name(request.message_queue.topic),
@@ -119,8 +118,6 @@ class Consuming:
                 request.auto_renew,
                 wait_seconds,
             )
-        finally:
-            session.receives -= 1
 
     def _replies(
         self, request: ReceiveMessageRequest, deliveries: list[Delivery]
