@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from commitlog.errors import TooManyRequests
+from commitlog.limits import POLLS_MAX, POLLS_PER_CLIENT_MAX
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import ClientType, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
@@ -98,6 +100,7 @@ class Sessions:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._receives = 0
         self._watch: Callable[[Session], None] = nobody_watches
 
     def watch_with(self, watch: Callable[[Session], None]) -> None:
@@ -155,8 +158,18 @@ class Sessions:
 
     @contextmanager
     def receiving(self, session: Session) -> Iterator[None]:
-        """Count an open receive of the client; one that breaks off may mean that the client is gone."""
+        """Count an open receive of the client; one that breaks off may mean that the client is gone.
+
+        Raises `TooManyRequests` when the client, or all clients, have as many open as may be.
+        """
+        if session.receives >= POLLS_PER_CLIENT_MAX or self._receives >= POLLS_MAX:
+            raise TooManyRequests(
+                f"{session.client_id} has {session.receives} receives open, all clients have "
+                f"{self._receives}; at most {POLLS_PER_CLIENT_MAX} and {POLLS_MAX} may be. "
+                "Wait for their answers, or poll with fewer."
+            )
         session.receives += 1
+        self._receives += 1
         try:
             yield
         except asyncio.CancelledError:
@@ -164,6 +177,7 @@ class Sessions:
             raise
         finally:
             session.receives -= 1
+            self._receives -= 1
 
     def gone(self, client_id: str) -> None:
         """Forget a client and end its streams."""
