@@ -1,9 +1,9 @@
 """How often a message was given out, and what became of that: first and last failure.
 
-    cause         the lease ended because
-    EXPIRED       its time ran out
-    SET_ASIDE     its time ran out after its consumer had asked for another one
-    GONE          its consumer was gone
+cause         the lease ended because
+EXPIRED       its time ran out
+SET_ASIDE     its time ran out after its consumer had asked for another one
+GONE          its consumer was gone
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of leases, as records: those that outlive a restart, and those that ended without acknowledgement.
+"""What became of leases, as records: those that outlive a restart, and those that ended unacknowledged.
 
 The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
 

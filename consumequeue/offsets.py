@@ -30,7 +30,7 @@ class Lease:
     """One message in a consumer's hands.
 
     `client_id` is set when the broker renews the lease for that client; it does so until `renewed_until_ms`.
-    `consumer` is who has it, in any case. `is_changed`: its consumer asked for another time;
+    `consumer` is who has it, in any case; `is_gone`: it left. `is_changed`: it asked for another time;
     `is_suspended`: this attempt is not to be counted.
     """
 
@@ -41,6 +41,7 @@ class Lease:
     renewed_until_ms: int = 0
     consumer: str = ""
     message_group: str = ""
+    is_gone: bool = False
     is_changed: bool = False
     is_suspended: bool = False
 
@@ -56,6 +57,7 @@ class Progress:
         self._leases: dict[int, Lease] = {}
         self._attempts: dict[int, Attempts] = {}
         self._message_groups = MessageGroups()
+        self._restored_until = 0  # leases of before a restart may lie in what is fresh, up to here
 
     @property
     def in_flight_count(self) -> int:
@@ -80,9 +82,18 @@ class Progress:
             or self._message_groups.parked_count >= limits.PARKED_PER_QUEUE_MAX
         )
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether something is to be given out again, or has its turn."""
+        return bool(self._ready)
+
     def leases(self) -> Iterator[Lease]:
         """Everything that is leased."""
         return iter(self._leases.values())
+
+    def open_from(self, offset: int) -> int:
+        """The first offset at or above `offset` that is not done."""
+        return self._done.behind(max(offset, self.low_offset))
 
     def candidate(self, next_offset: int) -> int | None:
         """The offset to look at next, of a queue that ends at `next_offset`; None if there is none."""
@@ -96,7 +107,7 @@ class Progress:
         return self.fresh_offset if self.fresh_offset < next_offset else None
 
     def is_free(self, offset: int, message_group: str) -> bool:
-        """Whether a candidate may be leased: nothing of its message group is, and nothing of it comes before."""
+        """Whether a candidate may be leased: nothing of its message group is, or comes before it."""
         return self._message_groups.is_free(message_group, offset)
 
     def park(self, offset: int, message_group: str) -> None:
@@ -110,7 +121,7 @@ class Progress:
         return self._message_groups.next_parked(message_group)
 
     def lease(self, lease: Lease) -> int:
-        """Gives out the candidate, or the next of a run, under `lease`; returns which attempt this is, from 1."""
+        """Gives out the candidate, or the next of a run; returns which attempt this is, from 1."""
         offset = lease.queue_offset
         self._take(offset)
         self._hold(lease)
@@ -148,6 +159,12 @@ class Progress:
             self._done.add(max(first, self.low_offset), end)
             self._rise(self._done.behind(self.low_offset))
 
+    def skip_unwanted(self, first: int, end: int) -> None:
+        """Fresh messages from `first` up to before `end` are not wanted; a leased one is where it stops."""
+        if first < self._restored_until:
+            end = min((leased for leased in self._leases if leased >= first), default=end)
+        self.finish_many(first, end)
+
     def skip_to(self, queue_offset: int) -> int:
         """Everything below is done with, because it is gone; returns how much of it was not done before."""
         if queue_offset <= self.low_offset:
@@ -176,20 +193,22 @@ class Progress:
             attempts.count -= 1
         else:
             attempts.failed(failure)
-        if lease.message_group:
+        if offset >= self.fresh_offset:
+            self._let_go(lease)
+        elif lease.message_group:
             self._give_turn(self._message_groups.returned(lease.message_group, offset))
         else:
             heapq.heappush(self._ready, offset)
 
     def restore_lease(self, lease: Lease, attempt_count: int) -> None:
-        """A lease of before a restart stands again, unless its message is done or it is a newer one's."""
+        """A lease of before a restart stands again, unless its message is done."""
         if self._is_done(lease.queue_offset):
             return
         self._attempts.setdefault(lease.queue_offset, Attempts()).count = attempt_count
+        self._restored_until = max(self._restored_until, lease.queue_offset + 1)
         if lease.queue_offset in self._leases:
             self.replace(lease)
         else:
-            self._drop_ready(lease)
             self._hold(lease)
 
     def restore_end(self, offset: int, attempt_count: int, failure: Failure | None) -> None:
@@ -229,6 +248,7 @@ class Progress:
                 generation, offset, visible_ms, client_id, consumer=consumer, message_group=message_group
             )
             progress._hold(lease)
+            progress._restored_until = max(progress._restored_until, offset + 1)
         return progress
 
     def _is_done(self, offset: int) -> bool:
@@ -260,11 +280,10 @@ class Progress:
         if lease.message_group:
             self._message_groups.leased(lease.message_group, lease.queue_offset)
 
-    def _drop_ready(self, lease: Lease) -> None:
-        """At a replay, a message whose lease had ended is leased again."""
-        if lease.queue_offset in self._ready:
-            self._ready.remove(lease.queue_offset)
-            heapq.heapify(self._ready)
+    def _let_go(self, lease: Lease) -> None:
+        """A lease of before a restart has ended, and its message is still to be come upon."""
+        if lease.message_group:
+            self._give_turn(self._message_groups.done(lease.message_group))
 
     def _give_turn(self, offset: int | None) -> None:
         if offset is not None:
