@@ -1,6 +1,6 @@
 """A FIFO push consumer in a process of its own, that notes what it does in a file which others write too.
 
-    python -m tests.endurance.fifo_process HOST:PORT TOPIC GROUP NOTES
+    python -m tests.endurance.fifo_process HOST:PORT TOPIC GROUP NOTES WORK_SECONDS
 
 Each note is one line, written at once: `<process id> began|ended|acked <message group> <number>`. Began and
 ended enclose the work, acked says that the broker has answered.
@@ -23,8 +23,6 @@ from rocketmq import (
     PushConsumer,
 )
 
-WORK_SECONDS_MAX = 0.01
-
 
 class Notes:
     """The file; a line is one write to its end, so lines of several processes do not mix."""
@@ -40,12 +38,12 @@ class Notes:
 class Listener(MessageListener):  # type: ignore[misc]
     """Notes when it begins and when it ends."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, notes: Notes, work_seconds_max: float) -> None:
+        self._notes, self._work_seconds_max = notes, work_seconds_max
 
     def consume(self, message: Any) -> ConsumeResult:
         self._notes.note("began", message)
-        time.sleep(random.uniform(0, WORK_SECONDS_MAX))
+        time.sleep(random.uniform(0, self._work_seconds_max))
         self._notes.note("ended", message)
         return ConsumeResult.SUCCESS
 
@@ -62,10 +60,11 @@ class Consumer(PushConsumer):  # type: ignore[misc]
 
 def main() -> None:
     """Consume until stdin ends."""
-    listen, topic, group, path = sys.argv[1:]
+    listen, topic, group, path, work_seconds = sys.argv[1:]
     notes = Notes(path)
     configuration = ClientConfiguration(listen, Credentials())
-    consumer = Consumer(configuration, group, Listener(notes), {topic: FilterExpression()})
+    listener = Listener(notes, float(work_seconds))
+    consumer = Consumer(configuration, group, listener, {topic: FilterExpression()})
     consumer.notes = notes
     consumer.startup()
     print("ready", flush=True)

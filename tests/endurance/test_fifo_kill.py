@@ -22,7 +22,8 @@ import pytest
 from tests.endurance.client_processes import hear, running
 
 CONSUMERS = 3
-FULL, SMALL = (10_000, 50, 5.0), (900, 30, 1.5)
+FULL, SMALL = (10_000, 50, 5.0, 0.25), (900, 30, 1.0, 0.05)
+"""Messages, message groups, seconds between kills, seconds that a message is worked on at most."""
 FULL_ROUNDS = 50
 PATIENCE_SECONDS = 600
 LOOK_SECONDS = 0.1
@@ -39,6 +40,11 @@ class Judge:
         self._acknowledged: dict[str, int] = {}
         self.wrong: list[str] = []
         self.counts: Counter[str] = Counter()
+
+    @property
+    def begun_count(self) -> int:
+        """How many messages have begun, each counted once."""
+        return self.counts["began"] - self.counts["again"]
 
     def read(self) -> None:
         """Judge what has been noted since the last look."""
@@ -72,13 +78,15 @@ class Judge:
 class Stage:
     """The broker, its producer, and consumers that come and are killed."""
 
-    def __init__(self, broker: Any, notes: Path, stack: ExitStack, chance: random.Random) -> None:
-        self._broker, self._notes, self._stack, self._chance = broker, notes, stack, chance
+    def __init__(self, broker: Any, notes: Path, stack: ExitStack, work_seconds: float) -> None:
+        self._broker, self._notes, self._stack = broker, notes, stack
+        self._work_seconds, self._chance = work_seconds, random.Random(7)
         self._consumers: list[Any] = []
 
     def start(self) -> None:
         """Start a consumer; it is ready some time later."""
-        process = running("fifo_process", self._broker, TOPIC, GROUP, str(self._notes))
+        notes, work_seconds = str(self._notes), str(self._work_seconds)
+        process = running("fifo_process", self._broker, TOPIC, GROUP, notes, work_seconds)
         self._consumers.append(self._stack.enter_context(process))
 
     def ready(self) -> None:
@@ -120,14 +128,14 @@ def test_each_message_group_keeps_its_order_while_consumers_are_killed(
     tmp_path: Path, endurance: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     is_full = request.config.getoption("--rounds") >= FULL_ROUNDS
-    count, groups, pause_seconds = FULL if is_full else SMALL
+    count, groups, pause_seconds, work_seconds = FULL if is_full else SMALL
     broker = endurance["BrokerProcess"](tmp_path / "store")
     broker.start()
     with ExitStack() as stack:
         stack.callback(broker.kill)
         body = {"name": TOPIC, "message_type": "FIFO"}
         assert httpx.post(f"http://{broker.http}/api/topics", json=body).is_success
-        stage = Stage(broker, tmp_path / "notes", stack, random.Random(7))
+        stage = Stage(broker, tmp_path / "notes", stack, work_seconds)
         for _ in range(CONSUMERS):
             stage.start()
         stage.ready()
@@ -136,7 +144,7 @@ def test_each_message_group_keeps_its_order_while_consumers_are_killed(
         sending = Thread(target=asyncio.run, args=[send_all(endurance, broker.listen, count, groups)])
         sending.start()
         began = killed = time.monotonic()
-        while sending.is_alive() or stage.lag():
+        while judge.begun_count < count or stage.lag():
             assert time.monotonic() - began < PATIENCE_SECONDS, judge.counts
             time.sleep(LOOK_SECONDS)
             judge.read()
@@ -148,5 +156,5 @@ def test_each_message_group_keeps_its_order_while_consumers_are_killed(
     took = f"{count} messages, {groups} groups, {time.monotonic() - began:.0f} s"
     print(f"{took}: {dict(judge.counts)}, {len(judge.wrong)} lines wrong")
     assert not judge.wrong[:10]
-    assert judge.counts["began"] - judge.counts["again"] == count
-    assert judge.counts["killed"] > 1
+    assert judge.begun_count == count
+    assert judge.counts["killed"] > 0
