@@ -16,10 +16,12 @@ from timers_shell import Shell, memory
 
 from commitlog import limits
 from commitlog.message import Message
+from consumequeue.filter import parse_tags
 from services.broker.values import Delivery
 
 BATCH = limits.RECEIVE_BATCH_MAX
 GROUP, TOPIC, FIFO_TOPIC = "stopwatch", store_builder.TOPIC, "lines"
+EVERYTHING = parse_tags("*")
 LEASE_MS = limits.INVISIBLE_MS_MAX
 MESSAGE_GROUPS = 2_048
 FIFO_SENT = 100_000
@@ -82,8 +84,8 @@ def turn(shell: Shell, topic: str, consumers: int) -> int:
 
 def receive(shell: Shell, topic: str, count: int = BATCH) -> list[Delivery]:
     """Lease a batch."""
-    wanted = "*"
-    return shell.core.receive(GROUP, topic, wanted, count, LEASE_MS, "consumer", False, shell.clock())
+    wish = (GROUP, topic, EVERYTHING, count, LEASE_MS, "consumer", False)
+    return shell.core.receive(*wish, shell.clock()).deliveries
 
 
 def log_bytes(where: str, acknowledged_at_once: str) -> float:
