@@ -10,9 +10,10 @@ Tag expressions are `*` or nothing for all, else tags joined by `||`. SQL expres
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import IllegalFilter
 from consumequeue.entry import tags_code
 
@@ -57,14 +58,28 @@ class Tagged:
 EVERYTHING: Filter = Everything()
 
 
+@lru_cache(maxsize=limits.FILTERS_KEPT_MAX)
 def parse_tags(expression: str) -> Filter:
     """The filter of a tag expression; raises `IllegalFilter`."""
+    check_expression(expression)
     if expression.strip() in ("", "*"):
         return EVERYTHING
     tags = frozenset(tag.strip() for tag in expression.split("||"))
     if "" in tags or any("|" in tag for tag in tags):
         raise IllegalFilter(f"{expression!r} has an empty tag or a single '|'. Write tags as 'paid || sent'.")
     return Tagged(tags, frozenset(map(tags_code, tags)))
+
+
+def check_expression(expression: str) -> None:
+    """Raises `IllegalFilter` for an expression, of whatever language, that is not even read."""
+    if len(expression) > limits.FILTER_CHARACTERS_MAX:
+        raise IllegalFilter(
+            f"It has {len(expression)} characters, the limit is {limits.FILTER_CHARACTERS_MAX}."
+        )
+    try:
+        expression.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalFilter(f"Character {error.start + 1} is half of one: a lone surrogate.") from error
 
 
 @dataclass(slots=True, frozen=True)
