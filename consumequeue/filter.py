@@ -66,7 +66,9 @@ def parse_tags(expression: str) -> Filter:
         return EVERYTHING
     tags = frozenset(tag.strip() for tag in expression.split("||"))
     if "" in tags or any("|" in tag for tag in tags):
-        raise IllegalFilter(f"{expression!r} has an empty tag or a single '|'. Write tags as 'paid || sent'.")
+        raise IllegalFilter(
+            f"{expression[:100]!r} has an empty tag or a single '|'. Write tags as 'paid || sent'."
+        )
     return Tagged(tags, frozenset(map(tags_code, tags)))
 
 

@@ -16,7 +16,7 @@ cannot be ordered is seen when terms are joined (`filter_terms.py`).
 
 LALR(1): one pass, no backtracking, the stack on the heap; so time and memory grow with the expression's
 length, which is bounded. A word is a regular expression of its own that no name character may follow, because
-a plain "or" would cut the name `order` in two.
+a plain "or" would cut the name `order` in two; and no property may be named as a word is.
 """
 
 from __future__ import annotations
@@ -64,21 +64,22 @@ start: any
     | DECIMAL -> decimal
 
 _EQUAL: "="
-_UNEQUAL: "<>"
+_UNEQUAL.1: "<>"
 ORDER: "<=" | ">=" | "<" | ">"
 
-_OR.2: /or(?![a-z0-9_$])/i
-_AND.2: /and(?![a-z0-9_$])/i
-_NOT.2: /not(?![a-z0-9_$])/i
-_IS.2: /is(?![a-z0-9_$])/i
-_IN.2: /in(?![a-z0-9_$])/i
-_BETWEEN.2: /between(?![a-z0-9_$])/i
-_NULL.2: /null(?![a-z0-9_$])/i
-NULL.1: /null(?![a-z0-9_$])/i
-TRUE.2: /true(?![a-z0-9_$])/i
-FALSE.2: /false(?![a-z0-9_$])/i
-PART.2: /(contains|startswith|endswith)(?![a-z0-9_$])/i
-NAME: /[a-z_$][a-z0-9_$]*/i
+_OR: /or(?![a-z0-9_$])/i
+_AND: /and(?![a-z0-9_$])/i
+_NOT: /not(?![a-z0-9_$])/i
+_IS: /is(?![a-z0-9_$])/i
+_IN: /in(?![a-z0-9_$])/i
+_BETWEEN: /between(?![a-z0-9_$])/i
+_NULL: /null(?![a-z0-9_$])/i
+NULL: /null(?![a-z0-9_$])/i
+TRUE: /true(?![a-z0-9_$])/i
+FALSE: /false(?![a-z0-9_$])/i
+PART: /(contains|startswith|endswith)(?![a-z0-9_$])/i
+NAME: /(?!(?:and|or|not|is|in|between|null|true|false|contains|startswith|endswith)(?![a-z0-9_$]))
+       [a-z_$][a-z0-9_$]*/ix
 
 DECIMAL.2: /([0-9]+\.[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
 INTEGER.1: /(0|[1-9][0-9]*)l?/i
