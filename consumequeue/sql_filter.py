@@ -4,15 +4,17 @@ What may be written is in `filter_grammar.py`, what it means in `filter_terms.py
 once, and while it reads, the terms are joined into one function; a message is wanted if that is true, not if
 it is false or unknown. The filters last parsed are kept, because every long poll brings its expression anew.
 
-Where Apache RocketMQ's own filter differs from SQL92 this one follows SQL92, else it follows RocketMQ:
+Where Apache RocketMQ's own filter differs from SQL92 this one follows SQL92, else it follows RocketMQ. Both are
+compared in `tests/rocketmq/test_filters.py`, over `tests/vectors/sql_filters.json`:
 
-    written                      RocketMQ                               here
+    written                      RocketMQ 5.4                           here
+    a = 1 b, a LIKE 'x'          what it cannot read it leaves out      refused
     NOT a = 1                    (NOT a) = 1, never true                NOT (a = 1)
     a, NOT a                     a text is never true                   as a = TRUE, NOT (a = TRUE)
     a = b, one or both missing   true, false or unknown by the side     unknown
     a > 3 for '3.5'              an error: the message is left out      true: numbers are decimal
     a > 3 OR b = 1 for 'x'       an error: the message is left out      b decides, the rest is unknown
-    a IN (1, 2), -a, a > 0.0     refused                                read
+    a IN (1, 2), -a, a > 0.0     refused or unknown                     read
     NOT (a CONTAINS 'x')         true where a is missing                unknown, as a NOT CONTAINS 'x'
 """
 
