@@ -64,12 +64,17 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Term:
-    """A part of an expression; `constant` is the value of one that is the same for every message."""
+    """A part of an expression; `constant` is the value of one that is the same for every message.
+
+    `depth` counts the terms that lie in each other, `count` those that are looked at for a message; what
+    stands in a list counts as nothing, for it is looked up. Both are bounded: no expression holds others up.
+    """
 
     kind: Kind
     value: Evaluation
     place: Place
     depth: int = 1
+    count: int = 1
     tags: frozenset[str] | None = None
     constant: Value = None
     name: str = ""
@@ -282,8 +287,14 @@ def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
 
 
 def _joined(kind: Kind, value: Evaluation, *parts: Term, tags: frozenset[str] | None = None) -> Term:
-    """A term made of others; raises `IllegalFilter` if they lie too deep in each other."""
-    depth = 1 + max(part.depth for part in parts)
+    """A term made of others; raises `IllegalFilter` if they are too many, or too deep in each other."""
+    depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:
-        raise illegal(parts[0].place, f"It is nested more than {limits.FILTER_DEPTH_MAX} deep.")
-    return Term(kind, value, parts[0].place, depth, tags)
+        raise illegal(parts[0].place, f"it is nested more than {limits.FILTER_DEPTH_MAX} deep.")
+    if count > limits.FILTER_TERMS_MAX:
+        raise illegal(
+            parts[0].place,
+            f"it has more than {limits.FILTER_TERMS_MAX} properties and values. "
+            "Write alternatives of one property as IN (...): its list is looked up at once.",
+        )
+    return Term(kind, value, parts[0].place, depth, count, tags)

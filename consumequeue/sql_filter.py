@@ -4,8 +4,8 @@ What may be written is in `filter_grammar.py`, what it means in `filter_terms.py
 once, and while it reads, the terms are joined into one function; a message is wanted if that is true, not if
 it is false or unknown. The filters last parsed are kept, because every long poll brings its expression anew.
 
-Where Apache RocketMQ's own filter differs from SQL92 this one follows SQL92, else it follows RocketMQ. Both are
-compared in `tests/rocketmq/test_filters.py`, over `tests/vectors/sql_filters.json`:
+Where Apache RocketMQ's own filter differs from SQL92 this one follows SQL92, else it follows RocketMQ. They
+are compared in `tests/rocketmq/test_filters.py`, over `tests/vectors/sql_filters.json`:
 
     written                      RocketMQ 5.4                           here
     a = 1 b, a LIKE 'x'          what it cannot read it leaves out      refused

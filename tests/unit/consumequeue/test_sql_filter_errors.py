@@ -49,7 +49,13 @@ def test_parentheses_alone_are_not_deep() -> None:
 
 
 def test_many_alternatives_are_not_deep() -> None:
-    assert parse_sql(" OR ".join(["a = 1"] * 400 + ["b IS NULL"])).matches(b"")
+    assert parse_sql(" OR ".join(["a = 1"] * 100 + ["b IS NULL"])).matches(b"")
+
+
+def test_what_would_take_long_for_each_message_is_refused() -> None:
+    with pytest.raises(IllegalFilter, match=rf"more than {limits.FILTER_TERMS_MAX} .* IN \(\.\.\.\)"):
+        parse_sql(" OR ".join(["a = 1"] * 200))
+    assert parse_sql(f"a IS NULL OR a IN ({', '.join(['1'] * 1_000)})").matches(b"")
 
 
 @pytest.mark.parametrize("parse", [parse_sql, parse_tags])
