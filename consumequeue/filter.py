@@ -82,27 +82,3 @@ def check_expression(expression: str) -> None:
         expression.encode()
     except UnicodeEncodeError as error:
         raise IllegalFilter(f"Character {error.start + 1} is half of one: a lone surrogate.") from error
-
-
-@dataclass(slots=True, frozen=True)
-class TagFilter:
-    """The filter of `parse`: as `Filter`, except that it is asked with hash and tag."""
-
-    tags: frozenset[str] | None
-    tags_codes: frozenset[int]
-
-    def may_match(self, entry_tags_code: int) -> bool:
-        """Whether a record with this hash may match; the record's tag decides (hashes collide)."""
-        return self.tags is None or entry_tags_code in self.tags_codes
-
-    def matches(self, tag: str) -> bool:
-        """Whether a message with this tag is wanted."""
-        return self.tags is None or tag in self.tags
-
-
-def parse(expression: str) -> TagFilter:
-    """The filter for a tag expression; raises `IllegalFilter`."""
-    wanted = parse_tags(expression)
-    if isinstance(wanted, Tagged):
-        return TagFilter(wanted.tags, wanted.tags_codes or frozenset())
-    return TagFilter(None, frozenset())
