@@ -35,3 +35,18 @@ def test_only_topics_of_priorities_take_them_and_they_take_nothing_else(
     producer = clients.producer(broker, broker.create_topic(topic, message_type))
     with pytest.raises(Exception, match="message type not match"):
         producer.send(new_message(topic, "x", **attributes))
+
+
+def test_a_backlog_is_received_by_priority(
+    broker: Any, clients: Any, topic: str, group: str, new_message: Any, take: Any
+) -> None:
+    producer = clients.producer(broker, broker.create_topic(topic, "PRIORITY"))
+    for number in range(12):
+        producer.send(new_message(topic, str(number), priority=number % 4))
+
+    got = take(clients.simple(broker, topic, group), 12)
+
+    assert [message.priority for message in got] == sorted((number % 4 for number in range(12)), reverse=True)
+    for priority in range(4):
+        of_one = [int(message.body) for message in got if message.priority == priority]
+        assert of_one == sorted(of_one)
