@@ -1,4 +1,4 @@
-"""What the parts of an SQL filter expression mean: each term is a function of a record's stored properties.
+"""What the parts of an SQL filter expression mean: each term is a function of a message's properties.
 
 A term is a property, a text, a number or a truth value; a truth value is true, false or unknown (None). Terms
 are joined into larger ones while the expression is read, so what is kept of it in the end is one nest of
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -29,8 +29,9 @@ from commitlog.errors import IllegalFilter
 
 Truth = bool | None
 Value = str | Decimal | Truth
-Evaluation = Callable[[bytes], Value]
-Verdict = Callable[[bytes], Truth]
+Given = Mapping[str, str]
+Evaluation = Callable[[Given], Value]
+Verdict = Callable[[Given], Truth]
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
 _ORDERS: Final[dict[str, Callable[[Decimal, Decimal], bool]]] = {
@@ -92,7 +93,7 @@ def constant(kind: Kind, value: Value, place: Place) -> Term:
 
 def named(name: str, place: Place) -> Term:
     """A property of the message, also those that RocketMQ itself sets, such as TAGS and KEYS."""
-    return Term(Kind.PROPERTY, lambda stored: properties.value_of(stored, name) or None, place, name=name)
+    return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
 
 @lru_cache(maxsize=limits.FILTER_NUMBERS_KEPT_MAX)
@@ -111,8 +112,8 @@ def signed(term: Term, is_minus: bool) -> Term:
     if isinstance(term.constant, Decimal):
         return constant(Kind.NUMBER, term.constant.copy_negate(), term.place)
 
-    def negated(stored: bytes) -> Value:
-        value = of(stored)
+    def negated(given: Given) -> Value:
+        value = of(given)
         return None if value is None else value.copy_negate()
 
     return _joined(Kind.NUMBER, negated, term)
@@ -158,8 +159,8 @@ def one_of(term: Term, members: list[Term]) -> Term:
     texts = frozenset(one.constant for one in members if isinstance(one.constant, str))
     numbers = frozenset(one.constant for one in members if isinstance(one.constant, Decimal))
 
-    def holds(stored: bytes) -> Truth:
-        text = value(stored)
+    def holds(given: Given) -> Truth:
+        text = value(given)
         if not isinstance(text, str) or text in texts:
             return None if text is None else True
         read = number(text) if numbers else None
@@ -175,8 +176,8 @@ def part(word: str, term: Term, sought: str) -> Term:
         raise illegal(term.place, f"{word} asks for a property or a text before it, not {term.kind.value}.")
     value, has = term.value, _PARTS[word]
 
-    def holds(stored: bytes) -> Truth:
-        text = value(stored)
+    def holds(given: Given) -> Truth:
+        text = value(given)
         return has(text, sought) if isinstance(text, str) and sought else None
 
     return _joined(Kind.TRUTH, holds, term)
@@ -185,15 +186,15 @@ def part(word: str, term: Term, sought: str) -> Term:
 def is_null(term: Term) -> Term:
     """Whether the term has no value: a property that is not there, a truth that is unknown."""
     value = term.value
-    return _joined(Kind.TRUTH, lambda stored: value(stored) is None, term)
+    return _joined(Kind.TRUTH, lambda given: value(given) is None, term)
 
 
 def negation(term: Term) -> Term:
     """True for false, false for true."""
     of = truth(term)
 
-    def holds(stored: bytes) -> Truth:
-        verdict = of(stored)
+    def holds(given: Given) -> Truth:
+        verdict = of(given)
         return None if verdict is None else not verdict
 
     return _joined(Kind.TRUTH, holds, term)
@@ -223,8 +224,8 @@ def truth(term: Term) -> Verdict:
         )
     value = term.value
 
-    def holds(stored: bytes) -> Truth:
-        text = value(stored)
+    def holds(given: Given) -> Truth:
+        text = value(given)
         return text.lower() == "true" if isinstance(text, str) else None
 
     return holds
@@ -234,10 +235,10 @@ def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
     """`decisive` as soon as one verdict is; else unknown if one was unknown, else the opposite."""
     asked = tuple(verdicts)
 
-    def holds(stored: bytes) -> Truth:
+    def holds(given: Given) -> Truth:
         is_unknown = False
         for verdict in asked:
-            found = verdict(stored)
+            found = verdict(given)
             if found is decisive:
                 return decisive
             is_unknown = is_unknown or found is None
@@ -247,11 +248,11 @@ def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def _compared(holds: Callable[..., bool], left: Evaluation, right: Evaluation) -> Verdict:
-    def verdict(stored: bytes) -> Truth:
-        left_value = left(stored)
+    def verdict(given: Given) -> Truth:
+        left_value = left(given)
         if left_value is None:
             return None
-        right_value = right(stored)
+        right_value = right(given)
         return None if right_value is None else holds(left_value, right_value)
 
     return verdict
@@ -261,19 +262,19 @@ def _value(term: Term) -> Evaluation:
     return term.value
 
 
-def _numeric(term: Term, why: str) -> Callable[[bytes], Decimal | None]:
+def _numeric(term: Term, why: str) -> Callable[[Given], Decimal | None]:
     if term.kind not in (Kind.PROPERTY, Kind.NUMBER):
         raise illegal(term.place, f"{why}, not {term.kind.value}.")
     return _number_of(term)
 
 
-def _number_of(term: Term) -> Callable[[bytes], Decimal | None]:
+def _number_of(term: Term) -> Callable[[Given], Decimal | None]:
     if term.kind is Kind.NUMBER:
-        return cast("Callable[[bytes], Decimal | None]", term.value)
+        return cast("Callable[[Given], Decimal | None]", term.value)
     value = term.value
 
-    def read(stored: bytes) -> Decimal | None:
-        text = value(stored)
+    def read(given: Given) -> Decimal | None:
+        text = value(given)
         return number(text) if isinstance(text, str) else None
 
     return read

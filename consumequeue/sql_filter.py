@@ -30,7 +30,7 @@ from typing import Final, cast
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from commitlog import limits
+from commitlog import limits, properties
 from commitlog.errors import IllegalFilter
 from consumequeue import filter_terms as terms
 from consumequeue.entry import tags_code
@@ -52,7 +52,7 @@ class SqlFilter:
 
     def matches(self, stored: bytes) -> bool:
         """Whether the expression is true for a record with these stored properties."""
-        return self.holds(stored) is True
+        return self.holds(properties.decode(stored)) is True
 
 
 @lru_cache(maxsize=limits.FILTERS_KEPT_MAX)

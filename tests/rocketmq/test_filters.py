@@ -32,7 +32,7 @@ def we_say(expression: str) -> str:
     except IllegalFilter:
         return "REFUSED"
     assert isinstance(wanted, SqlFilter)
-    return NAMES[wanted.holds(STORED)]
+    return NAMES[wanted.holds(VECTORS["properties"])]
 
 
 def effect(truth: str) -> str:

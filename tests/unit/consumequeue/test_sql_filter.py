@@ -20,7 +20,7 @@ TRUTHS = [(row[0], row[1]) for rows in VECTORS["truths"].values() for row in row
 def test_an_expression_is_true_false_or_unknown(expression: str, expected: bool | None) -> None:
     wanted = parse_sql(expression)
     assert isinstance(wanted, SqlFilter)
-    assert wanted.holds(STORED) is expected
+    assert wanted.holds(VECTORS["properties"]) is expected
     assert wanted.matches(STORED) is (expected is True)
 
 
@@ -30,7 +30,7 @@ def test_its_negation_is_the_opposite_and_unknown_stays_unknown(
 ) -> None:
     negated = parse_sql(f"NOT ({expression}\n)")
     assert isinstance(negated, SqlFilter)
-    assert negated.holds(STORED) is (None if expected is None else not expected)
+    assert negated.holds(VECTORS["properties"]) is (None if expected is None else not expected)
 
 
 def test_there_are_enough_expressions() -> None:

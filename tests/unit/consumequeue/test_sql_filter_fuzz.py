@@ -154,4 +154,4 @@ def test_it_says_what_the_rules_of_three_valued_logic_say(expected: Expected) ->
     expression, truth = expected
     wanted = parse_sql(expression)
     assert isinstance(wanted, SqlFilter)
-    assert wanted.holds(STORED_TEXTS) is truth
+    assert wanted.holds(properties.decode(STORED_TEXTS)) is truth
