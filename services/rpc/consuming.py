@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 
-from commitlog.errors import TidewheelError
+from commitlog.errors import ClientMistake, TidewheelError
 from commitlog.limits import AUTO_RENEW_LEASE_MS, RECEIVE_BATCH_MAX
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
@@ -108,20 +108,17 @@ class Consuming:
         self, request: ReceiveMessageRequest, session: Session, wait_seconds: float
     ) -> list[Delivery]:
         self._live.client_alive(session.client_id)
-        session.receives += 1
-        try:
+        with self._sessions.receiving(session):
             return await self._live.receive(
                 stored_name(request.group),
                 stored_name(request.message_queue.topic),
                 wanted(request.filter_expression),
-                min(request.batch_size, RECEIVE_BATCH_MAX),
+                batch_size(request),
                 lease_ms(request),
                 session.client_id,
                 request.auto_renew,
                 wait_seconds,
             )
-        finally:
-            session.receives -= 1
 
     def _replies(
         self, request: ReceiveMessageRequest, deliveries: list[Delivery]
@@ -142,6 +139,13 @@ class Consuming:
         return AckMessageResultEntry(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
         )
+
+
+def batch_size(request: ReceiveMessageRequest) -> int:
+    """Return how many messages the answer may hold; raises `ClientMistake` when it could hold none."""
+    if request.batch_size < 1:
+        raise ClientMistake(f"A batch size of {request.batch_size} asks for nothing. Ask for 1 or more.")
+    return min(request.batch_size, RECEIVE_BATCH_MAX)
 
 
 def lease_ms(request: ReceiveMessageRequest) -> int:
