@@ -276,7 +276,8 @@ async def serving_http(bound: socket.socket, live: LiveBroker, metrics: Metrics)
     finally:
         server.should_exit = True
         await serving
-        await app.state.timer_tasks.close()
+        for tasks in app.state.tasks:
+            await tasks.close()
 
 
 @contextmanager

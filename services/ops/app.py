@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
-from services.live.tasks import TimerTasks
+from services.live.timer_tasks import TimerTasks
 from services.ops.api import Api, refuse, unknown
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
@@ -25,7 +25,7 @@ from services.ops.transactions import TransactionsApi
 def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
     """Return the application that serves a broker's HTTP interface.
 
-    Its `state.timer_tasks` are to be closed before the broker is.
+    Its `state.tasks` are to be closed, each, before the broker is.
     """
     tasks = TimerTasks(live)
     parts = (
@@ -36,7 +36,7 @@ def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
         SchedulesApi(live),
     )
     app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
-    app.state.timer_tasks = tasks
+    app.state.tasks = (tasks,)
     return app
 
 
