@@ -205,6 +205,8 @@ def core_settings(settings: ServeSettings) -> BrokerSettings:
         auto_create_topics=settings.auto_create,
         queue_count=settings.queue_count,
         invisible_ms_min=settings.invisible_ms_min,
+        auto_renew_lease_ms=settings.auto_renew_lease_ms,
+        attempts_max=settings.attempts_max,
         sync_flush=settings.flush == "sync",
         housekeeping_ms=settings.housekeeping_ms,
         timers_per_topic_max=settings.timers_per_topic,
