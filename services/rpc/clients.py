@@ -83,7 +83,7 @@ class Clients:
         session.describe(described)
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
-        stream.write(settings.answer(described))
+        stream.write(settings.answer(described, self._live))
 
     def _close(self, stream: Stream) -> None:
         self._sessions.close_stream(stream)
