@@ -150,7 +150,7 @@ class NewLetterTask(BaseModel):
 
     verb: Literal["redrive", "purge"]
     group: str = Field(min_length=1)
-    filter: LetterFilterQuery = LetterFilterQuery()
+    filter: LetterFilterQuery = Field(default_factory=lambda: LetterFilterQuery.model_validate({}))
     target: str = Field("", description="A topic; else each goes back to its own, for the group alone.")
     rate_per_second: float = Field(0, ge=0, le=PER_SECOND_MAX, description="At most so many; 0: no limit.")
     reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
