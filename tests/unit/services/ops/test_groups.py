@@ -200,14 +200,26 @@ def test_what_cannot_be_is_refused(
 def test_how_far_groups_are_is_measured_by_topic(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk, "t", "a", "b", "c")
-        await take(desk, "g", "t", 1)
-        desk.now_ms += HOUR_MS
+        await desk.advance("1h")
+        await send(desk, "t", "d")
+        for handle in await take(desk, "g", "t", 1):
+            await desk.live.ack("g", "t", handle)
+        await take(desk, "g", "t", 2)
         measured = {name: rows for name, _, rows in standings(desk.live, desk.live.groups.all())}
-        here = ("t", "g", "false", "false")
-        assert measured["rocketmq_consumer_lag_messages"] == [(*here, 3)]
-        assert measured["rocketmq_consumer_inflight_messages"] == [(*here, 1)]
-        assert measured["rocketmq_consumer_ready_messages"] == [(*here, 2)]
-        assert "rocketmq_consumer_lag_latency_milliseconds" in measured
-        assert measured["rocketmq_consumer_queueing_latency"][0][:4] == here
+        expected = {
+            "lag_messages": 3,
+            "inflight_messages": 2,
+            "ready_messages": 1,
+            "lag_latency": HOUR_MS,
+            "lag_latency_milliseconds": HOUR_MS,
+            "queueing_latency": 0,
+            "queueing_latency_milliseconds": 0,
+        }
+        assert measured == {
+            f"rocketmq_consumer_{name}": [("t", "g", "false", "false", value)]
+            for name, value in expected.items()
+        }
+        scraped = (await desk.http.get("/metrics")).text
+        assert 'rocketmq_consumer_lag_latency_milliseconds{cluster="tidewheel"' in scraped
 
     at_desk(scenario)
