@@ -11,7 +11,7 @@ push consumer keep to the order within each message group; it is so if any of it
 
 from __future__ import annotations
 
-from commitlog.errors import GroupNotFound, TopicNotFound
+from commitlog.errors import GroupNotFound, IllegalGroup, TopicNotFound
 from commitlog.limits import BODY_BYTES_MAX, RECEIVE_BATCH_MAX
 from commitlog.message import MessageType
 from services.broker.group_values import GroupPolicy
@@ -57,10 +57,10 @@ def answer(settings: Settings, live: LiveBroker) -> TelemetryCommand:
 
 
 def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:
-    """Return how the group of a consumer is given its messages; a group is new until it first receives."""
+    """Return how the group of a consumer is given its messages; new ones have the settings'."""
     try:
         return live.groups.get(stored_name(settings.subscription.group)).policy
-    except GroupNotFound:
+    except (GroupNotFound, IllegalGroup):
         return GroupPolicy(attempts_max=live.settings.attempts_max)
 
 
