@@ -35,6 +35,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from services import logs
 from services.broker.broker import Broker
+from services.broker.group_values import From
 from services.broker.settings import BrokerSettings
 from services.config import Address, ServeSettings
 from services.live.clock import kept_offset
@@ -211,6 +212,7 @@ def core_settings(settings: ServeSettings) -> BrokerSettings:
         invisible_ms_min=settings.invisible_ms_min,
         auto_renew_lease_ms=settings.auto_renew_lease_ms,
         attempts_max=settings.attempts_max,
+        group_start=From(settings.group_start),
         sync_flush=settings.flush == "sync",
         housekeeping_ms=settings.housekeeping_ms,
         timers_per_topic_max=settings.timers_per_topic,
