@@ -197,7 +197,7 @@ def tasks(
     if as_json:
         output.print_json(found)
     elif found:
-        output.print_table(TASKS, map(task_row, found))
+        output.print_table(TASKS, map(task_row, found), whole=("task",))
     else:
         output.say("no tasks since the broker's start. One begins with:  tidewheel dlq redrive GROUP --yes")
 

@@ -13,6 +13,7 @@ Answer = dict[str, Any]
 NONE_AT_ALL = "no group has dead letters."
 GROUPS = ("group", "dead letters", "the oldest given up")
 LETTERS = ("offset", "topic", "keys", "tag", "attempts", "reason", "given up")
+TOLD_ABOVE = ("DLQ_ORIGIN_", "TW_DEAD_")
 TASKS = ("task", "verb", "group", "to", "state", "done", "verdicts", "began", "note")
 
 
@@ -49,7 +50,9 @@ def letter_lines(letter: Answer) -> Iterator[str]:
         "last error": error_text(letter["last_error"]) if letter["attempts"] != 1 else "",
     }
     yield from (f"  {name:<11} {value}" for name, value in facts.items() if value)
-    yield from (f"  {'property':<11} {name}={value}" for name, value in message["properties"].items())
+    for name, value in message["properties"].items():
+        if not name.startswith(TOLD_ABOVE):
+            yield f"  {'property':<11} {name}={value}"
     yield f"  {message.get('body', '(binary)')}"
     yield f"send it back: tidewheel dlq redrive {letter['group']} {letter['offset']}"
 

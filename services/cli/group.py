@@ -102,7 +102,7 @@ def clients(name: NameArgument, http: HttpOption = None, as_json: JsonOption = F
         output.print_json(answer)
         return
     if answer["consumers"]:
-        output.print_table(CLIENTS, client_rows(answer["consumers"]))
+        output.print_table(CLIENTS, client_rows(answer["consumers"]), whole=("client",))
     else:
         output.say(f"nobody consumes for {name} now.")
     if answer["leased_by_others"]:
@@ -212,7 +212,7 @@ def reset(
         output.print_json(answer)
     else:
         output.print_table(MOVES, move_rows(answer["moves"]))
-        output.say(f"{'would be' if is_dry else 'is'} reset: {reset_line(answer)}")
+        output.say(f"{'would be ' if is_dry else ''}reset: {reset_line(answer)}")
     if is_dry and not dry_run:
         output.say("nothing was done: add --yes to do it, or --dry-run to only look")
         raise typer.Exit(USAGE)
@@ -233,8 +233,7 @@ def delete(
     api = Api(http)
     group = api.get("groups", name)
     if group["consumers"]:
-        there = f"{group['consumers']:,} consumers are there"
-        output.say(f"{there}: their next receive makes it again, from where new groups begin.")
+        output.say(f"{name} has consumers ({group['consumers']:,}): their next receive makes it again, new.")
     if not yes:
         output.say(
             f"nothing was done: {name} has {group['lag']:,} messages to do. Add --yes to forget how far it is"

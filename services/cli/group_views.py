@@ -6,16 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from services.cli.times import away, both, now_ms, span, wall
+from services.cli.times import away, both, now_ms, span
 
 Answer = dict[str, Any]
 
+PAUSES_SHOWN_MAX = 6
 EMPTY = "no consumer group yet. One is made by its first receive, or by:  tidewheel group create shop orders"
 GROUPS = ("group", "topics", "lag", "oldest", "in flight", "waiting", "consumers", "state")
 LAGS = ("group", "topic", "lag", "oldest", "in flight", "waiting")
 QUEUES = ("topic", "queue", "first", "done below", "next", "lag", "in flight", "waiting", "oldest")
 MOVES = ("topic", "queue", "before", "after", "")
-CLIENTS = ("client", "kind", "library", "state", "leased", "receives", "heard")
+CLIENTS = ("client", "kind", "library", "leased", "polls", "heard")
 
 
 def group_row(group: Answer) -> tuple[str, ...]:
@@ -59,8 +60,11 @@ def group_lines(group: Answer) -> Iterator[str]:
 
 
 def retries(retry_after_ms: list[int]) -> str:
-    """Return pauses between attempts: 1s 5s 10s; the last one again and again."""
-    return " ".join(span(one) for one in retry_after_ms)
+    """Return pauses between attempts: 1s 5s 10s ... 2h (18 steps); the last comes again and again."""
+    spans = [span(one) for one in retry_after_ms]
+    if len(spans) <= PAUSES_SHOWN_MAX:
+        return " ".join(spans)
+    return f"{' '.join(spans[:3])} ... {spans[-1]} ({len(spans)} steps)"
 
 
 def queue_rows(queues: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
@@ -116,18 +120,12 @@ def client_rows(consumers: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
             one["client_id"],
             one["kind"].removesuffix("_CONSUMER").lower(),
             f"{one['language'].lower()} {one['version']}",
-            "connected" if one["is_connected"] else "no stream",
             f"{one['leased']:,}",
             f"{one['receives']:,}",
-            away(int(one["seen_ms"])),
+            away(int(one["seen_ms"])) + ("" if one["is_connected"] else ", no stream"),
         )
 
 
 def age(stored_ms: str | None) -> str:
     """Return how long ago a message was stored."""
     return "-" if stored_ms is None else span(max(0, now_ms() - int(stored_ms)))
-
-
-def moment(moment_ms: str) -> str:
-    """Return a moment that has been."""
-    return wall(int(moment_ms))

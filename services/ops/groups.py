@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse
 from commitlog.errors import ClientMistake
 from services.broker import group_counts
 from services.broker.group_values import From, GroupView
+from services.broker.topics import check_receivable
 from services.live.consumers import ConsumersOf
 from services.live.live_broker import LiveBroker
 from services.ops.group_shapes import (
@@ -60,6 +61,8 @@ class GroupsApi:
         """Let a group receive a topic."""
         wanted = parse(NewGroup, await body_of(request))
         start = start_of(wanted.start, self._live.now_ms(), "start")
+        check_receivable(wanted.topic)
+        self._live.core.topic(wanted.topic)
         view = await self._groups.create(wanted.name, wanted.topic, start)
         return self._told(view, status=201)
 

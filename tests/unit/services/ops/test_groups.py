@@ -176,6 +176,7 @@ def test_who_consumes_and_what_they_hold(at_desk: AtDesk) -> None:
         ("POST", "", {"name": "no no", "topic": "t"}, 400, "TW-132"),
         ("POST", "", {"name": "h", "topic": "t", "start": "soon"}, 400, "TW-130"),
         ("POST", "", {"name": "h", "topic": "TW_SYS_ACK"}, 400, "TW-131"),
+        ("POST", "", {"name": "h", "topic": "none"}, 404, "TW-151"),
         ("POST", "/g/reset", {}, 400, "TW-130"),
         ("POST", "/g/reset", {"to": "yesterday"}, 400, "TW-130"),
         ("POST", "/g/reset", {"to": "offset:1"}, 400, "TW-130"),
