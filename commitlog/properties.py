@@ -41,6 +41,12 @@ SCHEDULE: Final = "TW_SCHEDULE"
 OCCURRENCE_MS: Final = "TW_OCCURRENCE_MS"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+DEAD_REASON: Final = "TW_DEAD_REASON"
+DEAD_ATTEMPTS: Final = "TW_DEAD_ATTEMPTS"
+DEAD_FIRST_ERROR: Final = "TW_DEAD_FIRST_ERROR"
+DEAD_LAST_ERROR: Final = "TW_DEAD_LAST_ERROR"
+FOR_GROUP: Final = "TW_FOR_GROUP"
+REDRIVE_OF: Final = "TW_REDRIVE_OF"
 
 RESERVED: Final = frozenset({
     MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID,
@@ -53,12 +59,17 @@ RESERVED: Final = frozenset({
     "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "TIMER_DELAY_LEVEL", "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
     SCHEDULE, OCCURRENCE_MS,
+    DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR, FOR_GROUP, REDRIVE_OF,
     "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
 })  # fmt: skip
 """Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
 
-SHOWN: Final = frozenset({SCHEDULE, OCCURRENCE_MS})
-"""Reserved names that consumers see: of which schedule a message is, and which of its occurrences."""
+SHOWN: Final = frozenset({
+    SCHEDULE, OCCURRENCE_MS,
+    DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR,
+    REDRIVE_OF,
+})  # fmt: skip
+"""Reserved names that consumers see: of which schedule a message is, and why it is a dead letter."""
 
 
 def encode(properties: dict[str, str]) -> bytes:

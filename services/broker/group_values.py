@@ -74,6 +74,7 @@ class GroupView:
     name: str
     policy: GroupPolicy
     queues: list[QueueView]
+    durable_at: int = 0
 
 
 @dataclass(slots=True, frozen=True)

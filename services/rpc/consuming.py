@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 from commitlog.errors import IllegalFilter, TidewheelError
 from commitlog.limits import AUTO_RENEW_LEASE_MS, RECEIVE_BATCH_MAX
+from consumequeue.filter import Filter, parse_tags
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
@@ -80,11 +81,12 @@ class Consuming:
     ) -> ChangeInvisibleDurationResponse:
         """Lease a delivery anew; the old receipt handle is void."""
         self._sessions.seen(caller)
-        handle = self._live.change_invisible(
+        handle = await self._live.change_invisible(
             stored_name(request.group),
             stored_name(request.topic),
             request.receipt_handle,
             span_ms(request.invisible_duration),
+            suspend=request.suspend,
         )
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
 
@@ -112,7 +114,7 @@ class Consuming:
             return await self._live.receive(
                 stored_name(request.group),
                 stored_name(request.message_queue.topic),
-                tag_expression(request.filter_expression),
+                wanted(request.filter_expression),
                 min(request.batch_size, RECEIVE_BATCH_MAX),
                 lease_ms(request),
                 session.client_id,
@@ -159,8 +161,8 @@ def poll_seconds(request: ReceiveMessageRequest, caller: Caller) -> float:
     return min(wanted, caller.seconds_left - ANSWER_SECONDS)
 
 
-def tag_expression(expression: wire.FilterExpression) -> str:
-    """Return the filter as a tag expression; SQL is refused."""
+def wanted(expression: wire.FilterExpression) -> Filter:
+    """Return the filter that an expression means; SQL is refused."""
     if expression.type == wire.FilterType.SQL:
         raise IllegalFilter("SQL expressions are not supported; filter by tag, such as 'paid||shipped'.")
-    return expression.expression
+    return parse_tags(expression.expression)

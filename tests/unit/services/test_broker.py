@@ -8,6 +8,7 @@ from commitlog import errors, limits, properties
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from commitlog.recovery import LogScan
+from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Delivery, Resolution, SendReceipt, Verdict, Wake
@@ -52,7 +53,9 @@ class Bench:
         self, group: str = "g", topic: str = "t", tags: str = "*", batch: int = 32, **options: object
     ) -> list[Delivery]:
         arguments = {"invisible_ms": 20_000, "client_id": "c", "auto_renew": False} | options
-        return self.broker.receive(group, topic, tags, batch, now_ms=self.now_ms, **arguments)  # type: ignore[arg-type]
+        return self.broker.receive(
+            group, topic, parse_tags(tags), batch, now_ms=self.now_ms, **arguments
+        ).deliveries
 
     def advance(self, milliseconds: int) -> list[object]:
         end_ms, effects = self.now_ms + milliseconds, []

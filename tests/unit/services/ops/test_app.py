@@ -15,6 +15,7 @@ import pytest
 
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.live.clock import ClockKind, kept_offset
 from services.live.consumers import ConsumerView
@@ -208,7 +209,7 @@ def test_a_scrape_has_rocketmq_names_and_ours() -> None:
         for body in ("one", "two"):
             await stage.http.post("/api/messages", json={"topic": "t", "body": body})
         await stage.http.post("/api/messages", json={"topic": "t", "body": "later", "in_ms": 60_000})
-        [delivery] = await stage.live.receive("g", "t", "*", 1, 20_000, "c", False, 0)
+        [delivery] = await stage.live.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, 0)
         await stage.live.ack("g", "t", delivery.receipt_handle)
         stage.metrics.observe("SendMessage", "OK", 0.004)
         stage.metrics.observe("SendMessage", "ILLEGAL_TOPIC", 0.001)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
+from consumequeue.filter import EVERYTHING
 
 START_MS = 1_763_700_000_000
 MINUTE_MS = 60_000
@@ -161,7 +162,7 @@ def test_verbs_answer_with_the_truth_whatever_names_the_timer(at_desk: Any, name
         for verb, more in (("cancel", {}), ("move", {"to": "1h"}), ("fire", {})):
             late = await desk.post(f"/{verb}", name | more, 409)
             assert late == fired | {"verdict": "TOO_LATE", "message_id": late["message_id"]}
-        (found,) = await desk.live.receive("g", "t", "*", 10, 20_000, "c", False, 0)
+        (found,) = await desk.live.receive("g", "t", EVERYTHING, 10, 20_000, "c", False, 0)
         assert found.message.message_id == receipt["message_id"]
         assert (await desk.get("/one", 410, **name))["verdict"] == "TOO_LATE"
 
@@ -416,7 +417,7 @@ def test_what_fired_before_its_turn_is_too_late_and_counted(at_desk: Any) -> Non
         ended = await desk.get(f"/tasks/{task['id']}")
         delivered = 0
         for topic in ("even", "third"):
-            while found := await desk.live.receive("g", topic, "*", 32, 20_000, "c", False, 0):
+            while found := await desk.live.receive("g", topic, EVERYTHING, 32, 20_000, "c", False, 0):
                 delivered += len(found)
         assert ended["by_verdict"].get("CANCELLED", 0) + delivered == 900
 
