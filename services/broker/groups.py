@@ -56,7 +56,7 @@ class Groups:
         self._policies: dict[str, GroupPolicy] = {}
         self._progress: dict[GroupQueue, Progress] = {}
         self.woken: dict[str, None] = {}
-        """Topics with messages that may be given out again; emptied by whoever wakes their receivers."""
+        """Topics where an acknowledgement has given a message its turn; emptied by whoever wakes receivers."""
         self._unwritten: defaultdict[GroupQueue, list[int]] = defaultdict(list)
         self._unwritten_leases: defaultdict[GroupQueue, list[LeaseEntry]] = defaultdict(list)
 
@@ -120,7 +120,8 @@ class Groups:
         progress = self.progress(key)
         progress.finish(queue_offset)
         self._unwritten[key].append(queue_offset)
-        self._wake(key, progress)
+        if progress.has_ready:
+            self.woken[key.topic] = None
         return self._store.log.end_offset + 1
 
     def keep_lease(self, key: GroupQueue, lease: Lease) -> int:
@@ -146,7 +147,6 @@ class Groups:
         """A lease ended without acknowledgement: recorded if the attempt counts, or if the lease was kept."""
         offset, progress = lease.queue_offset, self.progress(key)
         progress.give_back(offset, failure)
-        self._wake(key, progress)
         if failure is None and not lease.message_group:
             return
         cause = 0 if failure is None else failure.cause
@@ -250,10 +250,6 @@ class Groups:
                 queue.next_offset - low_offset - self.progress(key).done_above_count
             )
         return dict(lag)
-
-    def _wake(self, key: GroupQueue, progress: Progress) -> None:
-        if progress.has_ready:
-            self.woken[key.topic] = None
 
     def _wanted_offset(self, queue: ConsumeQueue, low_offset: int) -> int | None:
         return queue.entry(low_offset).physical_offset if low_offset < queue.next_offset else None

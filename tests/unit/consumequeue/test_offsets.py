@@ -12,6 +12,7 @@ from commitlog.errors import IllegalFilter, InvalidReceiptHandle
 from consumequeue import acks, receipts
 from consumequeue import filter as filters
 from consumequeue.acks import Acknowledged
+from consumequeue.attempts import Failure
 from consumequeue.offsets import Lease, Progress
 from consumequeue.receipts import Receipt
 
@@ -42,7 +43,7 @@ def test_each_message_is_done_leased_or_comes_again_lowest_returned_first(
             done.add(offset)
             leased.discard(offset)
         elif offset in leased:
-            progress.give_back(offset)
+            progress.give_back(offset, None if offset % 2 else Failure(0, 1, "c"))
             leased.discard(offset)
             returned.add(offset)
         assert progress.in_flight_count == len(leased)
@@ -53,7 +54,7 @@ def test_attempts_count_from_one_and_a_stale_generation_is_not_held() -> None:
     progress = Progress(5)
     assert progress.candidate(6) == 5
     assert progress.lease(Lease(1, 5, 0)) == 1
-    progress.give_back(5)
+    progress.give_back(5, Failure(0, 1, "c"))
     assert progress.lease(Lease(2, 5, 0)) == 2
     assert progress.held(5, 1) is None
     assert progress.held(5, 2) is not None
