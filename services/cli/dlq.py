@@ -52,7 +52,7 @@ def many_option(help_text: str, *flags: str) -> Any:
 TopicOption = Annotated[str, filter_option("The topic they came from.", "--topic")]
 KeyOption = Annotated[str, filter_option("A message key or message id.", "--key")]
 TagOption = Annotated[str, filter_option("Their tag.", "--tag")]
-CauseOption = Annotated[str, filter_option("Part of the reason, in any case.", "--reason")]
+CauseOption = Annotated[str, filter_option("Part of the reason, or of the first or last error.", "--reason")]
 FromOption = Annotated[str, filter_option(f"Given up since: {MOMENTS}", "--from")]
 UntilOption = Annotated[str, filter_option("Given up before.", "--until")]
 YesOption = Annotated[bool, many_option("Do it; without this they are only counted.", "--yes")]

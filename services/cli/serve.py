@@ -106,7 +106,7 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
     output.say(
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext\n"
-        f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/topics /api/timers\n"
+        f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
         f"  topics  {made}\n{clock}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"

@@ -22,7 +22,9 @@ FOREVER_MS = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class LetterFilter:
-    """Which dead letters: those that match all that is given. `reason` is part of theirs, in any case.
+    """Which dead letters: those that match all that is given.
+
+    `reason` is part of the reason or of an error of theirs, in any case of letters.
 
     `topic` is where they came from; the window is of the time at which they were given up.
     """
@@ -42,7 +44,7 @@ class LetterFilter:
             and self.key in ("", message.message_id, *message.keys)
             and self.tag in ("", message.tag)
             and self.topic in ("", letter.topic)
-            and self.reason.lower() in letter.reason.lower()
+            and self.reason.lower() in f"{letter.reason}\n{letter.first_error}\n{letter.last_error}".lower()
         )
 
 

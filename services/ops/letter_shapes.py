@@ -123,7 +123,7 @@ class LetterFilterQuery(Nothing):
     topic: str = Field("", description="The topic they came from.")
     key: str = Field("", max_length=NAME_MAX, description="A message key or message id.")
     tag: str = ""
-    reason: str = Field("", description="Part of the reason.")
+    reason: str = Field("", description="Part of the reason, or of the first or last error.")
     from_: Moment = Field("", alias="from", description="Given up since: a moment, or 2h ago.")
     until: Moment = Field("", description="Given up before.")
 

@@ -57,7 +57,7 @@ def consumer(serving: Any, eventually: Any) -> Iterator[SimpleConsumer]:
 
 def test_why_they_were_given_up_and_back_to_work_with_them(serving: Any, consumer: SimpleConsumer) -> None:
     assert re.search(r"^shop +4 +\d\d:", serving.run("dlq", "ls"), re.MULTILINE)
-    listed = serving.run("dlq", "ls", "shop", "--key", "order:2")
+    listed = serving.run("dlq", "ls", "shop", "--key", "order:2", "--reason", "Not acknowledged")
     assert re.search(r"^2 +orders +order:2 +late +1 +attempts used up", listed, re.MULTILINE), listed
     shown = serving.run("dlq", "show", "shop", "2")
     assert re.search(r"^  first error \S+ +not acknowledged in time, consumer ", shown, re.MULTILINE), shown
