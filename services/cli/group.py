@@ -82,7 +82,7 @@ def lag(
         queues = api.get("groups", name)["queues"]
         output.print_json(queues) if as_json else output.print_table(QUEUES, queue_rows(queues))
         return
-    groups = [api.get("groups", one["name"]) for one in api.get("groups")["groups"]]
+    groups = api.get("groups", queues="true")["groups"]
     if as_json:
         output.print_json(groups)
     elif groups:

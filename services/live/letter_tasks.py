@@ -75,6 +75,8 @@ class LetterTasks(Tasks[LetterOrder]):
         letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topic(order.target)
+        elif order.verb is LetterVerb.REDRIVE:
+            letters.topics_back(self._live, order.group)
 
     def _end_offset(self, order: LetterOrder) -> int:
         return letters.end_offset(self._live, order.group)
@@ -106,6 +108,8 @@ class LetterTasks(Tasks[LetterOrder]):
             if order.verb is LetterVerb.PURGE:
                 await groups.purge(order.group, letter.queue_offset)
             else:
+                if not order.target:
+                    letters.check_back(self._live, order.group, letter.topic)
                 await groups.redrive(order.group, letter.queue_offset, order.target)
         except Busy:
             raise

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from commitlog import limits
-from commitlog.errors import MessageNotFound
+from commitlog.errors import GroupNotFound, MessageNotFound
 from services.broker import group_counts
 from services.broker.group_values import DeadLetter, DeadLetterPage
 from services.broker.topics import check_group_name
@@ -85,6 +85,23 @@ def check_group(live: LiveBroker, group: str) -> None:
     """Raise `GroupNotFound` for a group that neither is there nor ever gave a message up."""
     if not end_offset(live, group):
         live.groups.get(group)
+
+
+def topics_back(live: LiveBroker, group: str) -> set[str]:
+    """Return the topics that a group still receives, to which its dead letters can go back.
+
+    Raises `GroupNotFound`.
+    """
+    return {queue.topic for queue in live.groups.get(group).queues}
+
+
+def check_back(live: LiveBroker, group: str, topic: str) -> None:
+    """Refuse to send a letter back where nobody would receive it; raises `GroupNotFound`."""
+    if topic not in topics_back(live, group):
+        raise GroupNotFound(
+            f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
+            "Send it to a topic with --to, or let the group receive again: tidewheel group create."
+        )
 
 
 async def count(live: LiveBroker, group: str, wanted: LetterFilter, end_offset: int = FOREVER_MS) -> int:

@@ -72,9 +72,11 @@ class DeadLettersApi:
         """Send a dead letter back to its topic, or to another."""
         wanted = parse(NewRedrive, await body_of(request))
         group, offset = name_of(request), offset_of(request)
+        letter = letters.one(self._live, group, offset)
         if wanted.target:
             self._live.core.topic(wanted.target)
-        letters.one(self._live, group, offset)
+        else:
+            letters.check_back(self._live, group, letter.topic)
         await self._groups.redrive(group, offset, wanted.target)
         log.info("dead letter redriven", group=group, offset=offset, target=wanted.target)
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "REDRIVEN"})

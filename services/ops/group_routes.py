@@ -8,11 +8,12 @@ from services.ops.dead_letters import DeadLettersApi
 from services.ops.group_shapes import (
     ConsumersAnswer,
     DeletedGroupAnswer,
+    GroupAnswer,
     GroupsAnswer,
+    GroupsQuery,
     NewGroup,
     NewPolicy,
     NewReset,
-    OneGroupAnswer,
     OneTopicOfGroup,
     ResetAnswer,
 )
@@ -42,17 +43,15 @@ GROUP, LETTERS, LETTER_TASKS = (
 
 GROUP_OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     GroupsApi: (
-        Operation("GET", "/api/groups", GroupsApi.all, {200: GroupsAnswer}),
-        Operation(
-            "POST", "/api/groups", GroupsApi.create, {201: OneGroupAnswer}, Nothing, (NewGroup,), DECIDED
-        ),
-        Operation("GET", GROUP, GroupsApi.one, {200: OneGroupAnswer}, refusals=ASKED),
-        Operation("PUT", GROUP, GroupsApi.set, {200: OneGroupAnswer}, Nothing, (NewPolicy,), STORED),
+        Operation("GET", "/api/groups", GroupsApi.all, {200: GroupsAnswer}, GroupsQuery),
+        Operation("POST", "/api/groups", GroupsApi.create, {201: GroupAnswer}, Nothing, (NewGroup,), DECIDED),
+        Operation("GET", GROUP, GroupsApi.one, {200: GroupAnswer}, refusals=ASKED),
+        Operation("PUT", GROUP, GroupsApi.set, {200: GroupAnswer}, Nothing, (NewPolicy,), STORED),
         Operation(
             "DELETE", GROUP, GroupsApi.delete, {200: DeletedGroupAnswer}, OneTopicOfGroup, refusals=DECIDED
         ),
-        Operation("POST", f"{GROUP}/pause", GroupsApi.pause, {200: OneGroupAnswer}, refusals=STORED),
-        Operation("POST", f"{GROUP}/resume", GroupsApi.resume, {200: OneGroupAnswer}, refusals=STORED),
+        Operation("POST", f"{GROUP}/pause", GroupsApi.pause, {200: GroupAnswer}, refusals=STORED),
+        Operation("POST", f"{GROUP}/resume", GroupsApi.resume, {200: GroupAnswer}, refusals=STORED),
         Operation(
             "POST", f"{GROUP}/reset", GroupsApi.reset, {200: ResetAnswer}, Nothing, (NewReset,), STORED
         ),

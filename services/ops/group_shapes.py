@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -54,7 +54,10 @@ class PolicyAnswer(TypedDict):
 
 
 class GroupAnswer(TypedDict):
-    """A consumer group: its topics, how far it lags over all of their queues, and how many consume."""
+    """A consumer group: its topics, how far it lags over all of their queues, and how many consume.
+
+    Its `queues` are there when they are asked for.
+    """
 
     name: str
     topics: list[str]
@@ -64,12 +67,7 @@ class GroupAnswer(TypedDict):
     waiting: int
     oldest_ms: str | None
     consumers: int
-
-
-class OneGroupAnswer(GroupAnswer):
-    """The same with every queue."""
-
-    queues: list[QueueOfGroupAnswer]
+    queues: NotRequired[list[QueueOfGroupAnswer]]
 
 
 class GroupsAnswer(TypedDict):
@@ -122,6 +120,12 @@ class ConsumersAnswer(TypedDict):
 
     consumers: list[ConsumerAnswer]
     leased_by_others: int
+
+
+class GroupsQuery(Nothing):
+    """What to say of each group."""
+
+    queues: bool = Field(False, description="Every queue of each, too.")
 
 
 class OneTopicOfGroup(Nothing):
@@ -191,10 +195,10 @@ def topics_of(view: GroupView) -> list[str]:
     return sorted({queue.topic for queue in view.queues})
 
 
-def group_shape(view: GroupView, consumers: int) -> GroupAnswer:
+def group_shape(view: GroupView, consumers: int, has_queues: bool = True) -> GroupAnswer:
     """Return a group as JSON has it."""
     oldest_ms = min((one.oldest_ms for one in view.queues if one.oldest_ms is not None), default=None)
-    return {
+    group: GroupAnswer = {
         "name": view.name,
         "topics": topics_of(view),
         "policy": policy_shape(view.policy),
@@ -204,11 +208,9 @@ def group_shape(view: GroupView, consumers: int) -> GroupAnswer:
         "oldest_ms": None if oldest_ms is None else str(oldest_ms),
         "consumers": consumers,
     }
-
-
-def one_group_shape(view: GroupView, consumers: int) -> OneGroupAnswer:
-    """Return a group with its queues as JSON has it."""
-    return {**group_shape(view, consumers), "queues": [queue_of_group_shape(one) for one in view.queues]}
+    if has_queues:
+        group["queues"] = [queue_of_group_shape(one) for one in view.queues]
+    return group
 
 
 def policy_shape(policy: GroupPolicy) -> PolicyAnswer:

@@ -1,6 +1,6 @@
 """`/api/groups`: consumer groups looked at, made, set, paused, reset and deleted.
 
-    GET    /api/groups               every group, with its lag over all queues
+    GET    /api/groups               every group, with its lag over all queues, or with each: queues=true
     POST   /api/groups               {"name", "topic", "start"}: lets a group receive a topic, from there on
     GET    /api/groups/NAME          one, with every queue
     PUT    /api/groups/NAME          its policy: attempts_max, retry_after_ms, fifo_run_max
@@ -28,13 +28,13 @@ from services.broker.topics import check_receivable
 from services.live.consumers import ConsumersOf
 from services.live.live_broker import LiveBroker
 from services.ops.group_shapes import (
+    GroupsQuery,
     NewGroup,
     NewPolicy,
     NewReset,
     OneTopicOfGroup,
     consumer_shape,
     group_shape,
-    one_group_shape,
     reset_shape,
     start_of,
     topics_of,
@@ -54,7 +54,8 @@ class GroupsApi:
     async def all(self, request: Request) -> JSONResponse:
         """List the groups."""
         there = Counter(one.group for one in self._consuming(""))
-        shapes = [group_shape(view, there[view.name]) for view in self._groups.all()]
+        has_queues = asked(GroupsQuery, request).queues
+        shapes = [group_shape(view, there[view.name], has_queues) for view in self._groups.all()]
         return JSONResponse({"groups": shapes})
 
     async def create(self, request: Request) -> JSONResponse:
@@ -118,7 +119,7 @@ class GroupsApi:
 
     def _told(self, view: GroupView, status: int = 200) -> JSONResponse:
         consumers = len(self._consuming(view.name))
-        return JSONResponse(one_group_shape(view, consumers), status_code=status)
+        return JSONResponse(group_shape(view, consumers), status_code=status)
 
 
 def name_of(request: Request) -> str:

@@ -178,6 +178,22 @@ def test_a_letter_that_somebody_else_took_is_counted_under_its_code(at_desk: AtD
     at_desk(scenario)
 
 
+def test_nothing_goes_back_to_a_topic_that_the_group_has_left(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await give_up(desk, "t", "a")
+        await give_up(desk, "u", "b")
+        await desk.live.groups.delete("g", "t")
+        refused = await call(desk, "POST", "/groups/g/0/redrive", {}, 404)
+        assert "does not receive 't' any more" in refused["message"]
+        begun = await call(desk, "POST", "/tasks", {"verb": "redrive", "group": "g"}, 202)
+        assert (await ended(desk, begun["id"]))["by_verdict"] == {"REDRIVEN": 1, "TW-154": 1}
+        await desk.live.groups.delete("g")
+        await call(desk, "POST", "/tasks", {"verb": "redrive", "group": "g"}, 404)
+        await call(desk, "POST", "/groups/g/0/redrive", {"target": "u"})
+
+    at_desk(scenario)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "code"),
     [

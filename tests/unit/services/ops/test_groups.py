@@ -49,7 +49,9 @@ def test_a_group_is_there_from_its_first_receive_on_and_shows_what_it_has_to_do(
         counts = {name: group[name] for name in ("lag", "in_flight", "waiting", "consumers")}
         assert counts == {"lag": 2, "in_flight": 1, "waiting": 0, "consumers": 0}
         assert (group["name"], group["topics"], group["oldest_ms"]) == ("g", ["t"], str(desk.now_ms))
+        assert "queues" not in group
         [queue] = (await call(desk, "GET", "/g"))["queues"]
+        assert (await call(desk, "GET", "?queues=true"))["groups"][0]["queues"] == [queue]
         offsets = [queue[name] for name in ("min_offset", "low_offset", "fresh_offset", "next_offset")]
         assert offsets == ["0", "1", "2", "3"]
 
@@ -68,6 +70,15 @@ def test_a_group_is_made_at_a_place_before_it_first_receives(at_desk: AtDesk) ->
         assert len(await take(desk, "some", "t")) == 2
         again = await call(desk, "POST", "", {"name": "some", "topic": "t"}, 409)
         assert again["code"] == "TW-166"
+
+    at_desk(scenario)
+
+
+def test_a_group_of_a_namespace_has_a_percent_sign_in_its_path(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "ns%t", "a")
+        await take(desk, "ns%g|1", "ns%t")
+        assert (await call(desk, "GET", "/ns%25g%7C1"))["name"] == "ns%g|1"
 
     at_desk(scenario)
 
