@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from commitlog import limits
-from commitlog.errors import Busy, TidewheelError
+from commitlog.errors import Busy, GroupNotFound, TidewheelError
 from services.broker.group_values import DeadLetter
 from services.live import letters
 from services.live.letters import LetterFilter
@@ -75,8 +75,7 @@ class LetterTasks(Tasks[LetterOrder]):
         letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topic(order.target)
-        elif order.verb is LetterVerb.REDRIVE:
-            letters.topics_back(self._live, order.group)
+        self._back(order)
 
     def _end_offset(self, order: LetterOrder) -> int:
         return letters.end_offset(self._live, order.group)
@@ -96,20 +95,28 @@ class LetterTasks(Tasks[LetterOrder]):
         """Do it to some letters at once, wait until that is durable and as long as the rate wants."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))
-        task.by_verdict.update(await asyncio.gather(*(self._verb(task.order, one) for one in found)))
+        back = self._back(task.order)
+        task.by_verdict.update(await asyncio.gather(*(self._verb(task.order, one, back) for one in found)))
         with suppress(TimeoutError):
             if (left := ends - loop.time()) > 0:
                 await asyncio.wait_for(task.told.wait(), left)
 
-    async def _verb(self, order: LetterOrder, letter: DeadLetter) -> str:
-        """Do it to one letter; returns the verdict, or the code of the error that refused it."""
+    def _back(self, order: LetterOrder) -> set[str] | None:
+        is_back = order.verb is LetterVerb.REDRIVE and not order.target
+        return letters.topics_back(self._live, order.group) if is_back else None
+
+    async def _verb(self, order: LetterOrder, letter: DeadLetter, back: set[str] | None) -> str:
+        """Do it to one letter; returns the verdict, or the code of the error that refused it.
+
+        `back`: where a letter may go if it goes back; None if none does.
+        """
         groups = self._live.groups
         try:
             if order.verb is LetterVerb.PURGE:
                 await groups.purge(order.group, letter.queue_offset)
             else:
-                if not order.target:
-                    letters.check_back(self._live, order.group, letter.topic)
+                if back is not None and letter.topic not in back:
+                    return GroupNotFound.code
                 await groups.redrive(order.group, letter.queue_offset, order.target)
         except Busy:
             raise
