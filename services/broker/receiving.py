@@ -141,7 +141,7 @@ class Receiving:
         look.durable_at = self._join(group, topic_name, now_ms)
         if not wanted.policy.is_paused:
             self._look(wanted, topic, look, now_ms)
-        return Received(look.deliveries, look.durable_at, look.is_tired and not look.deliveries)
+        return Received(look.deliveries, look.durable_at, look.is_tired)
 
     def ack(self, group: str, topic: str, handle: str) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
