@@ -29,7 +29,8 @@ class TopicType(StrEnum):
 
 
 TypeOption = Annotated[
-    TopicType, typer.Option("--type", help="What it takes; mixed takes all but priority.", case_sensitive=False)
+    TopicType,
+    typer.Option("--type", help="What it takes; mixed takes all but priority.", case_sensitive=False),
 ]
 
 
