@@ -141,8 +141,12 @@ class LiveVerbs(ABC):
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
         received = self._call(self._broker.receive, *wish)
-        while not received.deliveries and await self._may_look_again(topic, line, received, ends):
-            received = self._call(self._broker.receive, *wish)
+        try:
+            while not received.deliveries and await self._may_look_again(topic, line, received, ends):
+                received = self._call(self._broker.receive, *wish)
+        except asyncio.CancelledError:  # the ring that this one may have heard is another's now
+            self._arrivals.ring(topic, line)
+            raise
         if received.is_unfinished or len(received.deliveries) >= min(batch_size, RECEIVE_BATCH_MAX):
             self._arrivals.ring(topic, line)
         await self._show(group, topic, received)

@@ -93,7 +93,7 @@ class Clients:
         session.describe(described)
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
-        stream.write(settings.answer(described))
+        stream.write(settings.answer(described, self._live))
 
     def _renew_later(self) -> None:
         if not self._is_renewing:

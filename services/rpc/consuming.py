@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 
-from commitlog.errors import ClientMistake, IllegalFilter, TidewheelError
+from commitlog.errors import ClientMistake, TidewheelError
 from commitlog.limits import AUTO_RENEW_LEASE_MS, RECEIVE_BATCH_MAX
-from consumequeue.filter import Filter, parse_tags
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
-from services.rpc.generated import definition_pb2 as wire
+from services.rpc.filters import wanted
 from services.rpc.generated.service_pb2 import (
     AckMessageEntry,
     AckMessageRequest,
@@ -163,10 +162,3 @@ def poll_seconds(request: ReceiveMessageRequest, caller: Caller) -> float:
     if caller.seconds_left is None:
         return wanted
     return min(wanted, caller.seconds_left - ANSWER_SECONDS)
-
-
-def wanted(expression: wire.FilterExpression) -> Filter:
-    """Return the filter that an expression means; SQL is refused."""
-    if expression.type == wire.FilterType.SQL:
-        raise IllegalFilter("SQL expressions are not supported; filter by tag, such as 'paid||shipped'.")
-    return parse_tags(expression.expression)
