@@ -8,7 +8,7 @@
 
 - lag: not done; its latency is the age of the oldest of them.
 - in flight: leased; ready: could be given out now.
-- queueing latency: the age of the oldest that was never given out.
+- queueing latency: the age of the first that no receive has come to yet.
 
 The two latencies are served twice: RocketMQ's exporter adds the unit to the name, and dashboards ask for
 that.
@@ -48,7 +48,7 @@ def standings(live: LiveBroker, groups: list[GroupView]) -> Iterator[Family]:
     fresh = rows(lambda queues: age_ms([fresh_ms(live, one) for one in queues], now_ms))
     for unit in ("", "_milliseconds"):
         yield f"rocketmq_consumer_lag_latency{unit}", "Age of the oldest not done, in ms.", oldest
-        yield f"rocketmq_consumer_queueing_latency{unit}", "Age of the oldest never given out, in ms.", fresh
+        yield f"rocketmq_consumer_queueing_latency{unit}", "Age of the first not come to yet, in ms.", fresh
 
 
 def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView]]]:
