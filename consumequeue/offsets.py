@@ -223,16 +223,18 @@ class Progress:
             attempts.failed(failure)
 
     def freeze(self) -> Any:
-        """The low-water mark, what is done above it, the attempts, and the leases that outlive a restart."""
+        """The low-water mark, what is done above it, the attempts, and the leases that outlive a restart.
+
+        An attempt under way whose lease does not outlive it is not counted, as it is in no record.
+        """
+        leases = [one for one in self._leases.values() if one.message_group]
+        passing = self._leases.keys() - {one.queue_offset for one in leases}
         attempts = [
-            [offset, one.count, one.first, one.last] for offset, one in sorted(self._attempts.items())
+            [offset, one.count - (offset in passing), one.first, one.last]
+            for offset, one in sorted(self._attempts.items())
+            if one.count > (offset in passing)
         ]
-        leases = [
-            [one.generation, one.queue_offset, one.visible_ms, one.client_id, one.consumer, one.message_group]
-            for one in self._leases.values()
-            if one.message_group
-        ]
-        return {"low": self.low_offset, "done": list(self._done), "attempts": attempts, "leases": leases}
+        return {"low": self.low_offset, "done": list(self._done), "attempts": attempts, "leases": [_frozen(one) for one in leases]}
 
     @classmethod
     def thaw(cls, frozen: Any) -> Progress:
@@ -243,12 +245,10 @@ class Progress:
             progress._attempts[offset] = Attempts(
                 count, Failure(*first) if first else None, Failure(*last) if last else None
             )
-        for generation, offset, visible_ms, client_id, consumer, message_group in frozen.get("leases", ()):
-            lease = Lease(
-                generation, offset, visible_ms, client_id, consumer=consumer, message_group=message_group
-            )
+        for one in frozen.get("leases", ()):
+            lease = _thawed(*one)
             progress._hold(lease)
-            progress._restored_until = max(progress._restored_until, offset + 1)
+            progress._restored_until = max(progress._restored_until, lease.queue_offset + 1)
         return progress
 
     def _is_done(self, offset: int) -> bool:
@@ -288,3 +288,38 @@ class Progress:
     def _give_turn(self, offset: int | None) -> None:
         if offset is not None:
             heapq.heappush(self._ready, offset)
+
+
+def _frozen(lease: Lease) -> list[Any]:
+    return [
+        lease.generation,
+        lease.queue_offset,
+        lease.visible_ms,
+        lease.client_id,
+        lease.consumer,
+        lease.message_group,
+        lease.is_changed,
+        lease.is_suspended,
+    ]
+
+
+def _thawed(
+    generation: int,
+    offset: int,
+    visible_ms: int,
+    client_id: str,
+    consumer: str,
+    message_group: str,
+    is_changed: bool = False,
+    is_suspended: bool = False,
+) -> Lease:
+    return Lease(
+        generation,
+        offset,
+        visible_ms,
+        client_id,
+        consumer=consumer,
+        message_group=message_group,
+        is_changed=is_changed,
+        is_suspended=is_suspended,
+    )

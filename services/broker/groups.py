@@ -139,6 +139,8 @@ class Groups:
                 lease.consumer,
                 is_renewed,
                 lease.message_group,
+                lease.is_changed,
+                lease.is_suspended,
             )
         )
         return self._store.log.end_offset + 1
@@ -305,4 +307,6 @@ def _lease(entry: LeaseEntry) -> Lease:
         client_id=entry.client_id if entry.is_renewed else "",
         consumer=entry.client_id,
         message_group=entry.message_group,
+        is_changed=entry.is_changed,
+        is_suspended=entry.is_suspended,
     )
