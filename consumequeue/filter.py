@@ -10,9 +10,10 @@ Tag expressions are `*` or nothing for all, else tags joined by `||`. SQL expres
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import IllegalFilter
 from consumequeue.entry import tags_code
 
@@ -57,35 +58,27 @@ class Tagged:
 EVERYTHING: Filter = Everything()
 
 
+@lru_cache(maxsize=limits.FILTERS_KEPT_MAX)
 def parse_tags(expression: str) -> Filter:
     """The filter of a tag expression; raises `IllegalFilter`."""
+    check_expression(expression)
     if expression.strip() in ("", "*"):
         return EVERYTHING
     tags = frozenset(tag.strip() for tag in expression.split("||"))
     if "" in tags or any("|" in tag for tag in tags):
-        raise IllegalFilter(f"{expression!r} has an empty tag or a single '|'. Write tags as 'paid || sent'.")
+        raise IllegalFilter(
+            f"{expression[:100]!r} has an empty tag or a single '|'. Write tags as 'paid || sent'."
+        )
     return Tagged(tags, frozenset(map(tags_code, tags)))
 
 
-@dataclass(slots=True, frozen=True)
-class TagFilter:
-    """The filter of `parse`: as `Filter`, except that it is asked with hash and tag."""
-
-    tags: frozenset[str] | None
-    tags_codes: frozenset[int]
-
-    def may_match(self, entry_tags_code: int) -> bool:
-        """Whether a record with this hash may match; the record's tag decides (hashes collide)."""
-        return self.tags is None or entry_tags_code in self.tags_codes
-
-    def matches(self, tag: str) -> bool:
-        """Whether a message with this tag is wanted."""
-        return self.tags is None or tag in self.tags
-
-
-def parse(expression: str) -> TagFilter:
-    """The filter for a tag expression; raises `IllegalFilter`."""
-    wanted = parse_tags(expression)
-    if isinstance(wanted, Tagged):
-        return TagFilter(wanted.tags, wanted.tags_codes or frozenset())
-    return TagFilter(None, frozenset())
+def check_expression(expression: str) -> None:
+    """Raises `IllegalFilter` for an expression, of whatever language, that is not even read."""
+    if len(expression) > limits.FILTER_CHARACTERS_MAX:
+        raise IllegalFilter(
+            f"It has {len(expression)} characters, the limit is {limits.FILTER_CHARACTERS_MAX}."
+        )
+    try:
+        expression.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalFilter(f"Character {error.start + 1} is half of one: a lone surrogate.") from error

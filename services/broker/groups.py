@@ -56,7 +56,7 @@ class Groups:
         self._policies: dict[str, GroupPolicy] = {}
         self._progress: dict[GroupQueue, Progress] = {}
         self.woken: dict[str, None] = {}
-        """Topics where an acknowledgement has given a message its turn; emptied by whoever wakes receivers."""
+        """Topics where an acknowledgement gave a message its turn; emptied by whoever wakes receivers."""
         self._unwritten: defaultdict[GroupQueue, list[int]] = defaultdict(list)
         self._unwritten_leases: defaultdict[GroupQueue, list[LeaseEntry]] = defaultdict(list)
 

@@ -28,6 +28,10 @@ class Leases:
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
 
+    def begin_above(self, store_ms: int) -> None:
+        """Generations are above all that were given by a store time, even if the clock was set back since."""
+        self._generation = max(self._generation, (store_ms + 1) * _GENERATIONS_PER_MS)
+
     def grant(
         self,
         key: GroupQueue,

@@ -141,7 +141,7 @@ class Receiving:
         look.durable_at = self._join(group, topic_name, now_ms)
         if not wanted.policy.is_paused:
             self._look(wanted, topic, look, now_ms)
-        return Received(look.deliveries, look.durable_at, look.is_tired and not look.deliveries)
+        return Received(look.deliveries, look.durable_at, look.is_tired)
 
     def ack(self, group: str, topic: str, handle: str) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
@@ -209,6 +209,7 @@ class Receiving:
 
     def resume(self, now_ms: int) -> None:
         """After a restart the leases that were recorded stand again."""
+        self._leases.begin_above(self._store.last_store_ms)
         for key, lease in self._groups.leases():
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
 

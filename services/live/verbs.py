@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from commitlog.errors import RefusedByState, TidewheelError
+from commitlog.limits import RECEIVE_BATCH_MAX
 from commitlog.message import Message, MessageType
 from consumequeue.filter import Filter
 from services.broker.broker import Broker
@@ -138,10 +139,16 @@ class LiveVerbs(ABC):
     ) -> list[Delivery]:
         """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none."""
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
-        ends = self._loop.time() + wait_seconds
+        ends, line = self._loop.time() + wait_seconds, (group, wanted)
         received = self._call(self._broker.receive, *wish)
-        while not received.deliveries and await self._may_look_again(topic, received, ends):
-            received = self._call(self._broker.receive, *wish)
+        try:
+            while not received.deliveries and await self._may_look_again(topic, line, received, ends):
+                received = self._call(self._broker.receive, *wish)
+        except asyncio.CancelledError:  # the ring that this one may have heard is another's now
+            self._arrivals.ring(topic, line)
+            raise
+        if received.is_unfinished or len(received.deliveries) >= min(batch_size, RECEIVE_BATCH_MAX):
+            self._arrivals.ring(topic, line)
         await self._show(group, topic, received)
         return [self.clock.outward(delivery) for delivery in received.deliveries]
 
@@ -230,12 +237,12 @@ class LiveVerbs(ABC):
         until_ms = wanted.until_ms + offset_ms if wanted.until_ms != nothing.until_ms else wanted.until_ms
         return replace(wanted, from_ms=from_ms, until_ms=until_ms)
 
-    async def _may_look_again(self, topic: str, received: Received, ends: float) -> bool:
+    async def _may_look_again(self, topic: str, line: Hashable, received: Received, ends: float) -> bool:
         """Whether a receive that found nothing may look again, now or when something has arrived."""
         if received.is_unfinished:
             await asyncio.sleep(0)
             return self._loop.time() < ends
-        return await self._arrivals.wait(topic, ends - self._loop.time())
+        return await self._arrivals.wait(topic, ends - self._loop.time(), line)
 
     async def _show(self, group: str, topic: str, received: Received) -> None:
         """Return once what was leased may be shown; who is no longer there to see it gives it back."""

@@ -1,4 +1,4 @@
-"""A group's progress against an oracle of sets; acknowledgement records; receipt handles; tag filters."""
+"""A group's progress against an oracle of sets; acknowledgement records; receipt handles."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.errors import IllegalFilter, InvalidReceiptHandle
+from commitlog.errors import InvalidReceiptHandle
 from consumequeue import acks, receipts
-from consumequeue import filter as filters
 from consumequeue.acks import Acknowledged
 from consumequeue.attempts import Failure
 from consumequeue.offsets import Lease, Progress
@@ -86,14 +85,3 @@ def test_receipt_handles_are_read_back_and_foreign_ones_refused() -> None:
     for foreign in ("", "x", handle + " 1", handle.replace("77", "-7"), handle.replace("101", "¹01")):
         with pytest.raises(InvalidReceiptHandle):
             receipts.decode(foreign)
-
-
-def test_tag_filters() -> None:
-    assert filters.parse("*").matches("any")
-    both = filters.parse("paid || sent")
-    assert both.matches("sent")
-    assert not both.matches("new")
-    assert not both.may_match(0)
-    for wrong in ("||", "a||", "a|b"):
-        with pytest.raises(IllegalFilter):
-            filters.parse(wrong)

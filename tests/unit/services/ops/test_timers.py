@@ -388,7 +388,8 @@ def test_a_task_that_still_counts_is_stopped_before_it_begins(at_desk: Any) -> N
         await crowd(desk, 300)
         task = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic-prefix": "e"}}, 202)
         assert task["matched"] is None
-        await desk.app.state.timer_tasks.close()
+        for tasks in desk.app.state.tasks:
+            await tasks.close()
         stopped = await desk.get(f"/tasks/{task['id']}")
         assert (stopped["state"], stopped["done"], stopped["why"]) == ("stopped", 0, "the broker ends")
         assert (await desk.get("/count"))["count"] == 300
@@ -434,8 +435,8 @@ def test_an_unknown_task_is_said_to_have_ended_with_a_restart(at_desk: Any) -> N
 
 
 def test_there_are_only_so_many_tasks_at_once(at_desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TIMER_TASKS_RUNNING_MAX", 1)
-    monkeypatch.setattr(limits, "TIMER_TASKS_KEPT_MAX", 2)
+    monkeypatch.setattr(limits, "TASKS_RUNNING_MAX", 1)
+    monkeypatch.setattr(limits, "TASKS_KEPT_MAX", 2)
 
     async def scenario(desk: Any) -> None:
         await crowd(desk, 900)
