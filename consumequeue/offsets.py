@@ -162,7 +162,7 @@ class Progress:
     def skip_unwanted(self, first: int, end: int) -> None:
         """Fresh messages from `first` up to before `end` are not wanted; a leased one is where it stops."""
         if first < self._restored_until:
-            end = min((leased for leased in self._leases if leased >= first), default=end)
+            end = min(end, min((leased for leased in self._leases if leased >= first), default=end))
         self.finish_many(first, end)
 
     def skip_to(self, queue_offset: int) -> int:
@@ -193,7 +193,10 @@ class Progress:
             attempts.count -= 1
         else:
             attempts.failed(failure)
-        if offset >= self.fresh_offset:
+        if self._is_done(offset):
+            self._attempts.pop(offset)
+            self._let_go(lease)
+        elif offset >= self.fresh_offset:
             self._let_go(lease)
         elif lease.message_group:
             self._give_turn(self._message_groups.returned(lease.message_group, offset))
@@ -213,10 +216,10 @@ class Progress:
 
     def restore_end(self, offset: int, attempt_count: int, failure: Failure | None) -> None:
         """A lease of before a restart had ended without acknowledgement."""
-        if self._is_done(offset):
-            return
         if offset in self._leases:
             self.give_back(offset, None)
+        if self._is_done(offset):
+            return
         attempts = self._attempts.setdefault(offset, Attempts())
         attempts.count = attempt_count
         if failure is not None:
@@ -281,7 +284,7 @@ class Progress:
             self._message_groups.leased(lease.message_group, lease.queue_offset)
 
     def _let_go(self, lease: Lease) -> None:
-        """A lease of before a restart has ended, and its message is still to be come upon."""
+        """A lease has ended on a message that is gone, or that is still to be come upon after a restart."""
         if lease.message_group:
             self._give_turn(self._message_groups.done(lease.message_group))
 

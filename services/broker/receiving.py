@@ -217,10 +217,12 @@ class Receiving:
         """The first receive makes a group receive the topic; returns what must be durable first."""
         if self._groups.receives(group, topic):
             return 0
-        positions = {}
-        if self._settings.group_start is From.LATEST:
-            queues = self._store.dispatch.queues()
-            positions = {queue_id: queue.next_offset for name, queue_id, queue in queues if name == topic}
+        is_latest = self._settings.group_start is From.LATEST
+        positions = {
+            queue_id: queue.next_offset if is_latest else queue.min_offset
+            for name, queue_id, queue in self._store.dispatch.queues()
+            if name == topic and (is_latest or queue.min_offset)
+        }
         return self._groups.join(group, topic, positions, now_ms)
 
     def _look(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
@@ -312,6 +314,8 @@ class Receiving:
             record = None if offset is None else self._reading.record(queue.entry(offset), offset)
             if record is None or not _is_wanted(record, wanted):
                 return
+            if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:
+                return  # its turn comes, and it goes to the dead letters
             self._lease(key, progress, record, message_group, wanted, look, now_ms)
             look.runs[message_group] += 1
 

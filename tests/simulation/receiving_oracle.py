@@ -3,7 +3,8 @@
 A `Course` is a group on a topic since it was last set somewhere: joined, reset or gone. What changes is noted
 with the log offset that makes it durable. After a crash, whatever clients were told must still be so; what
 they were not told may or may not have happened, and the oracle asks the broker which (`crash`), after having
-checked that the answer is one of those allowed. So at every moment it knows exactly what comes next.
+checked that the answer is one of those allowed. What is left is durable, so its offset is 0 from then on. So
+at every moment the oracle knows exactly what comes next.
 """
 
 from __future__ import annotations
@@ -163,6 +164,8 @@ class Oracle:
         for courses in self.courses.values():
             while courses and courses[-1].durable_at > end_offset:
                 assert courses.pop().durable_at > told_offset, "a group's record is gone"
+            for course in courses:
+                course.durable_at = 0
         for course in self.now():
             queue_count = broker.topic(course.topic).queue_count
             for queue_id in range(queue_count):
@@ -172,8 +175,9 @@ class Oracle:
         for group, letters in self.letters.items():
             listed = {one.queue_offset for one in broker.dead_letters(group, None, 1_000_000).letters}
             for offset, letter in letters.items():
-                if letter.closed_at > told_offset and offset in listed:
-                    letter.closed_at = FOREVER
+                is_closed = offset not in listed
+                assert is_closed or letter.closed_at > told_offset, f"{letter} was closed, which was told"
+                letter.closed_at = 0 if is_closed else FOREVER
 
 
 @dataclass(slots=True)
@@ -188,9 +192,11 @@ class _Recovery:
 
     def run(self) -> None:
         for place, durable_at in [*self.course.done.items()]:
-            if place[0] == self.queue_id and not is_done(self.progress, place[1]):
-                assert durable_at > self.told_offset, f"{place} was done, which was told, and is not"
-                del self.course.done[place]
+            if place[0] == self.queue_id:
+                self.course.done[place] = 0
+                if not is_done(self.progress, place[1]):
+                    assert durable_at > self.told_offset, f"{place} was done, which was told, and is not"
+                    del self.course.done[place]
         places = [place for place in {*self.course.held, *self.course.past} if place[0] == self.queue_id]
         for place in places:
             self.course.held.pop(place, None)
@@ -212,14 +218,15 @@ class _Recovery:
             may_be_over = not later or any(not one.is_replaced and one.ended_at < FOREVER for one in later)
             is_gone = place in self.course.done or place[1] < self.min_offset
             assert may_be_over or is_gone, f"a lease that was told is gone: {past[told]}"
+            del self.course.past[place]
             return
         matching = [at for at, one in enumerate(past) if one.generation == found.generation]
         assert matching, f"a lease that was never given: {found}"
         assert matching[0] >= told, f"an old lease stands again: {past[matching[0]]}"
         held = past[matching[0]]
         assert held.ended_at > self.told_offset, f"a lease has ended, which was told, and stands: {held}"
-        del past[matching[0] + 1 :]
-        held.ended_at, held.is_replaced, held.is_gone = FOREVER, False, False
+        self.course.past[place] = [held]
+        held.granted_at, held.ended_at, held.is_replaced, held.is_gone = 0, FOREVER, False, False
         self._compare(held, found)
         self.course.held[place] = held
 
@@ -242,7 +249,7 @@ class _Recovery:
         count = found.count - (held is not None)
         low = sum(durable_at <= self.told_offset for durable_at, _ in failures)
         assert low <= count <= len(failures), f"{place} has {count} attempts, not {low} to {len(failures)}"
-        del failures[count:]
+        failures[:] = [(0, failure) for _, failure in failures[:count]]
         expected = (failures[0][1], failures[-1][1]) if failures else (None, None)
         assert (found.first, found.last) == expected
 
