@@ -149,6 +149,8 @@ class Progress:
         self._attempts.pop(offset, None)
         self.finish_many(offset, offset + 1)
         if lease is None:
+            if self._ready and self._ready[0] == offset:
+                heapq.heappop(self._ready)
             self._give_turn(self._message_groups.passed(offset))
         elif lease.message_group:
             self._give_turn(self._message_groups.done(lease.message_group))
@@ -178,6 +180,7 @@ class Progress:
             for offset, one in self._attempts.items()
             if offset >= queue_offset or offset in self._leases
         }
+        self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         for turn in self._message_groups.cut(queue_offset):
             self._give_turn(turn)
         return missing
@@ -205,14 +208,14 @@ class Progress:
 
     def restore_lease(self, lease: Lease, attempt_count: int) -> None:
         """A lease of before a restart stands again, unless its message is done."""
-        if self._is_done(lease.queue_offset):
-            return
-        self._attempts.setdefault(lease.queue_offset, Attempts()).count = attempt_count
-        self._restored_until = max(self._restored_until, lease.queue_offset + 1)
         if lease.queue_offset in self._leases:
             self.replace(lease)
+        elif self._is_done(lease.queue_offset):
+            return
         else:
             self._hold(lease)
+        self._attempts.setdefault(lease.queue_offset, Attempts()).count = attempt_count
+        self._restored_until = max(self._restored_until, lease.queue_offset + 1)
 
     def restore_end(self, offset: int, attempt_count: int, failure: Failure | None) -> None:
         """A lease of before a restart had ended without acknowledgement."""

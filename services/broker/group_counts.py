@@ -40,6 +40,6 @@ def dead_letters_of(core: Verbs, group: str) -> DeadLetterCount:
 
 def _counted(core: Verbs, topic: str) -> DeadLetterCount:
     min_offset, next_offset = core.queue_range(topic, 0)
-    progress = core._groups.progress(GroupQueue(OPERATORS, topic, 0))
+    progress = core._groups.look(GroupQueue(OPERATORS, topic, 0))
     open_count = next_offset - max(min_offset, progress.low_offset) - progress.done_above_count
     return DeadLetterCount(topic.removeprefix(DEAD_LETTER_PREFIX), open_count, next_offset)

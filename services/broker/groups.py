@@ -115,6 +115,10 @@ class Groups:
             progress = self._progress[key] = Progress()
         return progress
 
+    def look(self, key: GroupQueue) -> Progress:
+        """The group's progress on a queue, to be looked at: nothing is made of it."""
+        return self._progress.get(key) or Progress()
+
     def finish(self, key: GroupQueue, queue_offset: int) -> int:
         """The group is done with a message; returns what must be durable before anyone is told."""
         progress = self.progress(key)
