@@ -240,7 +240,12 @@ class Progress:
             for offset, one in sorted(self._attempts.items())
             if one.count > (offset in passing)
         ]
-        return {"low": self.low_offset, "done": list(self._done), "attempts": attempts, "leases": [_frozen(one) for one in leases]}
+        return {
+            "low": self.low_offset,
+            "done": list(self._done),
+            "attempts": attempts,
+            "leases": [_frozen(one) for one in leases],
+        }
 
     @classmethod
     def thaw(cls, frozen: Any) -> Progress:
