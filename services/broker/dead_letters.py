@@ -102,7 +102,8 @@ class DeadLetters:
     def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         key = _key(group)
         queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.look(key)
-        is_there = 0 <= queue_offset < queue.next_offset and progress.open_from(queue_offset) == queue_offset
+        is_kept = queue.min_offset <= queue_offset < queue.next_offset
+        is_there = is_kept and progress.open_from(queue_offset) == queue_offset
         record = self._reading.record(queue.entry(queue_offset), queue_offset) if is_there else None
         if record is None:
             raise MessageNotFound(

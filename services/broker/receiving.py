@@ -181,10 +181,10 @@ class Receiving:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
         receipt, key, _ = self._held(group, topic, handle)
         self._leases.end(receipt.generation)
-        queue = self._store.dispatch.queue(topic, receipt.queue_id)
-        record = self._reading.record(queue.entry(receipt.queue_offset), receipt.queue_offset)
+        queue, offset = self._store.dispatch.queue(topic, receipt.queue_id), receipt.queue_offset
+        record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
         if record is None:
-            return self._groups.finish(key, receipt.queue_offset)
+            return self._groups.finish(key, offset)
         return self._dead_letters.bury(key, record, "its consumer gave it up", now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:

@@ -166,7 +166,7 @@ class Machine:
         self.flying.clear()
         self.retirements = []
         self.now_ms += 1  # generations grow from the clock: no two starts share a millisecond
-        copies = [deepcopy(self.disk) for _ in range(2)] if self.chance.random() < 0.3 else []
+        copies = [deepcopy(self.disk) for _ in range(2)] if self.chance.random() < 0.2 else []
         self.broker = Broker.open(self.disk, self.settings, self.now_ms, trusted_offset)
         assert not self.broker.damaged
         assert self.broker.end_offset >= told_offset, "what was told is gone"

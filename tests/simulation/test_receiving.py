@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
+from consumequeue import queue
+from consumequeue.entry import ENTRY_BYTES
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.simulation.receiving_world import World
@@ -21,6 +23,8 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
         monkeypatch.setattr(limits, "PARKED_PER_QUEUE_MAX", 4)
     if seed % 4 == 2:
         monkeypatch.setattr(limits, "SCANNED_PER_RECEIVE_MAX", 3)
+    if seed % 6 == 5:
+        monkeypatch.setattr(queue, "_FILE_BYTES", 4 * ENTRY_BYTES)  # retention deletes files of queues, too
     world = World(seed)
     for _ in range(400):
         world.step()
