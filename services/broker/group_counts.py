@@ -41,7 +41,7 @@ def dead_letters_of(core: Verbs, group: str) -> DeadLetterCount:
 
 def _counted(core: Verbs, topic: str) -> DeadLetterCount:
     min_offset, next_offset = core.queue_range(topic, 0)
-    progress = core._groups.progress(GroupQueue(OPERATORS, topic, 0))
+    progress = core._groups.look(GroupQueue(OPERATORS, topic, 0))
     count = open_count(progress, min_offset, next_offset)
     return DeadLetterCount(topic.removeprefix(DEAD_LETTER_PREFIX), count, next_offset)
 
