@@ -19,7 +19,7 @@ def held_mib():
 
 def crowd():
     np.ones(31 << 20, np.uint8)
-    arrays = [np.ones(6 << 20, np.uint8) for _ in range(10)]
+    arrays = [np.ones(20 << 20, np.uint8) for _ in range(5)]
     kept.append(np.ones(4_096, np.uint8))
 
 if sys.argv[1] == "given back":
