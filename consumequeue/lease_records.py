@@ -15,7 +15,8 @@ The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
     8      generation if leased
     8      visible_ms if leased, else when it ended
     1 + c  client length, client id UTF-8: whose it is
-    1      whether the broker renews it for that client
+    1      bits: 1 the broker renews it for that client, 2 its consumer asked for another time,
+           4 this attempt is not to be counted
     1 + m  message group length, message group UTF-8
 
 All of one turn of the loop share one record.
@@ -55,6 +56,8 @@ class LeaseEntry(NamedTuple):
     client_id: str
     is_renewed: bool
     message_group: str
+    is_changed: bool = False
+    is_suspended: bool = False
 
 
 Key = tuple[str, str, int]
@@ -89,17 +92,15 @@ def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:
 def _encoded(one: LeaseEntry) -> bytes:
     attempts = min(one.attempts, _ATTEMPTS_MAX)
     fixed = _ENTRY.pack(one.kind, one.cause, attempts, one.queue_offset, one.generation, one.at_ms)
-    return fixed + text(one.client_id) + bytes((one.is_renewed,)) + text(one.message_group)
+    bits = one.is_renewed | one.is_changed << 1 | one.is_suspended << 2
+    return fixed + text(one.client_id) + bytes((bits,)) + text(one.message_group)
 
 
 def _decoded(body: bytes, position: int) -> tuple[LeaseEntry, int]:
     kind, cause, attempts, queue_offset, generation, at_ms = _ENTRY.unpack_from(body, position)
     client_id, position = read_text(body, position + _ENTRY.size)
-    is_renewed = bool(body[position])
+    bits = body[position]
     message_group, position = read_text(body, position + 1)
-    return (
-        LeaseEntry(
-            Kind(kind), cause, attempts, queue_offset, generation, at_ms, client_id, is_renewed, message_group
-        ),
-        position,
-    )
+    flags = bool(bits & 1), bool(bits & 2), bool(bits & 4)
+    fixed = Kind(kind), cause, attempts, queue_offset, generation, at_ms, client_id
+    return LeaseEntry(*fixed, flags[0], message_group, *flags[1:]), position

@@ -149,6 +149,8 @@ class Progress:
         self._attempts.pop(offset, None)
         self.finish_many(offset, offset + 1)
         if lease is None:
+            if self._ready and self._ready[0] == offset:
+                heapq.heappop(self._ready)
             self._give_turn(self._message_groups.passed(offset))
         elif lease.message_group:
             self._give_turn(self._message_groups.done(lease.message_group))
@@ -162,7 +164,7 @@ class Progress:
     def skip_unwanted(self, first: int, end: int) -> None:
         """Fresh messages from `first` up to before `end` are not wanted; a leased one is where it stops."""
         if first < self._restored_until:
-            end = min((leased for leased in self._leases if leased >= first), default=end)
+            end = min(end, min((leased for leased in self._leases if leased >= first), default=end))
         self.finish_many(first, end)
 
     def skip_to(self, queue_offset: int) -> int:
@@ -178,6 +180,7 @@ class Progress:
             for offset, one in self._attempts.items()
             if offset >= queue_offset or offset in self._leases
         }
+        self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         for turn in self._message_groups.cut(queue_offset):
             self._give_turn(turn)
         return missing
@@ -193,7 +196,10 @@ class Progress:
             attempts.count -= 1
         else:
             attempts.failed(failure)
-        if offset >= self.fresh_offset:
+        if self._is_done(offset):
+            self._attempts.pop(offset)
+            self._let_go(lease)
+        elif offset >= self.fresh_offset:
             self._let_go(lease)
         elif lease.message_group:
             self._give_turn(self._message_groups.returned(lease.message_group, offset))
@@ -202,37 +208,44 @@ class Progress:
 
     def restore_lease(self, lease: Lease, attempt_count: int) -> None:
         """A lease of before a restart stands again, unless its message is done."""
-        if self._is_done(lease.queue_offset):
-            return
-        self._attempts.setdefault(lease.queue_offset, Attempts()).count = attempt_count
-        self._restored_until = max(self._restored_until, lease.queue_offset + 1)
         if lease.queue_offset in self._leases:
             self.replace(lease)
+        elif self._is_done(lease.queue_offset):
+            return
         else:
             self._hold(lease)
+        self._attempts.setdefault(lease.queue_offset, Attempts()).count = attempt_count
+        self._restored_until = max(self._restored_until, lease.queue_offset + 1)
 
     def restore_end(self, offset: int, attempt_count: int, failure: Failure | None) -> None:
         """A lease of before a restart had ended without acknowledgement."""
-        if self._is_done(offset):
-            return
         if offset in self._leases:
             self.give_back(offset, None)
+        if self._is_done(offset):
+            return
         attempts = self._attempts.setdefault(offset, Attempts())
         attempts.count = attempt_count
         if failure is not None:
             attempts.failed(failure)
 
     def freeze(self) -> Any:
-        """The low-water mark, what is done above it, the attempts, and the leases that outlive a restart."""
+        """The low-water mark, what is done above it, the attempts, and the leases that outlive a restart.
+
+        An attempt under way whose lease does not outlive it is not counted, as it is in no record.
+        """
+        leases = [one for one in self._leases.values() if one.message_group]
+        passing = self._leases.keys() - {one.queue_offset for one in leases}
         attempts = [
-            [offset, one.count, one.first, one.last] for offset, one in sorted(self._attempts.items())
+            [offset, one.count - (offset in passing), one.first, one.last]
+            for offset, one in sorted(self._attempts.items())
+            if one.count > (offset in passing)
         ]
-        leases = [
-            [one.generation, one.queue_offset, one.visible_ms, one.client_id, one.consumer, one.message_group]
-            for one in self._leases.values()
-            if one.message_group
-        ]
-        return {"low": self.low_offset, "done": list(self._done), "attempts": attempts, "leases": leases}
+        return {
+            "low": self.low_offset,
+            "done": list(self._done),
+            "attempts": attempts,
+            "leases": [_frozen(one) for one in leases],
+        }
 
     @classmethod
     def thaw(cls, frozen: Any) -> Progress:
@@ -243,12 +256,10 @@ class Progress:
             progress._attempts[offset] = Attempts(
                 count, Failure(*first) if first else None, Failure(*last) if last else None
             )
-        for generation, offset, visible_ms, client_id, consumer, message_group in frozen.get("leases", ()):
-            lease = Lease(
-                generation, offset, visible_ms, client_id, consumer=consumer, message_group=message_group
-            )
+        for one in frozen.get("leases", ()):
+            lease = _thawed(*one)
             progress._hold(lease)
-            progress._restored_until = max(progress._restored_until, offset + 1)
+            progress._restored_until = max(progress._restored_until, lease.queue_offset + 1)
         return progress
 
     def _is_done(self, offset: int) -> bool:
@@ -281,10 +292,45 @@ class Progress:
             self._message_groups.leased(lease.message_group, lease.queue_offset)
 
     def _let_go(self, lease: Lease) -> None:
-        """A lease of before a restart has ended, and its message is still to be come upon."""
+        """A lease has ended on a message that is gone, or that is still to be come upon after a restart."""
         if lease.message_group:
             self._give_turn(self._message_groups.done(lease.message_group))
 
     def _give_turn(self, offset: int | None) -> None:
         if offset is not None:
             heapq.heappush(self._ready, offset)
+
+
+def _frozen(lease: Lease) -> list[Any]:
+    return [
+        lease.generation,
+        lease.queue_offset,
+        lease.visible_ms,
+        lease.client_id,
+        lease.consumer,
+        lease.message_group,
+        lease.is_changed,
+        lease.is_suspended,
+    ]
+
+
+def _thawed(
+    generation: int,
+    offset: int,
+    visible_ms: int,
+    client_id: str,
+    consumer: str,
+    message_group: str,
+    is_changed: bool = False,
+    is_suspended: bool = False,
+) -> Lease:
+    return Lease(
+        generation,
+        offset,
+        visible_ms,
+        client_id,
+        consumer=consumer,
+        message_group=message_group,
+        is_changed=is_changed,
+        is_suspended=is_suspended,
+    )

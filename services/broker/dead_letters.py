@@ -62,7 +62,7 @@ class DeadLetters:
     def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Open dead letters of a group, the oldest first."""
         key = _key(group)
-        queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.progress(key)
+        queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.look(key)
         offset = max(0 if after is None else after + 1, queue.min_offset)
         letters: list[DeadLetter] = []
         while (offset := progress.open_from(offset)) < queue.next_offset:
@@ -101,8 +101,9 @@ class DeadLetters:
 
     def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         key = _key(group)
-        queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.progress(key)
-        is_there = 0 <= queue_offset < queue.next_offset and progress.open_from(queue_offset) == queue_offset
+        queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.look(key)
+        is_kept = queue.min_offset <= queue_offset < queue.next_offset
+        is_there = is_kept and progress.open_from(queue_offset) == queue_offset
         record = self._reading.record(queue.entry(queue_offset), queue_offset) if is_there else None
         if record is None:
             raise MessageNotFound(

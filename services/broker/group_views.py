@@ -99,7 +99,7 @@ class GroupViews:
         return GroupView(name, self._groups.policy(name), queues)
 
     def _queue_view(self, key: GroupQueue, queue: ConsumeQueue) -> QueueView:
-        progress = self._groups.progress(key)
+        progress = self._groups.look(key)
         low_offset = max(progress.low_offset, queue.min_offset)
         return QueueView(
             topic=key.topic,
@@ -119,7 +119,7 @@ class GroupViews:
             Move(
                 topic,
                 queue_id,
-                max(self._groups.progress(GroupQueue(name, topic, queue_id)).low_offset, queue.min_offset),
+                max(self._groups.look(GroupQueue(name, topic, queue_id)).low_offset, queue.min_offset),
                 self._offset(topic, queue_id, queue, start),
                 queue.min_offset,
                 queue.next_offset,

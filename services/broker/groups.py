@@ -115,6 +115,10 @@ class Groups:
             progress = self._progress[key] = Progress()
         return progress
 
+    def look(self, key: GroupQueue) -> Progress:
+        """The group's progress on a queue, to be looked at: nothing is made of it."""
+        return self._progress.get(key) or Progress()
+
     def finish(self, key: GroupQueue, queue_offset: int) -> int:
         """The group is done with a message; returns what must be durable before anyone is told."""
         progress = self.progress(key)
@@ -139,6 +143,8 @@ class Groups:
                 lease.consumer,
                 is_renewed,
                 lease.message_group,
+                lease.is_changed,
+                lease.is_suspended,
             )
         )
         return self._store.log.end_offset + 1
@@ -305,4 +311,6 @@ def _lease(entry: LeaseEntry) -> Lease:
         client_id=entry.client_id if entry.is_renewed else "",
         consumer=entry.client_id,
         message_group=entry.message_group,
+        is_changed=entry.is_changed,
+        is_suspended=entry.is_suspended,
     )

@@ -181,10 +181,10 @@ class Receiving:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
         receipt, key, _ = self._held(group, topic, handle)
         self._leases.end(receipt.generation)
-        queue = self._store.dispatch.queue(topic, receipt.queue_id)
-        record = self._reading.record(queue.entry(receipt.queue_offset), receipt.queue_offset)
+        queue, offset = self._store.dispatch.queue(topic, receipt.queue_id), receipt.queue_offset
+        record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
         if record is None:
-            return self._groups.finish(key, receipt.queue_offset)
+            return self._groups.finish(key, offset)
         return self._dead_letters.bury(key, record, "its consumer gave it up", now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
@@ -217,10 +217,12 @@ class Receiving:
         """The first receive makes a group receive the topic; returns what must be durable first."""
         if self._groups.receives(group, topic):
             return 0
-        positions = {}
-        if self._settings.group_start is From.LATEST:
-            queues = self._store.dispatch.queues()
-            positions = {queue_id: queue.next_offset for name, queue_id, queue in queues if name == topic}
+        is_latest = self._settings.group_start is From.LATEST
+        positions = {
+            queue_id: queue.next_offset if is_latest else queue.min_offset
+            for name, queue_id, queue in self._store.dispatch.queues()
+            if name == topic and (is_latest or queue.min_offset)
+        }
         return self._groups.join(group, topic, positions, now_ms)
 
     def _look(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
@@ -312,6 +314,8 @@ class Receiving:
             record = None if offset is None else self._reading.record(queue.entry(offset), offset)
             if record is None or not _is_wanted(record, wanted):
                 return
+            if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:
+                return  # its turn comes, and it goes to the dead letters
             self._lease(key, progress, record, message_group, wanted, look, now_ms)
             look.runs[message_group] += 1
 
