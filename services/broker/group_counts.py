@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from consumequeue.offsets import Progress
 from services.broker.dead_letters import OPERATORS
 from services.broker.groups import GroupQueue
 from services.broker.topics import DEAD_LETTER_PREFIX
@@ -41,5 +42,13 @@ def dead_letters_of(core: Verbs, group: str) -> DeadLetterCount:
 def _counted(core: Verbs, topic: str) -> DeadLetterCount:
     min_offset, next_offset = core.queue_range(topic, 0)
     progress = core._groups.look(GroupQueue(OPERATORS, topic, 0))
-    open_count = next_offset - max(min_offset, progress.low_offset) - progress.done_above_count
-    return DeadLetterCount(topic.removeprefix(DEAD_LETTER_PREFIX), open_count, next_offset)
+    count = open_count(progress, min_offset, next_offset)
+    return DeadLetterCount(topic.removeprefix(DEAD_LETTER_PREFIX), count, next_offset)
+
+
+def open_count(progress: Progress, min_offset: int, next_offset: int) -> int:
+    """How many offsets of a queue are not done; what lies below `min_offset` is gone, done or not."""
+    if min_offset <= progress.low_offset:
+        return next_offset - progress.low_offset - progress.done_above_count
+    done = (max(0, first + count - max(first, min_offset)) for first, count in progress.freeze()["done"])
+    return next_offset - min_offset - int(sum(done))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from commitlog import limits
 from services.cli.times import away, both, now_ms, span
 
 Answer = dict[str, Any]
@@ -57,6 +58,18 @@ def group_lines(group: Answer) -> Iterator[str]:
         else "",
     }
     yield from (f"  {name:<10} {value}" for name, value in facts.items() if value)
+    for queue in group.get("queues", ()):
+        if is_held_up(queue):
+            where = f"{queue['topic']} queue {queue['queue_id']}"
+            yield f"  held up    {where} gives out nothing new: acknowledge, or wait until leases end"
+
+
+def is_held_up(queue: Answer) -> bool:
+    """Whether as much of a queue is leased, or held back by its message group, as may be."""
+    return bool(
+        queue["in_flight"] >= limits.IN_FLIGHT_PER_QUEUE_MAX
+        or queue["waiting"] >= limits.PARKED_PER_QUEUE_MAX
+    )
 
 
 def retries(retry_after_ms: list[int]) -> str:

@@ -35,17 +35,15 @@ class Arrivals:
         ring = asyncio.get_running_loop().create_future()
         line = ring if line is None else line
         self._asleep[topic].setdefault(line, {})[ring] = None
-        heard = False
-        try:
-            await asyncio.wait_for(ring, seconds)
-            heard = True
-        except TimeoutError:
-            return False
+        is_heard = False
+        try:  # asyncio.wait_for of Python 3.11 would lose a cancellation that comes with the ring
+            await asyncio.wait([ring], timeout=seconds)
+            is_heard = ring.done()
         finally:
             self._forget(topic, line, ring)
-            if not heard and ring.done() and not ring.cancelled():
+            if ring.done() and not is_heard:
                 self.ring(topic, line)
-        return not self._closed
+        return is_heard and not self._closed
 
     def wake(self, topic: str) -> None:
         """Something has arrived: ring the first of every line."""

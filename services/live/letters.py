@@ -2,13 +2,14 @@
 
 A group's dead letters lie in the order in which it gave them up. They have no index of their own, so a filter
 reads every letter from where it begins; `limits.LETTERS_LOOKED_AT_MAX` bounds one look of somebody who waits.
+A page is short, because each of its bodies may be as large as a body can be.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commitlog import limits
 from commitlog.errors import GroupNotFound, MessageNotFound
@@ -24,9 +25,8 @@ FOREVER_MS = 1 << 62
 class LetterFilter:
     """Which dead letters: those that match all that is given.
 
-    `reason` is part of the reason or of an error of theirs, in any case of letters.
-
-    `topic` is where they came from; the window is of the time at which they were given up.
+    `topic` is where they came from; `reason` is part of their reason or of an error of theirs, in upper or
+    lower case; the window is of the time at which they were given up.
     """
 
     key: str = ""
@@ -112,13 +112,21 @@ async def count(live: LiveBroker, group: str, wanted: LetterFilter, end_offset: 
 async def find(
     live: LiveBroker, group: str, wanted: LetterFilter, after: int | None, count_max: int
 ) -> DeadLetterPage:
-    """Return up to `count_max` that match; fewer, with where to go on, when many had to be looked at."""
+    """Return up to `count_max` that match, without their bodies.
+
+    They are fewer, with where to go on, when many had to be looked at.
+    """
     found: list[DeadLetter] = []
     looked_at = 0
     async for page in pages(live, group, after=after):
         for letter in page:
             if len(found) == count_max or looked_at == limits.LETTERS_LOOKED_AT_MAX:
                 return DeadLetterPage(found, after)
-            found += [letter] if wanted.matches(letter) else []
+            found += [without_body(letter)] if wanted.matches(letter) else []
             after, looked_at = letter.queue_offset, looked_at + 1
     return DeadLetterPage(found, None)
+
+
+def without_body(letter: DeadLetter) -> DeadLetter:
+    """Return a letter as a list shows it."""
+    return replace(letter, message=replace(letter.message, body=b""))

@@ -53,10 +53,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a listener does: sleeps, and fails a message's first calls."""
+    """What a listener does: sleeps, fails a message's first calls, and the message `poison` always."""
 
     seconds: float = 0.0
     failures: int = 0
+    poison: str = ""
 
 
 class SimpleConsumer(Protocol):

@@ -40,6 +40,20 @@ class Play:
         with urlopen(request) as answer:
             return json.load(answer)
 
+    def set_group(self, start: str = "earliest", **policy: Any) -> None:
+        """Create the play's group, beginning there, and set its policy."""
+        self.ask("POST", "groups", {"name": self.group, "topic": self.topic, "start": start})
+        if policy:
+            self.ask("PUT", f"groups/{self.group}", policy)
+
+    def letters(self) -> list[Any]:
+        """The group's dead letters."""
+        return list(self.ask("GET", f"dead-letters/groups/{self.group}")["letters"])
+
+    def dead_letters(self) -> list[str]:
+        """What the group's dead letters say."""
+        return sorted(message["body"] for message in self._broker.stored(f"%25DLQ%25{self.group}"))
+
     def lag(self) -> float:
         """How many messages the group has not acknowledged."""
         return sum(self._lags())

@@ -122,7 +122,7 @@ class Listener(MessageListener):  # type: ignore[misc]
             place, seen = len(self._seen), Seen(body, message.delivery_attempt, group, time.time() * 1000, 0)
             self._seen.append(seen)
             self._calls[body] += 1
-            is_failing = self._calls[body] <= self._plan.failures
+            is_failing = self._calls[body] <= self._plan.failures or body == self._plan.poison
         time.sleep(self._plan.seconds)
         self._seen[place] = replace(seen, ended_ms=time.time() * 1000)
         return ConsumeResult.FAILURE if is_failing else ConsumeResult.SUCCESS

@@ -73,7 +73,8 @@ class Listener {
     this.calls.set(body, calls);
     await new Promise(resolve => setTimeout(resolve, this.plan.seconds * 1000));
     call.ended_ms = Date.now();
-    return calls <= this.plan.failures ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+    const isFailing = calls <= this.plan.failures || body === this.plan.poison;
+    return isFailing ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
   }
 }
 

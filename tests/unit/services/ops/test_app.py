@@ -109,6 +109,20 @@ def test_a_message_may_say_by_a_property_when_it_is_due() -> None:
     play(scenario)
 
 
+def test_a_priority_is_a_queue_of_its_topic_and_is_shown() -> None:
+    async def scenario(stage: Stage) -> None:
+        topic = {"name": "p", "message_type": "PRIORITY", "queue_count": 3}
+        await stage.http.post("/api/topics", json=topic)
+        sent = await stage.http.post("/api/messages", json={"topic": "p", "body": "x", "priority": 2})
+        assert sent.status_code == 201
+        [found] = (await stage.http.get("/api/topics/p/messages?queue=2")).json()["messages"]
+        assert found["priority"] == 2
+        refused = await stage.http.post("/api/messages", json={"topic": "p", "body": "x", "priority": -1})
+        assert refused.status_code == 400
+
+    play(scenario)
+
+
 def test_the_key_of_a_timer_becomes_its_property() -> None:
     wanted = NewMessage(topic="t", body="x", in_ms=1, timer_key="order-1", unique=True)
     properties = wanted.to_message("1", NOW_MS).properties
