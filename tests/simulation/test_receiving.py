@@ -13,6 +13,7 @@ from consumequeue.entry import ENTRY_BYTES
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.simulation.receiving_world import World
+from timingwheel import wheel
 
 
 def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotten(
@@ -25,6 +26,8 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
         monkeypatch.setattr(limits, "SCANNED_PER_RECEIVE_MAX", 3)
     if seed % 6 == 5:
         monkeypatch.setattr(queue, "_FILE_BYTES", 4 * ENTRY_BYTES)  # retention deletes files of queues, too
+    if seed % 5 == 1:
+        monkeypatch.setattr(wheel, "_LEFT_BEHIND_MIN", 3)
     world = World(seed)
     for _ in range(400):
         world.step()
