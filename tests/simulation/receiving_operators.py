@@ -102,7 +102,7 @@ class Operators(Checks):
             first, end = self.broker.queue_range(topic, queue_id)
             stored = [self.oracle.messages[topic][queue_id, at] for at in range(first, end)]
             older = [one.store_ms < start.at for one in stored if self._is_kept(one)]
-            gap_count = 0 if older and not older[0] else len(stored) - len(older)
+            gap_count = len(stored) - len(older) if older and older[0] else 0
             at = {
                 From.EARLIEST: first,
                 From.LATEST: end,
