@@ -17,6 +17,7 @@ from commitlog.properties import DEAD_ATTEMPTS
 from commitlog.record import Record
 from commitlog.recovery import Found
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.offsets import Progress
 from services.broker.group_values import GroupPolicy, QueueView
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
@@ -192,6 +193,8 @@ class Checks(Machine):
         for (group, topic), _ in courses.items():
             queues = [one for one in views[group].queues if one.topic == topic]
             assert lag.get((topic, group), 0) == sum(one.lag for one in queues)
+        held = [one.generation for course in courses.values() for one in course.held.values()]
+        assert sorted(self.broker._receiving._leases._leases) == sorted(held), "leases of nobody"
         self._compare_letters()
 
     def _compare_queue(self, course: Course, view: QueueView) -> None:
@@ -216,8 +219,19 @@ class Checks(Machine):
         assert view.waiting == len(waiting), f"{view}, yet {waiting} wait"
         limit = limits.IN_FLIGHT_PER_QUEUE_MAX + limits.PARKED_PER_QUEUE_MAX
         assert view.in_flight + view.waiting <= limit, f"{view} is beyond the limits"
+        self._check_memory(progress)
         kept = (self.oracle.messages[course.topic][queue_id, at] for at in range(low, end))
         assert view.oldest_ms == next((one.store_ms for one in kept if self._is_kept(one)), None)
+
+    def _check_memory(self, progress: Progress) -> None:
+        """Nothing is remembered of what is done, and no message group of which nothing is leased or waits."""
+        held = {lease.queue_offset for lease in progress.leases()}
+        assert not [at for at in progress._attempts if at not in held and is_done(progress, at)]
+        names = progress._message_groups
+        assert names.parked_count == sum(len(one.waiting) for one in names._groups.values())
+        has_turn = set(names._turns.values())
+        assert all(one.in_flight or name in has_turn for name, one in names._groups.items())
+        assert set(names._turns) <= set(progress._ready)
 
     def _compare_letters(self) -> None:
         """What is listed are all dead letters, but those that an operator has seen to."""

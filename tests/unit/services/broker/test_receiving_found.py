@@ -152,6 +152,16 @@ def test_records_of_a_lease_count_though_its_message_was_deleted() -> None:
     assert list(thawed.leases()) == []
 
 
+def test_attempts_at_a_message_that_was_deleted_are_not_kept() -> None:
+    progress = Progress()
+    for generation in (1, 2):
+        progress.lease(Lease(generation, 0, 0))
+        if generation == 1:
+            progress.give_back(0, FAILURE)
+    progress.skip_to(1)
+    assert progress.freeze()["attempts"] == []
+
+
 def test_what_goes_to_the_dead_letters_waits_no_more() -> None:
     progress = Progress()
     progress.lease(Lease(1, 0, 0))
