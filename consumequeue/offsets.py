@@ -244,7 +244,7 @@ class Progress:
         attempts = [
             [offset, one.count - (offset in passing), one.first, one.last]
             for offset, one in sorted(self._attempts.items())
-            if one.count > (offset in passing)
+            if one.count > (offset in passing) and not (offset in passing and self._is_done(offset))
         ]
         return {
             "low": self.low_offset,

@@ -8,13 +8,16 @@ has it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from commitlog import limits, properties
+from commitlog.message import MessageType
 from commitlog.properties import DEAD_ATTEMPTS
 from commitlog.record import Record
 from commitlog.recovery import Found
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.offsets import Progress
 from services.broker.group_values import GroupPolicy, QueueView
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
@@ -28,7 +31,8 @@ from tests.simulation.receiving_oracle import (
     stored_of,
 )
 
-TOPICS: Final = ("a", "b")
+ORDERED, PRIORITIES = ("a", "b"), "p"
+TOPICS: Final = (*ORDERED, PRIORITIES)
 FILTERS: Final[dict[str, tuple[Filter, frozenset[str]]]] = {
     "all": (EVERYTHING, frozenset({"", "red", "blue"})),
     "some": (parse_tags("red || blue"), frozenset({"red", "blue"})),
@@ -44,6 +48,8 @@ class Checks(Machine):
         super().__init__(seed)
         self.receive_count = 0
         self.policies: dict[str, list[tuple[int, GroupPolicy | None]]] = {}
+        self.broker.create_topic(PRIORITIES, MessageType.PRIORITY, 3, self.now_ms)
+        self.flush()
 
     def wants(self, group: str, stored: Stored) -> bool:
         return stored.tag in FILTERS[group][1] and stored.for_group in ("", group)
@@ -76,23 +82,34 @@ class Checks(Machine):
         other = [one for one in standing if one.receive_number != self.receive_count]
         assert not other, f"{stored} is given out beside {other}"
         assert len(standing) < self.policy(course.group).fifo_run_max, f"{stored} is beyond the run"
-        min_offset = self.broker.queue_range(stored.topic, stored.queue_id)[0]
         for one in self.oracle.fifo[stored.topic, stored.queue_id, stored.message_group]:
             if one.queue_offset >= stored.queue_offset:
                 break
-            is_there = one.queue_offset >= min_offset and self.wants(course.group, one)
+            is_there = self._is_kept(one) and self.wants(course.group, one)
             is_waiting = is_there and course.is_open(one.place) and one.place not in course.held
             assert not is_waiting, f"{stored} is given out before {one}"
 
     def _check_nothing_left(self, course: Course) -> None:
         """Whoever received nothing has nothing to receive."""
+        left = next(self._left(course), None)
+        assert left is None, f"{course.group} received nothing, yet there is {left}"
+
+    def _check_priority(self, course: Course, delivery: Delivery) -> None:
+        """Nothing is left in higher queues, but where one is crowded."""
+        for left in self._left(course):
+            if left.queue_id > delivery.queue_id:
+                progress = progress_of(self.broker, course.group, course.topic, left.queue_id)
+                assert progress.is_crowded, f"{delivery} is given out before {left}"
+
+    def _left(self, course: Course) -> Iterator[Stored]:
+        """What could be given out now."""
         taken = {one.message_group for one in course.held.values()} - {""}
         for place, stored in self.oracle.messages[course.topic].items():
             first, end = self.broker.queue_range(course.topic, place[0])
-            is_there = first <= place[1] < end and self.wants(course.group, stored)
+            is_there = first <= place[1] < end and self._is_kept(stored) and self.wants(course.group, stored)
             is_free = place not in course.held and stored.message_group not in taken
-            is_left = is_there and course.is_open(place) and is_free
-            assert not is_left, f"{course.group} received nothing, yet there is {stored}"
+            if is_there and course.is_open(place) and is_free:
+                yield stored
 
     def _check_crowded(self, course: Course) -> None:
         """A receive was refused: there is as much in flight, or waiting, as may be."""
@@ -176,6 +193,8 @@ class Checks(Machine):
         for (group, topic), _ in courses.items():
             queues = [one for one in views[group].queues if one.topic == topic]
             assert lag.get((topic, group), 0) == sum(one.lag for one in queues)
+        held = [one.generation for course in courses.values() for one in course.held.values()]
+        assert sorted(self.broker._receiving._leases._leases) == sorted(held), "leases of nobody"
         self._compare_letters()
 
     def _compare_queue(self, course: Course, view: QueueView) -> None:
@@ -189,7 +208,7 @@ class Checks(Machine):
             stored = self.oracle.messages[course.topic][queue_id, at]
             is_open = course.is_open(stored.place)
             assert is_open or at in done, f"{stored} is done, and {course.group} does not know it"
-            is_unwanted = not self.wants(course.group, stored)
+            is_unwanted = not self.wants(course.group, stored) or not self._is_kept(stored)
             assert at not in done or not is_open or is_unwanted, f"{course.group} has lost {stored}"
         low = next((at for at in range(first, end) if at not in done), max(end, view.low_offset))
         assert view.low_offset == low
@@ -200,8 +219,19 @@ class Checks(Machine):
         assert view.waiting == len(waiting), f"{view}, yet {waiting} wait"
         limit = limits.IN_FLIGHT_PER_QUEUE_MAX + limits.PARKED_PER_QUEUE_MAX
         assert view.in_flight + view.waiting <= limit, f"{view} is beyond the limits"
+        self._check_memory(progress)
         kept = (self.oracle.messages[course.topic][queue_id, at] for at in range(low, end))
         assert view.oldest_ms == next((one.store_ms for one in kept if self._is_kept(one)), None)
+
+    def _check_memory(self, progress: Progress) -> None:
+        """Nothing is remembered of what is done, and no message group of which nothing is leased or waits."""
+        held = {lease.queue_offset for lease in progress.leases()}
+        assert not [at for at in progress._attempts if at not in held and is_done(progress, at)]
+        names = progress._message_groups
+        assert names.parked_count == sum(len(one.waiting) for one in names._groups.values())
+        has_turn = set(names._turns.values())
+        assert all(one.in_flight or name in has_turn for name, one in names._groups.items())
+        assert set(names._turns) <= set(progress._ready)
 
     def _compare_letters(self) -> None:
         """What is listed are all dead letters, but those that an operator has seen to."""

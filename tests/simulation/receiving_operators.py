@@ -101,11 +101,13 @@ class Operators(Checks):
         for queue_id in range(self.broker.topic(topic).queue_count):
             first, end = self.broker.queue_range(topic, queue_id)
             stored = [self.oracle.messages[topic][queue_id, at] for at in range(first, end)]
+            older = [one.store_ms < start.at for one in stored if self._is_kept(one)]
+            gap_count = len(stored) - len(older) if older and older[0] else 0
             at = {
                 From.EARLIEST: first,
                 From.LATEST: end,
                 From.OFFSET: min(max(start.at, first), end),
-                From.TIME: first + sum(one.store_ms < start.at for one in stored),
+                From.TIME: first + gap_count + sum(older),
             }
             starts[queue_id] = at[start.kind]
         return starts

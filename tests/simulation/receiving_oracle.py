@@ -166,12 +166,16 @@ class Oracle:
                 assert courses.pop().durable_at > told_offset, "a group's record is gone"
             for course in courses:
                 course.durable_at = 0
+        first_offset = broker._log.first_offset
+        gone = {
+            topic: {place for place, one in messages.items() if one.physical_offset < first_offset}
+            for topic, messages in self.messages.items()
+        }
         for course in self.now():
             queue_count = broker.topic(course.topic).queue_count
             for queue_id in range(queue_count):
                 progress = progress_of(broker, course.group, course.topic, queue_id)
-                min_offset = broker.queue_range(course.topic, queue_id)[0]
-                _Recovery(course, queue_id, progress, min_offset, told_offset).run()
+                _Recovery(course, queue_id, progress, gone.get(course.topic, set()), told_offset).run()
         for group, letters in self.letters.items():
             listed = {one.queue_offset for one in broker.dead_letters(group, None, 1_000_000).letters}
             for offset, letter in letters.items():
@@ -187,7 +191,7 @@ class _Recovery:
     course: Course
     queue_id: int
     progress: Progress
-    min_offset: int
+    gone: set[Place]
     told_offset: int
 
     def run(self) -> None:
@@ -216,7 +220,7 @@ class _Recovery:
         if found is None:
             later = past[max(told, 0) :] if told >= 0 else []
             may_be_over = not later or any(not one.is_replaced and one.ended_at < FOREVER for one in later)
-            is_gone = place in self.course.done or place[1] < self.min_offset
+            is_gone = place in self.course.done or place in self.gone
             assert may_be_over or is_gone, f"a lease that was told is gone: {past[told]}"
             del self.course.past[place]
             return
@@ -243,7 +247,7 @@ class _Recovery:
     def _recount(self, place: Place) -> None:
         """Attempts whose record was durable are known; of the others as many as the broker remembers."""
         failures, held = self.course.failures[place], self.course.held.get(place)
-        if place in self.course.done or place[1] < self.progress.low_offset:
+        if place in self.course.done or place in self.gone or place[1] < self.progress.low_offset:
             return
         found = self.progress.attempts(place[1])
         count = found.count - (held is not None)

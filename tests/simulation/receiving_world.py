@@ -19,7 +19,7 @@ from services.broker.group_values import From, Received
 from services.broker.groups import GROUP_TOPIC
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
-from tests.simulation.receiving_checks import FILTERS, TOPICS
+from tests.simulation.receiving_checks import FILTERS, ORDERED, PRIORITIES, TOPICS
 from tests.simulation.receiving_operators import Operators
 from tests.simulation.receiving_oracle import (
     FOREVER,
@@ -63,12 +63,15 @@ class World(Operators):
 
     def send(self) -> None:
         self.count += 1
+        topic = self.chance.choice([*ORDERED, *ORDERED, PRIORITIES])
+        is_ordered = topic in ORDERED
         message = Message(
-            topic=self.chance.choice(TOPICS),
+            topic=topic,
             body=self.chance.randbytes(self.chance.choice([1, 20, 200, 900])),
             message_id=f"M{self.count}",
             tag=self.chance.choice(["", "red", "blue"]),
-            message_group=self.chance.choice(MESSAGE_GROUPS),
+            message_group=self.chance.choice(MESSAGE_GROUPS) if is_ordered else "",
+            priority=None if is_ordered else self.chance.randrange(5),
         )
         self.broker.send(message, self.now_ms)
 
@@ -107,6 +110,8 @@ class World(Operators):
         for delivery in got.deliveries:
             self._check_given(course, delivery)
             self._given(course, delivery, client, is_push, span_ms, got)
+        if got.deliveries and topic == PRIORITIES:
+            self._check_priority(course, min(got.deliveries, key=lambda one: one.queue_id))
         if not got.deliveries and not got.is_unfinished and not self.policy(group).is_paused:
             self._check_nothing_left(course)
         return len(got.deliveries)
@@ -247,7 +252,7 @@ class World(Operators):
             course, held = found
             handles.append((self.chance.choice([one for one in FILTERS if one != course.group]), course.topic,
                             held.handle))  # fmt: skip
-            other = TOPICS[course.topic == TOPICS[0]]
+            other = TOPICS[(TOPICS.index(course.topic) + 1) % len(TOPICS)]
             handles.append((course.group, other, held.handle))
             handles.append(("nobody", course.topic, held.handle))
         before = self._everything()

@@ -7,14 +7,23 @@ from dataclasses import replace
 import pytest
 
 from commitlog import limits
+from commitlog.errors import MessageNotFound
 from commitlog.retention import RetentionPolicy
+from consumequeue import queue
 from consumequeue.attempts import Failure
+from consumequeue.entry import ENTRY_BYTES
 from consumequeue.offsets import Lease, Progress
 from services.broker.group_values import GroupPolicy
 from services.broker.values import Retire
 from tests.unit.services.broker.test_receiving import SETTINGS, Bench
 
 FAILURE = Failure(1, 1, "c")
+FORGETFUL = replace(
+    SETTINGS,
+    segment_bytes=4096,
+    housekeeping_ms=1_000,
+    retention=RetentionPolicy(log_bytes_max=8192, group_pin_ms=0),
+)
 
 
 @pytest.fixture
@@ -78,8 +87,7 @@ def test_a_new_group_does_not_look_for_what_was_deleted_before_it_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "SCANNED_PER_RECEIVE_MAX", 1)
-    policy = RetentionPolicy(log_bytes_max=8192, group_pin_ms=0)
-    bench = Bench(replace(SETTINGS, segment_bytes=4096, housekeeping_ms=1_000, retention=policy))
+    bench = Bench(FORGETFUL)
     _fill(bench, 30)
     first, _ = bench.broker.queue_range("t", 0)
     assert first > 0
@@ -87,6 +95,25 @@ def test_a_new_group_does_not_look_for_what_was_deleted_before_it_came(
     _fill(bench, 30)
     after, _ = bench.broker.queue_range("t", 0)
     assert bench.broker.statistics.skipped[("t", "g")] == after - first
+
+
+def test_what_was_deleted_with_the_file_of_its_queue_can_be_forwarded_and_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "_FILE_BYTES", 4 * ENTRY_BYTES)
+    bench = Bench(FORGETFUL)
+    for _ in range(7):
+        bench.send()
+    held, *others = bench.receive(invisible_ms=3_600_000)
+    for one in others:
+        bench.broker.forward_to_dead_letter("g", "t", one.receipt_handle, bench.now_ms)
+    _fill(bench, 30)
+    assert bench.broker.queue_range("t", 0)[0] > 4
+    bench.broker.forward_to_dead_letter("g", "t", held.receipt_handle, bench.now_ms)
+    bench.flush()
+    assert bench.broker.queue_range("%DLQ%g", 0)[0] > 4
+    with pytest.raises(MessageNotFound):
+        bench.broker.purge("g", 0, bench.now_ms)
 
 
 def _fill(bench: Bench, count: int) -> None:
@@ -123,6 +150,16 @@ def test_records_of_a_lease_count_though_its_message_was_deleted() -> None:
     assert [one.generation for one in thawed.leases()] == [2]
     thawed.restore_end(0, 1, FAILURE)
     assert list(thawed.leases()) == []
+
+
+def test_attempts_at_a_message_that_was_deleted_are_not_kept() -> None:
+    progress = Progress()
+    for generation in (1, 2):
+        progress.lease(Lease(generation, 0, 0))
+        if generation == 1:
+            progress.give_back(0, FAILURE)
+    progress.skip_to(1)
+    assert progress.freeze()["attempts"] == []
 
 
 def test_what_goes_to_the_dead_letters_waits_no_more() -> None:
