@@ -56,9 +56,7 @@ SCENARIOS: Final[dict[str, Callable[[Play], None]]] = {
     "push FIFO": receiving.a_push_consumer_keeps_the_order_of_a_group,
     "push FIFO dead letter": receiving.a_poisonous_message_holds_its_group_up_only_until_it_is_a_dead_letter,
 }
-CANNOT: Final[dict[tuple[str, str], str]] = {
-    (
-        "node",
-        "receive four mebibytes",
-    ): "grpc-js takes no reply above 4 MiB and the client cannot change it",
+CANNOT: Final[dict[str, dict[str, str]]] = {
+    "node": {"receive four mebibytes": "grpc-js takes no reply above 4 MiB; the client cannot tell it to"},
 }
+"""By client and scenario, why its library cannot play it."""

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from commitlog.errors import PortTaken
-from commitlog.limits import POLLS_PER_CLIENT_MAX
+from services.rpc import sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
@@ -18,6 +18,7 @@ from services.rpc.service import NAME
 
 TOPIC = wire.Resource(name="t")
 SCENARIO_SECONDS = 25
+POLLS = 100
 SOMEBODY = (("x-mq-client-id", "somebody"),)
 RECEIVE = service.ReceiveMessageRequest(
     group=wire.Resource(name="g"),
@@ -85,7 +86,11 @@ def test_a_client_that_hangs_up_in_the_middle_loses_no_message(play: Any) -> Non
     play(scenario, segment_bytes=1 << 23)
 
 
-def test_of_more_than_a_thousand_polls_some_are_refused_and_each_message_goes_to_one(play: Any) -> None:
+def test_polls_beyond_the_bound_are_refused_and_each_message_goes_to_one(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "POLLS_PER_CLIENT_MAX", POLLS)
+
     async def scenario(front: Any) -> None:
         server, channel = await served(front)
         receive = call(channel, "ReceiveMessage", "unary_stream")
@@ -99,8 +104,8 @@ def test_of_more_than_a_thousand_polls_some_are_refused_and_each_message_goes_to
                 elif reply.HasField("status"):
                     codes.append(reply.status.code)
 
-        polls = [asyncio.create_task(poll()) for _ in range(POLLS_PER_CLIENT_MAX + 50)]
-        while len(codes) < 50 or sum(one.receives for one in front.sessions) < POLLS_PER_CLIENT_MAX:
+        polls = [asyncio.create_task(poll()) for _ in range(POLLS + 50)]
+        while len(codes) < 50 or sum(one.receives for one in front.sessions) < POLLS:
             await asyncio.sleep(0.01)
         assert set(codes) == {Code.TOO_MANY_REQUESTS}
         for number in range(100):
