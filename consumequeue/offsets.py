@@ -95,6 +95,12 @@ class Progress:
         """The first offset at or above `offset` that is not done."""
         return self._done.behind(max(offset, self.low_offset))
 
+    def open_count(self, min_offset: int, next_offset: int) -> int:
+        """How many offsets of a queue are not done; what lies below `min_offset` is gone, done or not."""
+        first = max(min_offset, self.low_offset)
+        done = (max(0, at + count - max(at, first)) for at, count in self._done)
+        return next_offset - first - sum(done)
+
     def candidate(self, next_offset: int) -> int | None:
         """The offset to look at next, of a queue that ends at `next_offset`; None if there is none."""
         while self._ready and self._is_done(self._ready[0]):

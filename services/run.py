@@ -33,7 +33,7 @@ from commitlog.lock import StoreLock
 from commitlog.message import Host
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
-from services import logs
+from services import logs, memory
 from services.broker.broker import Broker
 from services.broker.group_values import From
 from services.broker.settings import BrokerSettings
@@ -88,6 +88,7 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
 
     Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
     """
+    memory.give_back_freed()
     logs.configure()
     allow_many_files()
     share_interpreter(is_crowded=False)

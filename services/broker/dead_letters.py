@@ -15,7 +15,7 @@ from commitlog import properties
 from commitlog.errors import MessageNotFound
 from commitlog.record import COMPRESSION, Record
 from consumequeue.entry import tags_code
-from services.broker.group_values import DeadLetter, DeadLetterPage
+from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
 from services.broker.groups import GroupQueue, Groups
 from services.broker.reading import Reading
 from services.broker.statistics import Statistics
@@ -73,6 +73,20 @@ class DeadLetters:
                 letters.append(_letter(record))
             offset += 1
         return DeadLetterPage(letters, None)
+
+    def counts(self) -> list[DeadLetterCount]:
+        """How many are open of every group that ever gave a message up, by name."""
+        names = [topic.name for topic in self._topics.all() if topic.name.startswith(DEAD_LETTER_PREFIX)]
+        return [self.count(name.removeprefix(DEAD_LETTER_PREFIX)) for name in names]
+
+    def count(self, group: str) -> DeadLetterCount:
+        """How many are open of one group; none if it never gave a message up."""
+        key = _key(group)
+        if key.topic not in self._topics:
+            return DeadLetterCount(group, 0, 0)
+        queue = self._store.dispatch.queue(key.topic, 0)
+        count = self._groups.look(key).open_count(queue.min_offset, queue.next_offset)
+        return DeadLetterCount(group, count, queue.next_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
         """Sends a dead letter again: to its own topic for its group alone, or to the topic `target`.

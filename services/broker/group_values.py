@@ -124,6 +124,15 @@ class DeadLetter:
 
 
 @dataclass(slots=True, frozen=True)
+class DeadLetterCount:
+    """How many dead letters of a group are open; those of its topic end before `next_offset`."""
+
+    group: str
+    count: int
+    next_offset: int
+
+
+@dataclass(slots=True, frozen=True)
 class DeadLetterPage:
     """Dead letters, the oldest first; `after` asks for the next page, None when there is none."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from commitlog import limits
 from commitlog.errors import ClientMistake, GroupExists, GroupNotFound
 from consumequeue.queue import ConsumeQueue
@@ -30,6 +32,10 @@ class GroupViews:
         """One group; raises `GroupNotFound`."""
         self._check_known(name)
         return self._view(name)
+
+    def leased(self, name: str) -> Counter[str]:
+        """How many messages each client of a group holds, by client id."""
+        return Counter(lease.consumer for key, lease in self._groups.leases() if key.group == name)
 
     def create(self, name: str, topic: str, start: Start, now_ms: int) -> GroupView:
         """A group receives a topic from a place on; raises `GroupExists`, `TopicNotFound`, `IllegalGroup`."""

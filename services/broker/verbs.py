@@ -20,6 +20,7 @@ from services.broker.carrying import Carrying
 from services.broker.dead_letters import DeadLetters
 from services.broker.finding import Finding
 from services.broker.group_values import (
+    DeadLetterCount,
     DeadLetterPage,
     GroupPolicy,
     GroupView,
@@ -297,6 +298,10 @@ class Verbs:
         """Looks at one consumer group; raises `GroupNotFound`."""
         return self._group_views.one(name)
 
+    def leased(self, group: str) -> dict[str, int]:
+        """How many messages each client of a group holds, by client id."""
+        return self._group_views.leased(group)
+
     def create_group(self, name: str, topic: str, start: Start, now_ms: int) -> GroupView:
         """Lets a group receive a topic from a place on; raises `GroupExists`."""
         return self._group_views.create(name, topic, start, now_ms)
@@ -316,6 +321,14 @@ class Verbs:
     def dead_letters(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Looks at what a group gave up, the oldest first."""
         return self._dead_letters.page(group, after, count_max)
+
+    def dead_letter_counts(self) -> list[DeadLetterCount]:
+        """How many messages each group gave up that nobody has seen to."""
+        return self._dead_letters.counts()
+
+    def dead_letter_count(self, group: str) -> DeadLetterCount:
+        """The same of one group."""
+        return self._dead_letters.count(group)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
         """Sends a dead letter again; returns what must be durable. Raises `MessageNotFound`."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from commitlog import limits
 from commitlog.errors import GroupNotFound, MessageNotFound
-from services.broker import group_counts
 from services.broker.group_values import DeadLetter, DeadLetterPage
 from services.broker.topics import check_group_name
 from services.live.live_broker import LiveBroker
@@ -53,7 +52,7 @@ async def pages(
 ) -> AsyncIterator[list[DeadLetter]]:
     """Yield a group's dead letters below `end_offset`, the oldest first, a page at a time."""
     check_group_name(group)
-    while group_counts.dead_letters_of(live.core, group).count:
+    while live.core.dead_letter_count(group).count:
         page = live.groups.dead_letters(group, after, limits.LETTERS_LOOKED_AT_ONCE)
         found = [letter for letter in page.letters if letter.queue_offset < end_offset]
         yield found
@@ -66,7 +65,7 @@ async def pages(
 def end_offset(live: LiveBroker, group: str) -> int:
     """Return the offset of a group's next dead letter; raises `IllegalGroup`."""
     check_group_name(group)
-    return group_counts.dead_letters_of(live.core, group).next_offset
+    return live.core.dead_letter_count(group).next_offset
 
 
 def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:

@@ -61,8 +61,8 @@ Present = Callable[[], Iterable[str]]
 """The ids of the clients that are heard from."""
 
 
-TURNS_BETWEEN_FULL_TICKS = 110
-"""gRPC takes one call in two or three turns of the loop, and a send needs about ten in all."""
+TURNS_BETWEEN_FULL_TICKS = 80
+"""A send needs about ten turns of the loop, in some of which gRPC's thread has yet to get the interpreter."""
 
 log = structlog.get_logger()
 

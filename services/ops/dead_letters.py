@@ -20,8 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from commitlog.errors import MessageNotFound
-from services.broker import group_counts
-from services.broker.group_counts import DeadLetterCount
+from services.broker.group_values import DeadLetterCount
 from services.live import letters
 from services.live.letter_tasks import LetterTasks
 from services.live.live_broker import LiveBroker
@@ -52,7 +51,7 @@ class DeadLettersApi:
 
     async def groups(self, request: Request) -> JSONResponse:
         """List the groups that have dead letters."""
-        counts = [one for one in group_counts.dead_letters(self._live.core) if one.count]
+        counts = [one for one in self._live.core.dead_letter_counts() if one.count]
         return JSONResponse({"groups": [self._group_shape(one) for one in counts]})
 
     async def page(self, request: Request) -> JSONResponse:

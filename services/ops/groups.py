@@ -22,7 +22,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from commitlog.errors import ClientMistake
-from services.broker import group_counts
 from services.broker.group_values import From, GroupView
 from services.broker.topics import check_receivable
 from services.live.consumers import ConsumersOf
@@ -108,7 +107,7 @@ class GroupsApi:
     async def clients(self, request: Request) -> JSONResponse:
         """Show who consumes, and what they hold."""
         view = self._groups.get(name_of(request))
-        leased = group_counts.leased(self._live.core, view.name)
+        leased = self._live.core.leased(view.name)
         shapes = [consumer_shape(one, leased.pop(one.client_id, 0)) for one in self._consuming(view.name)]
         return JSONResponse({"consumers": shapes, "leased_by_others": sum(leased.values())})
 

@@ -2,7 +2,8 @@
 
 Three consumers share a group; one is killed again and again, and another started. Judged is the file in which
 they all note what they do (`fifo_process`), line by line: a message group's next message may begin only when
-the one before has ended or its consumer is dead, and what was acknowledged never begins again.
+the one before has ended or its consumer is dead, and what was acknowledged never begins again. The full run
+(`--rounds 50`) kills the broker now and then as well: leases of messages in message groups survive that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ CONSUMERS = 3
 FULL, SMALL = (10_000, 50, 5.0, 0.25), (900, 30, 1.0, 0.05)
 """Messages, message groups, seconds between kills, seconds that a message is worked on at most."""
 FULL_ROUNDS = 50
+BROKER_KILLED_EVERY = 9
 PATIENCE_SECONDS = 600
 LOOK_SECONDS = 0.1
 TOPIC, GROUP = "lines", "in-order"
@@ -82,25 +84,37 @@ class Stage:
         self._broker, self._notes, self._stack = broker, notes, stack
         self._work_seconds, self._chance = work_seconds, random.Random(7)
         self._consumers: list[Any] = []
+        self._starting: list[Any] = []
+        self.broker_kill_count = 0
 
     def start(self) -> None:
-        """Start a consumer; it is ready some time later."""
+        """Start a consumer; it is ready some time later, see `ready`."""
         notes, work_seconds = str(self._notes), str(self._work_seconds)
         process = running("fifo_process", self._broker, TOPIC, GROUP, notes, work_seconds)
         self._consumers.append(self._stack.enter_context(process))
+        self._starting.append(self._consumers[-1])
 
     def ready(self) -> None:
-        """Wait until all consume."""
-        assert all(hear(consumer) == "ready" for consumer in self._consumers)
+        """Wait until all that were started consume."""
+        while self._starting:
+            assert hear(self._starting.pop()) == "ready"
 
     def kill_one(self) -> None:
-        """Kill one, and start another in its place."""
+        """Kill one as soon as all consume, and start another in its place."""
+        self.ready()
         killed = self._consumers.pop(self._chance.randrange(len(self._consumers)))
         killed.kill()
         killed.wait()
         with self._notes.open("a") as notes:
             notes.write(f"{killed.pid} killed - 0\n")
         self.start()
+
+    def kill_broker(self) -> None:
+        """Kill the broker too as soon as all consume, and start it again; the consumers stay."""
+        self.ready()
+        self._broker.kill()
+        self._broker.start()
+        self.broker_kill_count += 1
 
     def lag(self) -> float:
         """How many messages the group has not acknowledged, as the broker says."""
@@ -151,10 +165,13 @@ def test_each_message_group_keeps_its_order_while_consumers_are_killed(
             if time.monotonic() - killed > pause_seconds:
                 killed = time.monotonic()
                 stage.kill_one()
+                if is_full and not sending.is_alive() and judge.counts["killed"] % BROKER_KILLED_EVERY == 0:
+                    stage.kill_broker()
         judge.read()
         assert broker.stop() == 0
     took = f"{count} messages, {groups} groups, {time.monotonic() - began:.0f} s"
-    print(f"{took}: {dict(judge.counts)}, {len(judge.wrong)} lines wrong")
+    print(f"{took}: {dict(judge.counts)}, {len(judge.wrong)} lines wrong,", end=" ")
+    print(f"broker killed {stage.broker_kill_count} times")
     assert not judge.wrong[:10]
     assert judge.begun_count == count
     assert judge.counts["killed"] > 0

@@ -85,3 +85,14 @@ def test_receipt_handles_are_read_back_and_foreign_ones_refused() -> None:
     for foreign in ("", "x", handle + " 1", handle.replace("77", "-7"), handle.replace("101", "¹01")):
         with pytest.raises(InvalidReceiptHandle):
             receipts.decode(foreign)
+
+
+@pytest.mark.parametrize(
+    ("min_offset", "expected"),
+    [(0, 6), (2, 6), (3, 5), (4, 5), (5, 5), (6, 4), (8, 2), (9, 2), (10, 1), (11, 0)],
+)
+def test_what_is_gone_is_not_open_and_what_is_done_is_counted_once(min_offset: int, expected: int) -> None:
+    progress = Progress()
+    for offset in (0, 1, 3, 4, 8):
+        progress.finish(offset)
+    assert progress.open_count(min_offset, 11) == expected
