@@ -1,9 +1,10 @@
 """A broker with consumers and the machine it runs on, driven by one seed; `receiving_world` adds the clients.
 
-A manual clock; flushes that finish in any order, or never; checkpoints; retention that deletes what groups
-may still want, and what they hold; crashes with lost and torn writes; syncs that fail. The log is read as it
-becomes durable (`follow`). After a crash the broker is opened again, and now and then twice more: from the
-same disk, and from the log alone without any snapshot, which must come to the same.
+A manual clock, which may be set back while the broker is down; flushes that finish in any order, or never;
+checkpoints that fail half way; retention that deletes what groups may still want, and what they hold; crashes
+with lost and torn writes; syncs that fail. The log is read as it becomes durable (`follow`). After a crash
+the broker is opened again, and now and then twice more: from the same disk, and from the log alone without
+any snapshot, which must come to the same.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Machine:
             self.settings = replace(self.settings, retention=policy)
         if seed % 5 == 0:
             self.settings = replace(self.settings, group_start=From.LATEST)
+        self.may_go_back = seed % 7 == 3
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
         self.oracle = Oracle()
         self.followed = 0
@@ -127,11 +129,17 @@ class Machine:
     def checkpoint(self) -> None:
         self.quieten()
         checkpoint = self.broker.checkpoint(self.now_ms)
-        if self.chance.random() < 0.9:
+        self.disk.fails_in = self.chance.choice([0, 0, 0, self.chance.randrange(1, 12)])
+        try:
             checkpoint.write(self.disk)
-            self.broker.checkpointed(checkpoint)
-        else:
+        except OSError:
+            self.disk.fails_in = 0
             self.broker.checkpoint_failed(checkpoint)
+            if self.chance.random() < 0.5:
+                self.crash()
+        else:
+            self.disk.fails_in = 0
+            self.broker.checkpointed(checkpoint)
 
     def crash(self) -> None:
         """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
@@ -166,6 +174,8 @@ class Machine:
         self.flying.clear()
         self.retirements = []
         self.now_ms += 1  # generations grow from the clock: no two starts share a millisecond
+        if self.may_go_back:
+            self.now_ms -= self.chance.choice([0, 0, 77, 5_003, 60_007])
         copies = [deepcopy(self.disk) for _ in range(2)] if self.chance.random() < 0.2 else []
         self.broker = Broker.open(self.disk, self.settings, self.now_ms, trusted_offset)
         assert not self.broker.damaged

@@ -23,6 +23,8 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
     if seed % 3 == 1:
         monkeypatch.setattr(limits, "IN_FLIGHT_PER_QUEUE_MAX", 5)
         monkeypatch.setattr(limits, "PARKED_PER_QUEUE_MAX", 4)
+    if seed % 4 == 1:
+        monkeypatch.setattr(limits, "AUTO_RENEW_MS_MAX", 7_000)
     if seed % 4 == 2:
         monkeypatch.setattr(limits, "SCANNED_PER_RECEIVE_MAX", 3)
     if seed % 6 == 5:
