@@ -57,7 +57,9 @@ class Progress:
         self._leases: dict[int, Lease] = {}
         self._attempts: dict[int, Attempts] = {}
         self._message_groups = MessageGroups()
-        self._restored_until = 0  # leases of before a restart may lie in what is fresh, up to here
+        self._restored_until = (
+            0  # leases and attempts of before a restart may lie in what is fresh, up to here
+        )
 
     @property
     def in_flight_count(self) -> int:
@@ -171,6 +173,8 @@ class Progress:
         """Fresh messages from `first` up to before `end` are not wanted; a leased one is where it stops."""
         if first < self._restored_until:
             end = min(end, min((leased for leased in self._leases if leased >= first), default=end))
+            for offset in [offset for offset in self._attempts if first <= offset < end]:
+                del self._attempts[offset]
         self.finish_many(first, end)
 
     def skip_to(self, queue_offset: int) -> int:
@@ -229,6 +233,7 @@ class Progress:
             self.give_back(offset, None)
         if self._is_done(offset):
             return
+        self._restored_until = max(self._restored_until, offset + 1)
         attempts = self._attempts.setdefault(offset, Attempts())
         attempts.count = attempt_count
         if failure is not None:
@@ -262,6 +267,7 @@ class Progress:
             progress._attempts[offset] = Attempts(
                 count, Failure(*first) if first else None, Failure(*last) if last else None
             )
+            progress._restored_until = max(progress._restored_until, offset + 1)
         for one in frozen.get("leases", ()):
             lease = _thawed(*one)
             progress._hold(lease)

@@ -28,9 +28,14 @@ class Leases:
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
 
-    def begin_above(self, store_ms: int) -> None:
-        """Generations are above all that were given by a store time, even if the clock was set back since."""
-        self._generation = max(self._generation, (store_ms + 1) * _GENERATIONS_PER_MS)
+    def begin_above(self, store_ms: int, now_ms: int) -> None:
+        """Generations are others than before, also if the clock was set back, behind the last store time.
+
+        Then store times stand still; so that several starts in that time have generations of their own, they
+        begin far apart.
+        """
+        if now_ms <= store_ms:
+            self._generation = (store_ms + 1 + now_ms % _GENERATIONS_PER_MS) * _GENERATIONS_PER_MS
 
     def grant(
         self,

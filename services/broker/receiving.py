@@ -209,7 +209,7 @@ class Receiving:
 
     def resume(self, now_ms: int) -> None:
         """After a restart the leases that were recorded stand again."""
-        self._leases.begin_above(self._store.last_store_ms)
+        self._leases.begin_above(self._store.last_store_ms, now_ms)
         for key, lease in self._groups.leases():
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
 

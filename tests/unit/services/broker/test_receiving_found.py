@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commitlog import limits
-from commitlog.errors import MessageNotFound
+from commitlog.errors import InvalidReceiptHandle, MessageNotFound
 from commitlog.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.attempts import Failure
@@ -75,6 +75,18 @@ def test_an_attempt_that_was_suspended_does_not_count_after_a_restart_either(
     bench.reopen()
     bench.advance(30_000)
     assert [one.attempt for one in bench.receive()] == [1]
+
+
+def test_a_handle_of_before_a_restart_is_refused_though_the_clock_was_set_back(bench: Bench) -> None:
+    bench.send()
+    bench.now_ms -= 3_600_000
+    bench.reopen()
+    (stale,) = bench.receive()
+    bench.now_ms += 1
+    bench.reopen()
+    assert bench.ids() == ["M1"]
+    with pytest.raises(InvalidReceiptHandle):
+        bench.ack(stale)
 
 
 def test_looking_at_the_dead_letters_of_a_group_that_has_none_leaves_nothing_behind(bench: Bench) -> None:
@@ -160,6 +172,15 @@ def test_attempts_at_a_message_that_was_deleted_are_not_kept() -> None:
             progress.give_back(0, FAILURE)
     progress.skip_to(1)
     assert progress.freeze()["attempts"] == []
+
+
+def test_attempts_at_what_a_filter_passes_over_after_a_restart_are_not_kept() -> None:
+    progress = Progress()
+    progress.lease(Lease(1, 0, 0))
+    progress.give_back(0, FAILURE)
+    thawed = Progress.thaw(progress.freeze())
+    thawed.skip_unwanted(0, 1)
+    assert thawed.freeze()["attempts"] == []
 
 
 def test_what_goes_to_the_dead_letters_waits_no_more() -> None:
