@@ -57,9 +57,7 @@ class Progress:
         self._leases: dict[int, Lease] = {}
         self._attempts: dict[int, Attempts] = {}
         self._message_groups = MessageGroups()
-        self._restored_until = (
-            0  # leases and attempts of before a restart may lie in what is fresh, up to here
-        )
+        self._restored_until = 0  # up to here, what is fresh may have been leased before a restart
 
     @property
     def in_flight_count(self) -> int:
@@ -173,9 +171,10 @@ class Progress:
         """Fresh messages from `first` up to before `end` are not wanted; a leased one is where it stops."""
         if first < self._restored_until:
             end = min(end, min((leased for leased in self._leases if leased >= first), default=end))
-            for offset in [offset for offset in self._attempts if first <= offset < end]:
-                del self._attempts[offset]
         self.finish_many(first, end)
+        if 0 < self._restored_until <= end:
+            self._restored_until = 0
+            self._attempts = {at: one for at, one in self._attempts.items() if not self._is_over(at)}
 
     def skip_to(self, queue_offset: int) -> int:
         """Everything below is done with, because it is gone; returns how much of it was not done before."""
@@ -276,6 +275,9 @@ class Progress:
 
     def _is_done(self, offset: int) -> bool:
         return offset < self.low_offset or offset in self._done
+
+    def _is_over(self, offset: int) -> bool:
+        return self._is_done(offset) and offset not in self._leases
 
     def _skip_known(self) -> None:
         """Moves the fresh offset over what is done, or leased since before a restart."""
