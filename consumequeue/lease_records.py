@@ -18,6 +18,7 @@ The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
     1      bits: 1 the broker renews it for that client, 2 its consumer asked for another time,
            4 this attempt is not to be counted
     1 + m  message group length, message group UTF-8
+    1 + a  attempt id length, attempt id UTF-8: what the receive that leased it called itself
 
 All of one turn of the loop share one record.
 """
@@ -58,6 +59,7 @@ class LeaseEntry(NamedTuple):
     message_group: str
     is_changed: bool = False
     is_suspended: bool = False
+    attempt_id: str = ""
 
 
 Key = tuple[str, str, int]
@@ -93,7 +95,9 @@ def _encoded(one: LeaseEntry) -> bytes:
     attempts = min(one.attempts, _ATTEMPTS_MAX)
     fixed = _ENTRY.pack(one.kind, one.cause, attempts, one.queue_offset, one.generation, one.at_ms)
     bits = one.is_renewed | one.is_changed << 1 | one.is_suspended << 2
-    return fixed + text(one.client_id) + bytes((bits,)) + text(one.message_group)
+    return b"".join(
+        (fixed, text(one.client_id), bytes((bits,)), text(one.message_group), text(one.attempt_id))
+    )
 
 
 def _decoded(body: bytes, position: int) -> tuple[LeaseEntry, int]:
@@ -101,6 +105,7 @@ def _decoded(body: bytes, position: int) -> tuple[LeaseEntry, int]:
     client_id, position = read_text(body, position + _ENTRY.size)
     bits = body[position]
     message_group, position = read_text(body, position + 1)
+    attempt_id, position = read_text(body, position)
     flags = bool(bits & 1), bool(bits & 2), bool(bits & 4)
     fixed = Kind(kind), cause, attempts, queue_offset, generation, at_ms, client_id
-    return LeaseEntry(*fixed, flags[0], message_group, *flags[1:]), position
+    return LeaseEntry(*fixed, flags[0], message_group, *flags[1:], attempt_id), position

@@ -31,7 +31,8 @@ class Lease:
 
     `client_id` is set when the broker renews the lease for that client; it does so until `renewed_until_ms`.
     `consumer` is who has it, in any case; `is_gone`: it left. `is_changed`: it asked for another time;
-    `is_suspended`: this attempt is not to be counted.
+    `is_suspended`: this attempt is not to be counted. `attempt_id` is what the receive that leased it called
+    itself: a receive of the same name has not heard of the lease.
     """
 
     generation: int
@@ -44,6 +45,7 @@ class Lease:
     is_gone: bool = False
     is_changed: bool = False
     is_suspended: bool = False
+    attempt_id: str = ""
 
 
 class Progress:
@@ -325,6 +327,7 @@ def _frozen(lease: Lease) -> list[Any]:
         lease.message_group,
         lease.is_changed,
         lease.is_suspended,
+        lease.attempt_id,
     ]
 
 
@@ -337,6 +340,7 @@ def _thawed(
     message_group: str,
     is_changed: bool = False,
     is_suspended: bool = False,
+    attempt_id: str = "",
 ) -> Lease:
     return Lease(
         generation,
@@ -347,4 +351,5 @@ def _thawed(
         message_group=message_group,
         is_changed=is_changed,
         is_suspended=is_suspended,
+        attempt_id=attempt_id,
     )

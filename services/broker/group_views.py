@@ -59,13 +59,9 @@ class GroupViews:
     def delete(self, name: str, topic: str, now_ms: int) -> int:
         """A group leaves a topic, or all of them; returns what must be durable. Raises `GroupNotFound`."""
         self._check_known(name)
-        durable_at = 0
         for one in self._topics_of(name, topic):
             self._receiving.void(name, one)
-            durable_at = self._groups.leave(name, one, now_ms)
-        if not topic:
-            durable_at = self._groups.forget_policy(name, now_ms) or durable_at
-        return durable_at
+        return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
         """A group goes on from another place, on one topic or (empty) on all. Raises `GroupNotFound`."""

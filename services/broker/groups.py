@@ -4,9 +4,8 @@ A group is known from its first receive of a topic on. The body of a `TW_SYS_GRO
 
     {"group", "topic"}                the group receives the topic, from its earliest message on
     {"group", "topic", "positions"}   and from now on from these offsets ({queue id: offset}); leases end
-    {"group", "topic", "left"}        it no longer does
-    {"group", "policy"}               how its messages are given out (`services.broker.group_values`);
-                                      null: as the settings say
+    {"group", "topic", "left"}        it no longer does; with an empty topic nothing is known of the group
+    {"group", "policy"}               how its messages are given out (`services.broker.group_values`)
 
 What is acknowledged in one turn of the loop is written as one record (`consumequeue.acks`) when the next
 flush is taken, and what became of leases as another (`consumequeue.lease_records`) before it; so
@@ -91,13 +90,9 @@ class Groups:
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
-        """A group no longer receives a topic, its progress is forgotten; returns what must be durable."""
+        """A group no longer receives a topic, or (empty) is forgotten whole; returns what must be durable."""
         self.write_pending()
         return self._write({"group": group, "topic": topic, "left": True}, now_ms)
-
-    def forget_policy(self, group: str, now_ms: int) -> int:
-        """A group's policy is the settings' again; returns what must be durable, 0 if it had none."""
-        return self._write({"group": group, "policy": None}, now_ms) if group in self._policies else 0
 
     def held(self, key: GroupQueue, queue_offset: int, generation: int) -> Lease | None:
         """The lease of that generation if it still stands; whatever a forged handle asks, nothing is made."""
@@ -145,6 +140,7 @@ class Groups:
                 lease.message_group,
                 lease.is_changed,
                 lease.is_suspended,
+                lease.attempt_id,
             )
         )
         return self._store.log.end_offset + 1
@@ -269,10 +265,8 @@ class Groups:
 
     def _take(self, said: dict[str, Any]) -> None:
         group = said["group"]
-        if said.get("policy"):
+        if "policy" in said:
             self._policies[group] = _policy(said["policy"])
-        elif "policy" in said:
-            self._policies.pop(group, None)
         elif "left" in said:
             self._drop(group, said["topic"])
         else:
@@ -284,9 +278,13 @@ class Groups:
         self._members.setdefault(topic, {})[group] = None
 
     def _drop(self, group: str, topic: str) -> None:
-        self._members.get(topic, {}).pop(group, None)
-        for key in [key for key in self._progress if (key.group, key.topic) == (group, topic)]:
+        """Forgets a group on a topic, or (empty) everything of it."""
+        for members in [self._members.get(topic, {})] if topic else self._members.values():
+            members.pop(group, None)
+        for key in [key for key in self._progress if key.group == group and topic in ("", key.topic)]:
             del self._progress[key]
+        if not topic:
+            self._policies.pop(group, None)
 
     def _sums(self, count: Callable[[GroupQueue, Progress], int]) -> dict[tuple[str, str], int]:
         sums: Counter[tuple[str, str]] = Counter()
@@ -313,4 +311,5 @@ def _lease(entry: LeaseEntry) -> Lease:
         message_group=entry.message_group,
         is_changed=entry.is_changed,
         is_suspended=entry.is_suspended,
+        attempt_id=entry.attempt_id,
     )

@@ -27,6 +27,7 @@ class Leases:
         self._generation = now_ms * _GENERATIONS_PER_MS
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
+        self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def begin_above(self, store_ms: int, now_ms: int) -> None:
         """Generations are others than before, also if the clock was set back, behind the last store time.
@@ -66,7 +67,14 @@ class Leases:
         if lease.client_id:
             lease.visible_ms = max(lease.visible_ms, renewed_until_ms)
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
+        if lease.attempt_id:
+            self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
         self._add(key, lease)
+
+    def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
+        """The leases of before a restart that a receive of this name was to get, if they still stand."""
+        generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
+        return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""

@@ -58,6 +58,7 @@ class Wanted:
     invisible_ms: int
     client_id: str
     is_renewed: bool
+    attempt_id: str
     policy: GroupPolicy
 
 
@@ -117,6 +118,7 @@ class Receiving:
         client_id: str,
         auto_renew: bool,
         now_ms: int,
+        attempt_id: str = "",
     ) -> Received:
         """Leases up to `batch_size` messages; none if there are none now.
 
@@ -134,9 +136,11 @@ class Receiving:
             self._lease_ms(invisible_ms, auto_renew),
             client_id,
             auto_renew,
+            attempt_id,
             self._groups.policy(group),
         )
         topic = self._topics.route(topic_name, now_ms)
+        self._give_back_unheard(client_id, attempt_id, now_ms)
         look = Look(min(batch_size, limits.RECEIVE_BATCH_MAX))
         look.durable_at = self._join(group, topic_name, now_ms)
         if not wanted.policy.is_paused:
@@ -212,6 +216,12 @@ class Receiving:
         self._leases.begin_above(self._store.last_store_ms, now_ms)
         for key, lease in self._groups.leases():
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
+
+    def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
+        """A receive is asked again whose answer was lost in a restart: its leases are free."""
+        for key, lease in self._leases.take_restored(client_id, attempt_id):
+            self._leases.end(lease.generation)
+            self._groups.give_back(key, lease, None, now_ms)
 
     def _join(self, group: str, topic: str, now_ms: int) -> int:
         """The first receive makes a group receive the topic; returns what must be durable first."""
@@ -333,6 +343,7 @@ class Receiving:
         lease = self._leases.grant(
             key, record.queue_offset, visible_ms, wanted.client_id, wanted.is_renewed, message_group
         )
+        lease.attempt_id = wanted.attempt_id
         attempt = progress.lease(lease)
         if message_group:
             look.durable_at = self._groups.keep_lease(key, lease)

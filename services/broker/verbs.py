@@ -257,10 +257,11 @@ class Verbs:
         client_id: str,
         auto_renew: bool,
         now_ms: int,
+        attempt_id: str = "",
     ) -> Received:
         """Leases up to `batch_size` messages of a topic to a client of a group."""
         return self._receiving.receive(
-            group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew, now_ms
+            group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew, now_ms, attempt_id
         )
 
     def ack(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:

@@ -136,14 +136,22 @@ class LiveVerbs(ABC):
         client_id: str,
         auto_renew: bool,
         wait_seconds: float,
+        attempt_id: str = "",
     ) -> list[Delivery]:
-        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none."""
+        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none.
+
+        `attempt_id` is what the caller calls this receive, and again one whose answer it did not get.
+        """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
+
+        def look(now_ms: int) -> Received:
+            return self._broker.receive(*wish, now_ms, attempt_id)
+
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
-        received = self._call(self._broker.receive, *wish)
+        received = self._call(look)
         try:
             while not received.deliveries and await self._may_look_again(topic, line, received, ends):
-                received = self._call(self._broker.receive, *wish)
+                received = self._call(look)
         except asyncio.CancelledError:  # the ring that this one may have heard is another's now
             self._arrivals.ring(topic, line)
             raise

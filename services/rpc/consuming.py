@@ -118,6 +118,7 @@ class Consuming:
                 session.client_id,
                 request.auto_renew,
                 wait_seconds,
+                request.attempt_id,
             )
 
     def _replies(

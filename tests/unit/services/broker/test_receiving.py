@@ -144,6 +144,37 @@ def test_a_push_consumer_may_come_back_after_a_restart(bench: Bench) -> None:
     assert bench.broker.gauges().lag == {("t", "g"): 0}
 
 
+def test_a_receive_whose_answer_was_lost_in_a_restart_is_answered_again(bench: Bench) -> None:
+    bench.send("a")
+    bench.send("b")
+    listener = {"auto_renew": True, "client_id": "listener"}
+    bench.receive(batch=1, attempt_id="first", **listener)
+    (heard,) = bench.receive(batch=1, attempt_id="second", **listener)
+    bench.reopen()
+    assert bench.receive(attempt_id="first", auto_renew=True, client_id="somebody else") == []
+    (again,) = bench.receive(attempt_id="first", **listener)
+    assert (again.message.message_id, again.attempt) == ("M1", 1)
+    assert bench.receive(attempt_id="first", **listener) == [], "asked once more it is another receive"
+    bench.ack(heard)
+    bench.ack(again)
+
+
+def test_a_group_is_forgotten_whole_by_one_record(bench: Bench) -> None:
+    bench.send()
+    bench.send(topic="u")
+    bench.receive()
+    bench.receive(topic="u")
+    bench.broker.set_group("g", GroupPolicy(attempts_max=9), NOW_MS)
+    before = bench.broker.end_offset
+    bench.broker.delete_group("g", "", NOW_MS)
+    bench.flush()
+    assert bench.broker.end_offset - before < 300
+    bench.reopen()
+    assert bench.broker.groups(NOW_MS) == []
+    assert sorted(bench.ids() + bench.ids(topic="u")) == ["M1", "M2"]
+    assert bench.broker.group("g", NOW_MS).policy.attempts_max == SETTINGS.attempts_max
+
+
 def test_a_run_takes_several_of_a_message_group_and_closes_it_until_all_are_done(bench: Bench) -> None:
     bench.broker.set_group("g", GroupPolicy(attempts_max=5, fifo_run_max=2), NOW_MS)
     for _ in range(5):
