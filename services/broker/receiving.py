@@ -169,7 +169,7 @@ class Receiving:
         lease = self._leases.grant(
             key, receipt.queue_offset, visible_ms, held.consumer, False, held.message_group
         )
-        lease.is_changed, lease.is_suspended = True, suspend
+        lease.leased_ms, lease.is_changed, lease.is_suspended = now_ms, True, suspend
         self._groups.progress(key).replace(lease)
         durable_at = self._groups.keep_lease(key, lease) if lease.message_group else 0
         renewed = receipt._replace(leased_ms=now_ms, invisible_ms=invisible_ms, generation=lease.generation)
@@ -343,7 +343,7 @@ class Receiving:
         lease = self._leases.grant(
             key, record.queue_offset, visible_ms, wanted.client_id, wanted.is_renewed, message_group
         )
-        lease.attempt_id = wanted.attempt_id
+        lease.leased_ms, lease.attempt_id = now_ms, wanted.attempt_id
         attempt = progress.lease(lease)
         if message_group:
             look.durable_at = self._groups.keep_lease(key, lease)
@@ -362,7 +362,7 @@ class Receiving:
         receipt = receipts.decode(handle)
         key = GroupQueue(group, topic, receipt.queue_id)
         lease = self._groups.held(key, receipt.queue_offset, receipt.generation)
-        if lease is None:
+        if lease is None or lease.leased_ms not in (0, receipt.leased_ms):
             raise InvalidReceiptHandle(
                 f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
                 "was answered. The message comes again if it was not acknowledged."
