@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml requirements.lock
 test: check           ## style, types, import rules and all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-test-clients: install ## the official clients, Node's among them: npm installs it first
-	TIDEWHEEL_NPM_CI=1 $(BIN)/python -m pytest tests/clients
+test-clients: install ## the official clients, Node's among them: npm installs it first; says pass or fail by name
+	TIDEWHEEL_NPM_CI=1 $(BIN)/python -m pytest tests/clients -v -rs
 
 test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs Maven and a JDK
 	$(BIN)/python -m pytest tests/rocketmq
@@ -41,7 +41,7 @@ simulate: install     ## thousands of seeds of the core on a faulty disk
 endurance: install    ## kill -9 under load, fifty times
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
 
-bench: install        ## lateness, the store beside a bare disk, timers beside Redis, transactions: all as JSON, for an hour
+bench: install        ## lateness, store, timers, transactions, receiving, beside a bare disk and Redis: JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/storage.py --records 10000000
 	$(BIN)/python benchmarks/timers.py structure --count 100000000
@@ -50,6 +50,8 @@ bench: install        ## lateness, the store beside a bare disk, timers beside R
 	$(BIN)/python benchmarks/timers.py crowd --count 1000000
 	$(BIN)/python benchmarks/timers.py steady
 	$(BIN)/python benchmarks/transactions.py
+	$(BIN)/python benchmarks/receive.py
+	$(BIN)/python benchmarks/receive.py backlog --count 10000000
 
 protos: install       ## generate the protobuf code from the .proto files
 	$(BIN)/python -m services.rpc.generate

@@ -186,6 +186,12 @@ class ScheduleNotFound(NotFound):
     code = "TW-153"
 
 
+class GroupNotFound(NotFound):
+    """The consumer group does not exist."""
+
+    code = "TW-154"
+
+
 class RefusedByState(TidewheelError):
     """What has already happened forbids this."""
 
@@ -227,6 +233,12 @@ class KeyPending(RefusedByState):
     code = "TW-165"
 
 
+class GroupExists(RefusedByState):
+    """The consumer group receives the topic already."""
+
+    code = "TW-166"
+
+
 class Busy(TidewheelError):
     """The broker is busy."""
 
@@ -243,6 +255,12 @@ class TooManyTimers(Busy):
     """Too many delayed messages wait for this topic."""
 
     code = "TW-173"
+
+
+class TooManyRequests(Busy):
+    """The group has more in flight, or the client more receives open, than one may have."""
+
+    code = "TW-174"
 
 
 class ResultUnknown(Busy):

@@ -14,12 +14,17 @@ Host = tuple[str, int]
 
 
 class MessageType(Enum):
-    """What a topic takes; MIXED takes all. The values are RocketMQ's names."""
+    """What a topic takes; MIXED takes all but PRIORITY. The values are RocketMQ's names.
+
+    In a topic of type PRIORITY a queue is a priority, and what lies in a higher queue goes out first; in any
+    other every queue has its turn, so that a priority there would be a promise that nobody keeps.
+    """
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
     DELAY = "DELAY"
     TRANSACTION = "TRANSACTION"
+    PRIORITY = "PRIORITY"
     MIXED = "MIXED"
 
 
@@ -30,7 +35,8 @@ class Message:
     `delivery_ms` is wall time in milliseconds since 1970 (None: at once); a key that
     holds a space comes back as two, since RocketMQ stores them so;
     `gzip` says that the body is transported compressed; `check_immunity_ms` is how long a half message
-    is left alone before its first check-back (None: the topic's default).
+    is left alone before its first check-back (None: the topic's default); `priority` counts from 0, the
+    lowest (None: the message has none).
     """
 
     topic: str
@@ -47,12 +53,15 @@ class Message:
     gzip: bool = False
     trace_context: str = ""
     check_immunity_ms: int | None = None
+    priority: int | None = None
 
     @property
     def message_type(self) -> MessageType:
-        """The type that the message's own attributes give it: transaction, then delay, then FIFO."""
+        """The type that its own attributes give it: transaction, then delay, then FIFO, then priority."""
         if self.transactional:
             return MessageType.TRANSACTION
         if self.delivery_ms is not None:
             return MessageType.DELAY
-        return MessageType.FIFO if self.message_group else MessageType.NORMAL
+        if self.message_group:
+            return MessageType.FIFO
+        return MessageType.NORMAL if self.priority is None else MessageType.PRIORITY

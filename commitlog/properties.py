@@ -18,6 +18,7 @@ MESSAGE_ID: Final = "UNIQ_KEY"
 TAG: Final = "TAGS"
 KEYS: Final = "KEYS"
 MESSAGE_GROUP: Final = "__SHARDINGKEY"
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE_ID: Final = "REAL_QID"
@@ -41,9 +42,18 @@ SCHEDULE: Final = "TW_SCHEDULE"
 OCCURRENCE_MS: Final = "TW_OCCURRENCE_MS"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+DEAD_REASON: Final = "TW_DEAD_REASON"
+DEAD_ATTEMPTS: Final = "TW_DEAD_ATTEMPTS"
+DEAD_FIRST_ERROR: Final = "TW_DEAD_FIRST_ERROR"
+DEAD_LAST_ERROR: Final = "TW_DEAD_LAST_ERROR"
+FOR_GROUP: Final = "TW_FOR_GROUP"
+REDRIVE_OF: Final = "TW_REDRIVE_OF"
+
+PRIORITY_MAX: Final = 0x7FFFFFFF
+"""The highest that the protocol can carry; what counts is limited by the queues of the topic."""
 
 RESERVED: Final = frozenset({
-    MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID,
+    MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, PRIORITY, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID,
     TRANSACTIONAL, PRODUCER_GROUP, CHECK_IMMUNITY_SECONDS, DUE_MS, DELIVER_MS, TIMER_OFFSET, OUTCOME, VERB,
     REPLACES, REPLACED_DUE_MS, REASON, CANCELS, CANCELS_TOPIC,
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "MIN_OFFSET",
@@ -53,12 +63,17 @@ RESERVED: Final = frozenset({
     "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "TIMER_DELAY_LEVEL", "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
     SCHEDULE, OCCURRENCE_MS,
+    DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR, FOR_GROUP, REDRIVE_OF,
     "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
 })  # fmt: skip
 """Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
 
-SHOWN: Final = frozenset({SCHEDULE, OCCURRENCE_MS})
-"""Reserved names that consumers see: of which schedule a message is, and which of its occurrences."""
+SHOWN: Final = frozenset({
+    SCHEDULE, OCCURRENCE_MS,
+    DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR,
+    REDRIVE_OF,
+})  # fmt: skip
+"""Reserved names that consumers see: of which schedule a message is, and why it is a dead letter."""
 
 
 def encode(properties: dict[str, str]) -> bytes:
@@ -79,6 +94,7 @@ def of_message(message: Message) -> dict[str, str]:
         TAG: message.tag,
         KEYS: " ".join(message.keys),
         MESSAGE_GROUP: message.message_group,
+        PRIORITY: "" if message.priority is None else str(message.priority),
         TRACE_CONTEXT: message.trace_context,
     }
     return message.properties | {name: value for name, value in attributes.items() if value}
@@ -109,7 +125,14 @@ def to_message(record: Record) -> Message:
         gzip=gzip,
         trace_context=stored.get(TRACE_CONTEXT, ""),
         check_immunity_ms=int(immunity) * 1000 if immunity.isdigit() else None,
+        priority=_priority(stored.get(PRIORITY, "")),
     )
+
+
+def _priority(text: str) -> int | None:
+    """The priority that a property says; None if it says none that a client could have given."""
+    is_number = text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
+    return int(text) if is_number and int(text) <= PRIORITY_MAX else None
 
 
 def value_of(stored: bytes, name: str) -> str:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 _QUEUE: Final = struct.Struct(">HH")
 _RANGE: Final = struct.Struct(">QI")
 _RANGE_COUNT_MAX: Final = 0xFFFF
+_TEXT_BYTES_MAX: Final = 255
 
 
 class Acknowledged(NamedTuple):
@@ -49,7 +50,7 @@ def encode(acknowledged: Iterable[Acknowledged]) -> bytes:
     for group, topic, queue_id, ranges in acknowledged:
         for first in range(0, len(ranges), _RANGE_COUNT_MAX):
             part = ranges[first : first + _RANGE_COUNT_MAX]
-            parts += [_text(group), _text(topic), _QUEUE.pack(queue_id, len(part))]
+            parts += [text(group), text(topic), _QUEUE.pack(queue_id, len(part))]
             parts += [_RANGE.pack(*one) for one in part]
     return b"".join(parts)
 
@@ -58,8 +59,8 @@ def decode(body: bytes) -> Iterator[Acknowledged]:
     """What one acknowledgement record says."""
     position = 0
     while position < len(body):
-        group, position = _read_text(body, position)
-        topic, position = _read_text(body, position)
+        group, position = read_text(body, position)
+        topic, position = read_text(body, position)
         queue_id, range_count = _QUEUE.unpack_from(body, position)
         position += _QUEUE.size
         end = position + range_count * _RANGE.size
@@ -67,11 +68,13 @@ def decode(body: bytes) -> Iterator[Acknowledged]:
         position = end
 
 
-def _text(text: str) -> bytes:
-    encoded = text.encode()
+def text(words: str) -> bytes:
+    """Text of up to 255 bytes behind its length; what is longer is cut."""
+    encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 
 
-def _read_text(body: bytes, position: int) -> tuple[str, int]:
+def read_text(body: bytes, position: int) -> tuple[str, int]:
+    """The text at a position, and where it ends."""
     end = position + 1 + body[position]
-    return body[position + 1 : end].decode(), end
+    return body[position + 1 : end].decode(errors="replace"), end

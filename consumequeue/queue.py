@@ -14,6 +14,9 @@ from contextlib import suppress
 from itertools import dropwhile
 from typing import Final
 
+import numpy as np
+
+from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
 from commitlog.limits import QUEUE_FILE_ENTRIES
@@ -69,14 +72,27 @@ class ConsumeQueue:
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
         """Up to `count` entries from `queue_offset` on, as far as they lie together; gaps have size 0."""
+        return entry.decode_all(self._stored(queue_offset, count))
+
+    def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
+        """The first of `count` entries from `queue_offset` on whose tag has one of these hashes.
+
+        Where none has, the offset behind those that were looked at, which is at least one.
+        """
+        rows = np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
+        hits = np.flatnonzero(np.isin(rows["tags_code"], tags_codes))
+        return queue_offset + (int(hits[0]) if len(hits) else len(rows))
+
+    def _stored(self, queue_offset: int, count: int) -> bytes:
+        """The bytes of up to `count` entries from `queue_offset` on, as far as they lie together."""
         if queue_offset >= self._written_count:
             first = (queue_offset - self._written_count) * ENTRY_BYTES
-            return entry.decode_all(bytes(self._unwritten[first : first + count * ENTRY_BYTES]))
+            return bytes(self._unwritten[first : first + count * ENTRY_BYTES])
         count = min(count, self._written_count - queue_offset)
         position = queue_offset * ENTRY_BYTES
         inside = position % _FILE_BYTES
         length = min(count * ENTRY_BYTES, _FILE_BYTES - inside)
-        return entry.decode_all(self._disk.read(self._path(position - inside), inside, length))
+        return self._disk.read(self._path(position - inside), inside, length)
 
     def holds(self, physical_offset: int) -> bool:
         """Whether a record of this queue begins at a log offset; offsets ascend, so about 20 reads tell."""

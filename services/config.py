@@ -76,6 +76,9 @@ class ServeSettings(Environment):
     check_interval_ms: int = Field(limits.CHECK_INTERVAL_MS, ge=1)
     check_count_max: int = Field(limits.CHECK_COUNT_MAX, ge=1)
     invisible_ms_min: int = Field(limits.INVISIBLE_MS_MIN, ge=0)
+    auto_renew_lease_ms: int = Field(limits.AUTO_RENEW_LEASE_MS, ge=100)
+    attempts_max: int = Field(limits.ATTEMPTS_MAX, ge=1, le=limits.ATTEMPTS_LIMIT)
+    group_start: Literal["earliest", "latest"] = "earliest"
 
 
 class ClientSettings(Environment):

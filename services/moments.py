@@ -1,17 +1,21 @@
 """Moments as people write them: 2026-11-22T09:00+08:00, milliseconds since 1970, or 30m for "in 30 minutes".
 
+Where the past is meant (when a message was stored), 30m is 30 minutes ago.
+
 A moment without a zone is refused, unless it is a person's own wall clock (`is_local`): nobody can know
 which midnight was meant.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from commitlog import limits
 from services.durations import PART, span_ms
 
 MILLISECOND = timedelta(milliseconds=1)
+CLOCK_TIME = re.compile(r"\d\d:\d\d(:\d\d)?")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -31,6 +35,23 @@ def due_ms(text: str, now_ms: int, is_local: bool = False) -> int:
     if moment < limits.WALL_MS_MIN:
         raise ValueError("that is long ago; perhaps seconds were given where milliseconds are meant")
     return moment
+
+
+def past_ms(text: str, now_ms: int, is_local: bool = False) -> int:
+    """Return a moment that has been, in milliseconds since 1970; raises ValueError as `moment_ms` does.
+
+    A span is so long ago. On a person's own wall clock (`is_local`) 09:30 is that of today.
+    """
+    text = text.strip()
+    if is_local and CLOCK_TIME.fullmatch(text):
+        text = f"{datetime.fromtimestamp(now_ms / 1000):%Y-%m-%d}T{text}"
+    ago = text.removesuffix(" ago")
+    if PART.match(ago) and not PART.sub("", ago):
+        return max(0, now_ms - span_ms(ago))
+    try:
+        return moment_ms(text, now_ms, is_local)
+    except ValueError as error:
+        raise ValueError(str(error).replace("from now", "ago")) from None
 
 
 def whole_ms(digits: str) -> int:

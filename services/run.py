@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,17 +33,20 @@ from commitlog.lock import StoreLock
 from commitlog.message import Host
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
-from services import logs
+from services import logs, memory
 from services.broker.broker import Broker
+from services.broker.group_values import From
 from services.broker.settings import BrokerSettings
 from services.config import Address, ServeSettings
 from services.live.clock import kept_offset
+from services.live.consumers import ConsumersOf
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
 from services.ports import refusal
 from services.rpc.clients import Clients
+from services.rpc.consumers import consumers
 from services.rpc.consuming import Consuming
 from services.rpc.endpoints import Advertised
 from services.rpc.producers import Producers
@@ -84,6 +88,7 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
 
     Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
     """
+    memory.give_back_freed()
     logs.configure()
     allow_many_files()
     share_interpreter(is_crowded=False)
@@ -112,12 +117,13 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         live = await stack.enter_async_context(living(disk, settings))
         live.share_with(share_interpreter)
         sessions = Sessions(wall_clock_ms)
-        metrics = Metrics(live, sessions)
+        consuming = partial(consumers, sessions)
+        metrics = Metrics(live, sessions, consuming)
         server = GrpcServer()
         listen = Address(settings.listen.host, server.bind(*settings.listen))
         rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
-        http = await stack.enter_async_context(serving_http(http_socket, live, metrics))
+        http = await stack.enter_async_context(serving_http(http_socket, live, metrics, consuming))
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot)
         stack.enter_context(ready_file(settings.ready_file, ready))
@@ -205,6 +211,9 @@ def core_settings(settings: ServeSettings) -> BrokerSettings:
         auto_create_topics=settings.auto_create,
         queue_count=settings.queue_count,
         invisible_ms_min=settings.invisible_ms_min,
+        auto_renew_lease_ms=settings.auto_renew_lease_ms,
+        attempts_max=settings.attempts_max,
+        group_start=From(settings.group_start),
         sync_flush=settings.flush == "sync",
         housekeeping_ms=settings.housekeeping_ms,
         timers_per_topic_max=settings.timers_per_topic,
@@ -266,9 +275,11 @@ async def serving_grpc(
 
 
 @asynccontextmanager
-async def serving_http(bound: socket.socket, live: LiveBroker, metrics: Metrics) -> AsyncIterator[Address]:
+async def serving_http(
+    bound: socket.socket, live: LiveBroker, metrics: Metrics, consuming: ConsumersOf
+) -> AsyncIterator[Address]:
     """Serve the HTTP interface on a socket that listens already."""
-    app = make_app(live, metrics)
+    app = make_app(live, metrics, consuming)
     server = HttpServer(app)
     serving = asyncio.create_task(server.serve([bound]))
     try:
@@ -276,7 +287,8 @@ async def serving_http(bound: socket.socket, live: LiveBroker, metrics: Metrics)
     finally:
         server.should_exit = True
         await serving
-        await app.state.timer_tasks.close()
+        for tasks in app.state.tasks:
+            await tasks.close()
 
 
 @contextmanager

@@ -48,3 +48,8 @@ def first_from(occupied: int, slot: int) -> int:
     """The first set bit of `occupied` at or above `slot`; -1 if there is none."""
     ahead = occupied >> slot
     return slot + (ahead & -ahead).bit_length() - 1 if ahead else -1
+
+
+def all_of(occupied: int) -> list[int]:
+    """Every set bit of `occupied`."""
+    return [slot for slot in range(SLOT_COUNT) if occupied >> slot & 1]

@@ -3,13 +3,14 @@
 A timer is an integer chosen by the caller; its meaning is the caller's. The wheel holds for each pending
 timer its due time, and in the slots (see `timingwheel.levels`) pairs of due time and timer. Cancelling
 and moving leave the old pair behind; a pair counts only while it agrees with the timer's due time, and
-the present's slot sweeps it out. Rules:
+the present's slot sweeps it out. When half of the pairs are of that kind all slots are swept: leases of
+hours that are answered within milliseconds would else pile up. Rules:
 
 * never early: `advance(now_ms)` gives out only what is due at or before `now_ms`;
 * in due order, ties in the order of (first) placing at that time;
 * time never goes back: an earlier `now_ms` than before changes nothing.
 
-Cost: per timer one dictionary entry and two integers; an advance jumps from one occupied slot to the
+Cost: per timer one dictionary entry and at most four integers; an advance jumps from one occupied slot to the
 next, so idle time is free however long.
 """
 
@@ -20,6 +21,8 @@ from collections import deque
 from typing import Final
 
 from timingwheel import levels
+
+_LEFT_BEHIND_MIN: Final = 16_384
 
 
 class Wheel:
@@ -33,6 +36,7 @@ class Wheel:
         ]
         self._occupied: Final = [0] * levels.LEVEL_COUNT
         self._expired: deque[int] = deque()
+        self._pair_count = self._left_behind_count = 0
 
     def __len__(self) -> int:
         return len(self._due_ms)
@@ -50,12 +54,18 @@ class Wheel:
         assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
         if self._due_ms.get(timer) == due_ms:
             return
+        was_pending = timer in self._due_ms
         self._due_ms[timer] = due_ms
         self._link(timer, due_ms)
+        if was_pending:
+            self._left_one_behind()
 
     def cancel(self, timer: int) -> bool:
         """Forgets a timer; False if it was not pending."""
-        return self._due_ms.pop(timer, None) is not None
+        was_pending = self._due_ms.pop(timer, None) is not None
+        if was_pending:
+            self._left_one_behind()
+        return was_pending
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
         """Moves the present to `now_ms` and takes out up to `count_max` due timers, in due order.
@@ -89,6 +99,26 @@ class Wheel:
         slot = levels.slot_of(level, due_ms)
         self._slots[level][slot].extend((due_ms, timer))
         self._occupied[level] |= 1 << slot
+        self._pair_count += 1
+
+    def _left_one_behind(self) -> None:
+        self._left_behind_count += 1
+        if self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
+            self._left_behind_count = 0
+            for level in range(levels.LEVEL_COUNT):
+                for slot in levels.all_of(self._occupied[level]):
+                    self._sweep(level, slot)
+
+    def _sweep(self, level: int, slot: int) -> None:
+        """Drops the pairs of a slot that no longer count; the order of the others stays."""
+        pairs, counting = self._slots[level][slot], array("q")
+        for index in range(0, len(pairs), 2):
+            if self._due_ms.get(pairs[index + 1]) == pairs[index]:
+                counting.extend(pairs[index : index + 2])
+        self._slots[level][slot] = counting
+        self._pair_count -= (len(pairs) - len(counting)) // 2
+        if not counting:
+            self._occupied[level] &= ~(1 << slot)
 
     def _step(self, now_ms: int) -> bool:
         """Goes to the next occupied slot that begins by `now_ms` and empties it; False if there is none."""
@@ -116,6 +146,7 @@ class Wheel:
         pairs = self._slots[level][slot]
         self._slots[level][slot] = array("q")
         self._occupied[level] &= ~(1 << slot)
+        self._pair_count -= len(pairs) // 2
         for index in range(0, len(pairs), 2):
             due_ms, timer = pairs[index], pairs[index + 1]
             if self._due_ms.get(timer) != due_ms:

@@ -22,7 +22,7 @@ from services.broker import derived
 from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
-from services.broker.groups import ACK_TOPIC, GROUP_TOPIC
+from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
 from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.settings import BrokerSettings
 from services.broker.timer_files import TIMER_FILES
@@ -56,6 +56,7 @@ class Broker(Verbs):
             GROUP_TOPIC: self._groups.recovered_group,
             SCHEDULE_TOPIC: self._schedules.recovered_schedule,
             ACK_TOPIC: self._groups.recovered_acks,
+            LEASE_TOPIC: self._groups.recovered_leases,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
             HALF_TOPIC: self._transactions.stored,
@@ -90,6 +91,7 @@ class Broker(Verbs):
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
         broker._housekeeping.follow()
+        broker._receiving.resume(now_ms)
         broker._housekeeping.see_to_room()
         broker._read_ahead_now(now_ms)
         broker._agenda.place(Purpose.HOUSE, 0, now_ms)
@@ -117,7 +119,7 @@ class Broker(Verbs):
         others = self._tick_timers(now_ms)
         for purpose, subject in self._agenda.advance(now_ms, limits.DELIVERIES_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
-                woken[self._receiving.expire(subject)] = None
+                woken[self._receiving.expire(subject, now_ms)] = None
             elif purpose is Purpose.SCHEDULE:
                 self._schedules.occur(subject, now_ms)
             elif purpose is Purpose.HOUSE:
@@ -154,14 +156,14 @@ class Broker(Verbs):
 
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
-        self._groups.write_acks()
+        self._groups.write_pending()
         return self._log.take_flush()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """A flush is durable: its records become visible. Returns whom to wake."""
         if flush.used_reserve:
             self._housekeeping.reserve_is_gone()
-        woken: dict[str, None] = {}
+        woken, self._groups.woken = self._groups.woken, {}
         for found in self._store.flushed(flush):
             if isinstance(found, Appended):
                 woken |= dict.fromkeys(self._publish_many(found))

@@ -13,7 +13,7 @@ from itertools import islice
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue import keyindex
-from services.broker.receiving import delivery
+from services.broker.reading import delivery
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.values import Delivery

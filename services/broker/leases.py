@@ -1,7 +1,8 @@
 """Every lease by its generation, so that it can end by time, by answer, or with its client.
 
-Leases live in memory: after a restart, what was not acknowledged is given out again. Generations begin
-anew above all earlier ones at each start, since they grow from the clock.
+Most leases live in memory: after a restart, what was not acknowledged is given out again. Those on messages
+of a message group are records, too (`consumequeue.lease_records`), and stand again after a restart.
+Generations begin anew above all earlier ones at each start, since they grow from the clock.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import defaultdict
 from typing import Final
 
 from commitlog import limits
+from consumequeue.attempts import Cause, Failure
 from consumequeue.offsets import Lease
 from services.broker.agenda import Agenda, Purpose
 from services.broker.groups import GroupQueue
@@ -25,17 +27,54 @@ class Leases:
         self._generation = now_ms * _GENERATIONS_PER_MS
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
+        self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
-    def grant(self, key: GroupQueue, queue_offset: int, visible_ms: int, client_id: str) -> Lease:
-        """A new lease; with a `client_id` it lasts as long as that client is heard from."""
+    def begin_above(self, store_ms: int, now_ms: int) -> None:
+        """Generations are others than before, also if the clock was set back, behind the last store time.
+
+        Then store times stand still; so that several starts in that time have generations of their own, they
+        begin far apart.
+        """
+        if now_ms <= store_ms:
+            self._generation = (store_ms + 1 + now_ms % _GENERATIONS_PER_MS) * _GENERATIONS_PER_MS
+
+    def grant(
+        self,
+        key: GroupQueue,
+        queue_offset: int,
+        visible_ms: int,
+        consumer: str,
+        is_renewed: bool,
+        message_group: str,
+    ) -> Lease:
+        """A new lease; one that is renewed lasts as long as its consumer is heard from."""
         self._generation += 1
-        renewed_until_ms = visible_ms + limits.AUTO_RENEW_MS_MAX
-        lease = Lease(self._generation, queue_offset, visible_ms, client_id, renewed_until_ms)
-        self._leases[lease.generation] = (key, lease)
-        self._agenda.place(Purpose.LEASE, lease.generation, visible_ms)
-        if client_id:
-            self._generations_of[client_id].add(lease.generation)
+        lease = Lease(
+            self._generation,
+            queue_offset,
+            visible_ms,
+            client_id=consumer if is_renewed else "",
+            renewed_until_ms=visible_ms + limits.AUTO_RENEW_MS_MAX,
+            consumer=consumer,
+            message_group=message_group,
+        )
+        self._add(key, lease)
         return lease
+
+    def restore(self, key: GroupQueue, lease: Lease, renewed_until_ms: int) -> None:
+        """A lease of before a restart stands again; a renewed one until its consumer can be heard."""
+        self._generation = max(self._generation, lease.generation)
+        if lease.client_id:
+            lease.visible_ms = max(lease.visible_ms, renewed_until_ms)
+            lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
+        if lease.attempt_id:
+            self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
+        self._add(key, lease)
+
+    def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
+        """The leases of before a restart that a receive of this name was to get, if they still stand."""
+        generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
+        return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""
@@ -49,7 +88,29 @@ class Leases:
 
     def extend(self, client_id: str, visible_ms: int) -> None:
         """Moves the end of all leases kept for a client, but never beyond what a lease may last."""
+        self._move(client_id, visible_ms, is_gone=False)
+
+    def forsake(self, client_id: str, now_ms: int) -> None:
+        """The client is gone: all leases kept for it end with the next tick."""
+        self._move(client_id, now_ms, is_gone=True)
+
+    def _move(self, client_id: str, visible_ms: int, *, is_gone: bool) -> None:
         for generation in self._generations_of.get(client_id, ()):
             lease = self._leases[generation][1]
+            lease.is_gone = is_gone
             lease.visible_ms = min(visible_ms, lease.renewed_until_ms)
             self._agenda.place(Purpose.LEASE, generation, lease.visible_ms)
+
+    def _add(self, key: GroupQueue, lease: Lease) -> None:
+        self._leases[lease.generation] = (key, lease)
+        self._agenda.place(Purpose.LEASE, lease.generation, lease.visible_ms)
+        if lease.client_id:
+            self._generations_of[lease.client_id].add(lease.generation)
+
+
+def failure_of(lease: Lease, now_ms: int) -> Failure | None:
+    """How an attempt failed whose lease has run out; None if it is not to be counted."""
+    if lease.is_suspended:
+        return None
+    cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED
+    return Failure(now_ms, cause, lease.consumer)

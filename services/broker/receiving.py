@@ -1,47 +1,87 @@
 """Messages go out under leases and are done when acknowledged.
 
-A receive takes from all queues of a topic in turn. What it gives out is leased until `visible_ms`; a lease
-that ends without an acknowledgement makes its message available again, up to `attempts_max` attempts, then
-it goes to the group's dead letters. Push consumers' leases last as long as their client is heard from.
+A receive takes from all queues of a topic in turn (of a PRIORITY topic from the highest down). What it gives
+out is leased until `visible_ms`; a lease that ends without an acknowledgement makes its message available
+again, up to the group's `attempts_max`, then it goes to the group's dead letters. Push consumers' leases last
+as long as their client is heard from.
+
+Of a message group one message at a time is leased; later ones are parked until it is done. Such leases are
+records, so that a restart does not give the message to somebody else meanwhile.
+
+Cost: a receive looks at `SCANNED_PER_RECEIVE_MAX` messages at most, whatever the filter lets through; entries
+whose tag cannot match are passed over by numpy, and count a hundredth.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
-from commitlog import inner_batch, limits, properties
-from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, StoreDamaged
-from commitlog.record import COMPRESSION, Record
-from consumequeue import filter as filters
+import numpy as np
+
+from commitlog import limits, properties
+from commitlog.bulk import Integers
+from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TooManyRequests
+from commitlog.record import Record
 from consumequeue import receipts
-from consumequeue.entry import Entry
-from consumequeue.filter import TagFilter
-from consumequeue.offsets import Progress
+from consumequeue.filter import Filter
+from consumequeue.offsets import Lease, Progress
+from consumequeue.queue import ConsumeQueue
 from consumequeue.receipts import Receipt
+from services.broker.dead_letters import DeadLetters
+from services.broker.group_values import From, GroupPolicy, Received
 from services.broker.groups import GroupQueue, Groups
-from services.broker.leases import Leases
+from services.broker.leases import Leases, failure_of
+from services.broker.reading import Reading, delivery
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
-from services.broker.values import Delivery
+from services.broker.values import Delivery, Topic
 
-_NEVER_MS: Final = 1 << 62
+ENTRIES_PASSED_AT_ONCE: Final = 8_192
+ENTRIES_PASSED_PER_SCANNED: Final = 100
+PRIORITY: Final = "PRIORITY"
 
 
 @dataclass(slots=True, frozen=True)
 class Wanted:
-    """What a receive asks for; `client_id` is set when the broker keeps the leases for that client."""
+    """What a receive asks for; `is_renewed`: the broker keeps the leases for the client."""
 
     group: str
     topic: str
-    filter: TagFilter
+    filter: Filter
+    tags_codes: Integers | None
     invisible_ms: int
     client_id: str
+    is_renewed: bool
+    attempt_id: str
+    policy: GroupPolicy
+
+
+@dataclass(slots=True)
+class Look:
+    """One receive while it looks: what it has leased, and how much it has looked at."""
+
+    count_max: int
+    deliveries: list[Delivery] = field(default_factory=list)
+    runs: Counter[str] = field(default_factory=Counter)
+    scanned: int = 0
+    durable_at: int = 0
+    is_crowded: bool = False
+
+    @property
+    def is_tired(self) -> bool:
+        """Whether it has looked at as much as one call may."""
+        return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is to look no further."""
+        return self.is_tired or len(self.deliveries) >= self.count_max
 
 
 class Receiving:
@@ -53,6 +93,8 @@ class Receiving:
         topics: Topics,
         groups: Groups,
         leases: Leases,
+        reading: Reading,
+        dead_letters: DeadLetters,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
@@ -60,6 +102,8 @@ class Receiving:
         self._topics = topics
         self._groups = groups
         self._leases = leases
+        self._reading = reading
+        self._dead_letters = dead_letters
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[tuple[str, str]] = Counter()
@@ -67,27 +111,41 @@ class Receiving:
     def receive(
         self,
         group: str,
-        topic: str,
-        tag_expression: str,
+        topic_name: str,
+        wanted_filter: Filter,
         batch_size: int,
         invisible_ms: int,
         client_id: str,
         auto_renew: bool,
         now_ms: int,
-    ) -> list[Delivery]:
-        """Leases up to `batch_size` messages; none if there are none now."""
+        attempt_id: str = "",
+    ) -> Received:
+        """Leases up to `batch_size` messages; none if there are none now.
+
+        Raises `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyRequests`
+        if the group has as much in flight as it may.
+        """
         check_group_name(group)
-        check_receivable(topic)
+        check_receivable(topic_name)
+        codes = wanted_filter.tags_codes
         wanted = Wanted(
             group,
-            topic,
-            filters.parse(tag_expression),
+            topic_name,
+            wanted_filter,
+            None if codes is None else _array(codes),
             self._lease_ms(invisible_ms, auto_renew),
-            client_id if auto_renew else "",
+            client_id,
+            auto_renew,
+            attempt_id,
+            self._groups.policy(group),
         )
-        queue_count = self._topics.route(topic, now_ms).queue_count
-        self._groups.join(group, topic, now_ms)
-        return self._take(wanted, queue_count, min(batch_size, limits.RECEIVE_BATCH_MAX), now_ms)
+        topic = self._topics.route(topic_name, now_ms)
+        self._give_back_unheard(client_id, attempt_id, now_ms)
+        look = Look(min(batch_size, limits.RECEIVE_BATCH_MAX))
+        look.durable_at = self._join(group, topic_name, now_ms)
+        if not wanted.policy.is_paused:
+            self._look(wanted, topic, look, now_ms)
+        return Received(look.deliveries, look.durable_at, look.is_tired)
 
     def ack(self, group: str, topic: str, handle: str) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
@@ -96,23 +154,42 @@ class Receiving:
         self._statistics.acknowledged[(topic, group)] += 1
         return self._groups.finish(key, receipt.queue_offset)
 
-    def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int, now_ms: int) -> str:
-        """Lets the lease end `invisible_ms` from now; returns its new handle, the old one is void."""
+    def change_invisible(
+        self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
+    ) -> tuple[str, int]:
+        """Lets the lease end `invisible_ms` from now; its new handle, and what must be durable first.
+
+        The old handle is void. With `suspend` the attempt will not have counted.
+        """
         if not 0 <= invisible_ms <= limits.INVISIBLE_MS_MAX:
             raise IllegalInvisibleTime(f"{invisible_ms} ms is not from 0 to {limits.INVISIBLE_MS_MAX} ms.")
-        receipt, key, progress = self._held(group, topic, handle)
+        receipt, key, held = self._held(group, topic, handle)
         self._leases.end(receipt.generation)
-        lease = self._leases.grant(key, receipt.queue_offset, now_ms + invisible_ms, "")
-        progress.replace(lease)
+        visible_ms = now_ms + invisible_ms
+        lease = self._leases.grant(
+            key, receipt.queue_offset, visible_ms, held.consumer, False, held.message_group
+        )
+        lease.leased_ms, lease.is_changed, lease.is_suspended = now_ms, True, suspend
+        self._groups.progress(key).replace(lease)
+        durable_at = self._groups.keep_lease(key, lease) if lease.message_group else 0
         renewed = receipt._replace(leased_ms=now_ms, invisible_ms=invisible_ms, generation=lease.generation)
-        return receipts.encode(renewed, self._settings.broker_name)
+        return receipts.encode(renewed, self._settings.broker_name), durable_at
+
+    def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
+        """Takes a lease back that its consumer never heard of: the attempt does not count."""
+        receipt, key, lease = self._held(group, topic, handle)
+        self._leases.end(receipt.generation)
+        self._groups.give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
         receipt, key, _ = self._held(group, topic, handle)
         self._leases.end(receipt.generation)
-        record = inner_batch.pick(self._store.log.read(receipt.physical_offset), receipt.queue_offset)
-        return self._bury(key, record, now_ms)
+        queue, offset = self._store.dispatch.queue(topic, receipt.queue_id), receipt.queue_offset
+        record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
+        if record is None:
+            return self._groups.finish(key, offset)
+        return self._dead_letters.bury(key, record, "its consumer gave it up", now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Renews the leases that the broker keeps for this client."""
@@ -120,96 +197,156 @@ class Receiving:
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """Ends those leases with the next tick."""
-        self._leases.extend(client_id, now_ms)
+        self._leases.forsake(client_id, now_ms)
 
-    def expire(self, generation: int) -> str:
+    def expire(self, generation: int, now_ms: int) -> str:
         """A lease has run out: its message will be given out again. Returns the topic."""
         key, lease = self._leases.end(generation)
-        self._groups.progress(key).give_back(lease.queue_offset)
+        self._groups.give_back(key, lease, failure_of(lease, now_ms), now_ms)
         return key.topic
 
-    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Up to `count` messages from `queue_offset` on, without leasing them; damaged ones are left out."""
-        entries = self._store.dispatch.queue(topic, queue_id).get(queue_offset, count)
-        records = (self._read(entry, queue_offset + at) for at, entry in enumerate(entries))
-        return [delivery(record, 0, "", 0) for record in records if record is not None]
+    def void(self, group: str, topic: str) -> None:
+        """Ends every lease of a group on a topic, whose progress is about to be set anew."""
+        for key, lease in list(self._groups.leases()):
+            if (key.group, key.topic) == (group, topic):
+                self._leases.end(lease.generation)
 
-    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """The first queue offset stored at or after a time; the queue's end if there is none.
+    def resume(self, now_ms: int) -> None:
+        """After a restart the leases that were recorded stand again."""
+        self._leases.begin_above(self._store.last_store_ms, now_ms)
+        for key, lease in self._groups.leases():
+            self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
 
-        Store times never go back, so a binary search over the entries finds it, one record read a probe.
-        """
-        queue = self._store.dispatch.queue(topic, queue_id)
+    def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
+        """A receive is asked again whose answer was lost in a restart: its leases are free."""
+        for key, lease in self._leases.take_restored(client_id, attempt_id):
+            self._leases.end(lease.generation)
+            self._groups.give_back(key, lease, None, now_ms)
 
-        def store_ms_from(queue_offset: int) -> int:
-            following = range(queue_offset, queue.next_offset)
-            records = (self._read(queue.entry(offset), offset) for offset in following)
-            return next((record.store_ms for record in records if record is not None), _NEVER_MS)
+    def _join(self, group: str, topic: str, now_ms: int) -> int:
+        """The first receive makes a group receive the topic; returns what must be durable first."""
+        if self._groups.receives(group, topic):
+            return 0
+        is_latest = self._settings.group_start is From.LATEST
+        positions = {
+            queue_id: queue.next_offset if is_latest else queue.min_offset
+            for name, queue_id, queue in self._store.dispatch.queues()
+            if name == topic and (is_latest or queue.min_offset)
+        }
+        return self._groups.join(group, topic, positions, now_ms)
 
-        return bisect_left(range(queue.next_offset), store_ms, lo=queue.min_offset, key=store_ms_from)
-
-    def _take(self, wanted: Wanted, queue_count: int, batch_size: int, now_ms: int) -> list[Delivery]:
-        taken: list[Delivery] = []
-        for queue_id in self._rotation(wanted, queue_count):
-            key = GroupQueue(wanted.group, wanted.topic, queue_id)
-            while len(taken) < batch_size and (leased := self._lease_next(key, wanted, now_ms)):
-                taken.append(leased)
-        if taken:
+    def _look(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
+        for queue_id in self._rotation(wanted, topic):
+            self._look_into(GroupQueue(wanted.group, wanted.topic, queue_id), wanted, look, now_ms)
+            if look.is_over:
+                break
+        if look.deliveries:
             label = (wanted.topic, wanted.group)
-            self._statistics.messages_out[label] += len(taken)
-            self._statistics.bytes_out[label] += sum(len(one.message.body) for one in taken)
-        return taken
+            self._statistics.messages_out[label] += len(look.deliveries)
+            self._statistics.bytes_out[label] += sum(len(one.message.body) for one in look.deliveries)
+        elif look.is_crowded and not look.is_tired:
+            raise TooManyRequests(
+                f"{wanted.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {wanted.topic} in flight. "
+                "Acknowledge what was received before more is asked for."
+            )
 
-    def _rotation(self, wanted: Wanted, queue_count: int) -> Iterator[int]:
+    def _rotation(self, wanted: Wanted, topic: Topic) -> Iterator[int]:
         """Every queue once, each time beginning with the next one, so that none starves."""
+        if topic.message_type.value == PRIORITY:
+            return iter(range(topic.queue_count - 1, -1, -1))
         label = (wanted.topic, wanted.group)
         self._turns[label] += 1
-        return ((self._turns[label] + step) % queue_count for step in range(queue_count))
+        return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
 
-    def _lease_next(self, key: GroupQueue, wanted: Wanted, now_ms: int) -> Delivery | None:
-        queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        progress = self._groups.progress(key)
-        while (offset := progress.candidate(queue.next_offset)) is not None:
-            record = self._read_wanted(queue.entry(offset), offset, wanted.filter)
-            if record is None:
+    def _look_into(self, key: GroupQueue, wanted: Wanted, look: Look, now_ms: int) -> None:
+        """Leases what a queue has for a receive."""
+        queue, progress = self._store.dispatch.queue(key.topic, key.queue_id), self._groups.progress(key)
+        while not look.is_over:
+            offset = self._candidate(queue, progress, wanted, look)
+            if offset is None:
+                look.is_crowded |= progress.is_crowded
+                return
+            record = self._reading.record(queue.entry(offset), offset)
+            look.scanned += 1
+            if record is None or not _is_wanted(record, wanted):
                 progress.finish(offset)
-            elif progress.attempts(offset) >= self._settings.attempts_max:
-                self._bury(key, record, now_ms)
+            elif progress.attempts(offset).count >= wanted.policy.attempts_max:
+                self._dead_letters.bury(key, record, "attempts used up", now_ms)
             else:
-                return self._lease(key, progress, record, wanted, now_ms)
+                self._lease_or_park(key, progress, record, wanted, look, now_ms)
+
+    def _candidate(self, queue: ConsumeQueue, progress: Progress, wanted: Wanted, look: Look) -> int | None:
+        """The next offset whose tag may match; those before it that cannot are done."""
+        while not look.is_tired:
+            offset = progress.candidate(queue.next_offset)
+            if offset is None or offset != progress.fresh_offset or wanted.tags_codes is None:
+                return offset
+            match = queue.next_match(offset, wanted.tags_codes, ENTRIES_PASSED_AT_ONCE)
+            if match == offset:
+                return offset
+            progress.skip_unwanted(offset, match)
+            look.scanned += 1 + (match - offset) // ENTRIES_PASSED_PER_SCANNED
         return None
 
-    def _read_wanted(self, entry: Entry, queue_offset: int, wanted: TagFilter) -> Record | None:
-        record = self._read(entry, queue_offset) if wanted.may_match(entry.tags_code) else None
-        if record is None or not wanted.matches(properties.value_of(record.properties, properties.TAG)):
-            return None
-        return record
+    def _lease_or_park(
+        self, key: GroupQueue, progress: Progress, record: Record, wanted: Wanted, look: Look, now_ms: int
+    ) -> None:
+        message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
+        if message_group and not self._may_lease(progress, record.queue_offset, message_group, wanted, look):
+            progress.park(record.queue_offset, message_group)
+            return
+        self._lease(key, progress, record, message_group, wanted, look, now_ms)
+        if message_group:
+            look.runs[message_group] += 1
+            self._run_on(key, progress, message_group, wanted, look, now_ms)
 
-    def _read(self, entry: Entry, queue_offset: int) -> Record | None:
-        """The record of an entry; None for a gap left by damage, and for one deleted or damaged since."""
-        if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
-            return None
-        try:
-            return self._read_at(entry, queue_offset)
-        except StoreDamaged:
-            self._statistics.unreadable_records += 1
-            return None
+    def _may_lease(
+        self, progress: Progress, offset: int, message_group: str, wanted: Wanted, look: Look
+    ) -> bool:
+        if progress.is_free(offset, message_group):
+            return True
+        is_of_run = 0 < look.runs[message_group] < wanted.policy.fifo_run_max
+        return is_of_run and progress.next_parked(message_group) is None
 
-    def _read_at(self, entry: Entry, queue_offset: int) -> Record:
-        """The record of an entry, which may have been damaged on disk since the queue was opened."""
-        log = self._store.log
-        if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.segment_bytes:
-            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
-        record = inner_batch.pick(log.read(entry.physical_offset, entry.record_bytes), queue_offset)
-        if record.queue_offset != queue_offset:
-            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
-        return record
+    def _run_on(
+        self,
+        key: GroupQueue,
+        progress: Progress,
+        message_group: str,
+        wanted: Wanted,
+        look: Look,
+        now_ms: int,
+    ) -> None:
+        """Leases the messages that were parked behind the one just leased, as many as a run may have."""
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        while not look.is_over and look.runs[message_group] < wanted.policy.fifo_run_max:
+            offset = progress.next_parked(message_group)
+            record = None if offset is None else self._reading.record(queue.entry(offset), offset)
+            if record is None or not _is_wanted(record, wanted):
+                return
+            if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:
+                return  # its turn comes, and it goes to the dead letters
+            self._lease(key, progress, record, message_group, wanted, look, now_ms)
+            look.runs[message_group] += 1
 
     def _lease(
-        self, key: GroupQueue, progress: Progress, record: Record, wanted: Wanted, now_ms: int
-    ) -> Delivery:
+        self,
+        key: GroupQueue,
+        progress: Progress,
+        record: Record,
+        message_group: str,
+        wanted: Wanted,
+        look: Look,
+        now_ms: int,
+    ) -> None:
         visible_ms = now_ms + wanted.invisible_ms
-        lease = self._leases.grant(key, record.queue_offset, visible_ms, wanted.client_id)
+        lease = self._leases.grant(
+            key, record.queue_offset, visible_ms, wanted.client_id, wanted.is_renewed, message_group
+        )
+        lease.leased_ms, lease.attempt_id = now_ms, wanted.attempt_id
+        attempt = progress.lease(lease)
+        if message_group:
+            look.durable_at = self._groups.keep_lease(key, lease)
         receipt = Receipt(
             queue_id=key.queue_id,
             queue_offset=record.queue_offset,
@@ -219,24 +356,18 @@ class Receiving:
             generation=lease.generation,
         )
         handle = receipts.encode(receipt, self._settings.broker_name)
-        return delivery(record, progress.lease(lease), handle, visible_ms)
+        look.deliveries.append(delivery(record, attempt, handle, visible_ms))
 
-    def _bury(self, key: GroupQueue, record: Record, now_ms: int) -> int:
-        topic = self._topics.dead_letters(key.group, now_ms)
-        self._store.append(dead_letter_record(record, topic.name), now_ms)
-        self._statistics.dead_letters[(key.topic, key.group)] += 1
-        return self._groups.finish(key, record.queue_offset)
-
-    def _held(self, group: str, topic: str, handle: str) -> tuple[Receipt, GroupQueue, Progress]:
+    def _held(self, group: str, topic: str, handle: str) -> tuple[Receipt, GroupQueue, Lease]:
         receipt = receipts.decode(handle)
         key = GroupQueue(group, topic, receipt.queue_id)
-        progress = self._groups.progress(key)
-        if progress.held(receipt.queue_offset, receipt.generation) is None:
+        lease = self._groups.held(key, receipt.queue_offset, receipt.generation)
+        if lease is None or lease.leased_ms not in (0, receipt.leased_ms):
             raise InvalidReceiptHandle(
                 f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
                 "was answered. The message comes again if it was not acknowledged."
             )
-        return receipt, key, progress
+        return receipt, key, lease
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
         if auto_renew:
@@ -247,34 +378,12 @@ class Receiving:
         return invisible_ms
 
 
-def delivery(record: Record, attempt: int, receipt_handle: str, visible_ms: int) -> Delivery:
-    """A record as it is given to a consumer."""
-    return Delivery(
-        message=properties.to_message(record),
-        queue_id=record.queue_id,
-        queue_offset=record.queue_offset,
-        physical_offset=record.physical_offset,
-        store_ms=record.store_ms,
-        attempt=attempt,
-        receipt_handle=receipt_handle,
-        visible_ms=visible_ms,
-    )
+def _is_wanted(record: Record, wanted: Wanted) -> bool:
+    """Whether the filter lets a record through, and it was not redriven for another group."""
+    for_group = properties.value_of(record.properties, properties.FOR_GROUP)
+    return wanted.filter.matches(record.properties) and for_group in ("", wanted.group)
 
 
-def dead_letter_record(record: Record, dead_letter_topic: str) -> Record:
-    """A message for a group's dead letters, naming where it came from."""
-    stored = properties.decode(record.properties)
-    for done in (properties.TIMER_OFFSET, properties.CANCELS, properties.CANCELS_TOPIC):
-        stored.pop(done, None)
-    marks = {
-        properties.DEAD_LETTER_TOPIC: record.topic,
-        properties.DEAD_LETTER_MESSAGE_ID: stored.get(properties.MESSAGE_ID, ""),
-    }
-    return Record(
-        topic=dead_letter_topic,
-        body=record.body,
-        properties=properties.encode(stored | marks),
-        sys_flag=record.sys_flag & COMPRESSION,
-        born_ms=record.born_ms,
-        born_host=record.born_host,
-    )
+@lru_cache(maxsize=1024)
+def _array(tags_codes: frozenset[int]) -> Integers:
+    return np.array(sorted(tags_codes), np.int64)

@@ -148,6 +148,8 @@ class Sending:
             self._receipts[(topic, receipt.message_id)] = (stored_ms, receipt)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
+        if message.priority is not None:
+            return min(message.priority, topic.queue_count - 1)
         if message.message_group:
             return tags_code(message.message_group) % topic.queue_count
         self._turns[topic.name] += 1
@@ -245,5 +247,6 @@ def _message_record(message: Message, queue_id: int) -> Record:
 _RECORDS: Final[dict[MessageType, Callable[[Message, int], Record]]] = {
     MessageType.NORMAL: _message_record,
     MessageType.FIFO: _message_record,
+    MessageType.PRIORITY: _message_record,
     MessageType.TRANSACTION: half.half_record,
 }

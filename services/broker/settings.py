@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from commitlog import limits
 from commitlog.message import Host
 from commitlog.retention import RetentionPolicy
+from services.broker.group_values import From
 from txn.checkback import CheckBackPolicy
 
 
@@ -25,6 +26,7 @@ class BrokerSettings:
     invisible_ms_min: int = limits.INVISIBLE_MS_MIN
     auto_renew_lease_ms: int = limits.AUTO_RENEW_LEASE_MS
     attempts_max: int = limits.ATTEMPTS_MAX
+    group_start: From = From.EARLIEST
     delay_ms_max: int = limits.DELAY_MS_MAX
     dedupe_ms: int = limits.DEDUPE_MS
     timer_history_ms: int = limits.TIMER_HISTORY_MS

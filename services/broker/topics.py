@@ -50,9 +50,10 @@ def check_receivable(name: str) -> None:
 
 def check_group_name(name: str) -> None:
     """Raises `IllegalGroup` unless a consumer group may have this name."""
-    if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX:
+    if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX or is_system(name):
         raise IllegalGroup(
-            f"{name!r} must have 1 to {limits.GROUP_CHARACTERS_MAX} letters, digits, '_', '-', '%' or '|'."
+            f"{name!r} must have 1 to {limits.GROUP_CHARACTERS_MAX} letters, digits, '_', '-', '%' or '|', "
+            f"and begin with none of {', '.join(_SYSTEM_PREFIXES)}."
         )
 
 

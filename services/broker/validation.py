@@ -37,6 +37,7 @@ def check_message(message: Message, topic: Topic, delay_ms_max: int, now_ms: int
     _check_timer_key(message.properties)
     _check_delivery(message.delivery_ms, delay_ms_max, now_ms)
     _check_immunity(message.check_immunity_ms)
+    _check_priority(message)
     _check_type(message.message_type, topic)
 
 
@@ -120,7 +121,23 @@ def _check_immunity(immunity_ms: int | None) -> None:
         )
 
 
+def _check_priority(message: Message) -> None:
+    if message.priority is None:
+        return
+    if message.priority < 0:
+        raise ClientMistake(f"A priority counts from 0, the lowest; {message.priority} is none.")
+    if message.message_type is not MessageType.PRIORITY:
+        raise MessageTypeConflict(
+            f"A {message.message_type.value} message cannot have a priority too. Leave one of them out."
+        )
+
+
 def _check_type(message_type: MessageType, topic: Topic) -> None:
+    if message_type is MessageType.PRIORITY and topic.message_type is MessageType.MIXED:
+        raise MessageTypeConflict(
+            f"{topic.name!r} takes every type but PRIORITY, whose topics have a queue for each priority. "
+            "Create one: tidewheel topic create NAME --type priority --queues 10"
+        )
     if topic.message_type not in (MessageType.MIXED, message_type):
         raise MessageTypeConflict(
             f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}."

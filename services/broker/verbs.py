@@ -14,13 +14,26 @@ from commitlog.errors import TidewheelError, TopicNotFound
 from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.recovery import Damage
+from consumequeue.filter import Filter
 from services.broker.agenda import Agenda
 from services.broker.carrying import Carrying
+from services.broker.dead_letters import DeadLetters
 from services.broker.finding import Finding
+from services.broker.group_values import (
+    DeadLetterCount,
+    DeadLetterPage,
+    GroupPolicy,
+    GroupView,
+    Received,
+    Reset,
+    Start,
+)
+from services.broker.group_views import GroupViews
 from services.broker.groups import Groups
 from services.broker.half_views import HalfViews
 from services.broker.housekeeping import Housekeeping
 from services.broker.leases import Leases
+from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.schedule import Occurrence, Schedule, ScheduleView
 from services.broker.schedules import Schedules, preview
@@ -90,7 +103,7 @@ class Verbs:
             self._store, self._topics, self._timers, self._carrying, settings, self.statistics
         )
         self._sending_timers = SendingTimers(self._store, self._topics, self._timers, self._sending)
-        self._groups = Groups(self._store)
+        self._groups = Groups(self._store, settings)
         self._housekeeping = Housekeeping(
             disk,
             self._store,
@@ -109,8 +122,22 @@ class Verbs:
             lambda: self._housekeeping.is_full,
         )
         leases = Leases(self._agenda, now_ms)
+        self._reading = Reading(self._store, self.statistics)
+        self._dead_letters = DeadLetters(
+            self._store, self._topics, self._groups, self._reading, self.statistics
+        )
         self._receiving = Receiving(
-            self._store, self._topics, self._groups, leases, settings, self.statistics
+            self._store,
+            self._topics,
+            self._groups,
+            leases,
+            self._reading,
+            self._dead_letters,
+            settings,
+            self.statistics,
+        )
+        self._group_views = GroupViews(
+            self._store, self._topics, self._groups, self._reading, self._receiving
         )
         self._finding = Finding(self._store, self.statistics)
         self._parts: dict[str, Part] = {
@@ -224,16 +251,17 @@ class Verbs:
         self,
         group: str,
         topic: str,
-        tag_expression: str,
+        wanted: Filter,
         batch_size: int,
         invisible_ms: int,
         client_id: str,
         auto_renew: bool,
         now_ms: int,
-    ) -> list[Delivery]:
+        attempt_id: str = "",
+    ) -> Received:
         """Leases up to `batch_size` messages of a topic to a client of a group."""
         return self._receiving.receive(
-            group, topic, tag_expression, batch_size, invisible_ms, client_id, auto_renew, now_ms
+            group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew, now_ms, attempt_id
         )
 
     def ack(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
@@ -242,10 +270,14 @@ class Verbs:
         return self._receiving.ack(group, topic, receipt_handle)
 
     def change_invisible(
-        self, group: str, topic: str, receipt_handle: str, invisible_ms: int, now_ms: int
-    ) -> str:
-        """Ends a lease `invisible_ms` from now; returns its new handle."""
-        return self._receiving.change_invisible(group, topic, receipt_handle, invisible_ms, now_ms)
+        self, group: str, topic: str, receipt_handle: str, invisible_ms: int, suspend: bool, now_ms: int
+    ) -> tuple[str, int]:
+        """Ends a lease `invisible_ms` from now; returns its new handle, and what must be durable first."""
+        return self._receiving.change_invisible(group, topic, receipt_handle, invisible_ms, suspend, now_ms)
+
+    def release(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> None:
+        """Takes a lease back that its consumer never heard of."""
+        self._receiving.release(group, topic, receipt_handle, now_ms)
 
     def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
@@ -259,10 +291,59 @@ class Verbs:
         """A client has left: the leases kept for it end with the next tick."""
         self._receiving.client_gone(client_id, now_ms)
 
+    def groups(self, now_ms: int) -> list[GroupView]:
+        """Looks at all consumer groups, by name."""
+        return self._group_views.all()
+
+    def group(self, name: str, now_ms: int) -> GroupView:
+        """Looks at one consumer group; raises `GroupNotFound`."""
+        return self._group_views.one(name)
+
+    def leased(self, group: str) -> dict[str, int]:
+        """How many messages each client of a group holds, by client id."""
+        return self._group_views.leased(group)
+
+    def create_group(self, name: str, topic: str, start: Start, now_ms: int) -> GroupView:
+        """Lets a group receive a topic from a place on; raises `GroupExists`."""
+        return self._group_views.create(name, topic, start, now_ms)
+
+    def set_group(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
+        """Says how a group's messages are given out."""
+        return self._group_views.set_policy(name, policy, now_ms)
+
+    def delete_group(self, name: str, topic: str, now_ms: int) -> int:
+        """Lets a group leave a topic, or all; returns what must be durable. Raises `GroupNotFound`."""
+        return self._group_views.delete(name, topic, now_ms)
+
+    def reset_group(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
+        """Lets a group go on from another place; raises `GroupNotFound`."""
+        return self._group_views.reset(name, topic, start, dry_run, now_ms)
+
+    def dead_letters(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
+        """Looks at what a group gave up, the oldest first."""
+        return self._dead_letters.page(group, after, count_max)
+
+    def dead_letter_counts(self) -> list[DeadLetterCount]:
+        """How many messages each group gave up that nobody has seen to."""
+        return self._dead_letters.counts()
+
+    def dead_letter_count(self, group: str) -> DeadLetterCount:
+        """The same of one group."""
+        return self._dead_letters.count(group)
+
+    def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
+        """Sends a dead letter again; returns what must be durable. Raises `MessageNotFound`."""
+        self._housekeeping.refuse_if_full()
+        return self._dead_letters.redrive(group, queue_offset, target, now_ms)
+
+    def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
+        """Forgets a dead letter; returns what must be durable. Raises `MessageNotFound`."""
+        return self._dead_letters.purge(group, queue_offset, now_ms)
+
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
         """Looks at messages without leasing them."""
         self._check_queue(topic, queue_id)
-        return self._receiving.read(topic, queue_id, queue_offset, count)
+        return self._reading.read(topic, queue_id, queue_offset, count)
 
     def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
         """Looks up to `count_max` messages up by key or message id, newest first, without leasing them."""
@@ -310,7 +391,7 @@ class Verbs:
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """The first queue offset stored at or after a time (ms since 1970); the queue's end if none was."""
         self._check_queue(topic, queue_id)
-        return self._receiving.offset_at(topic, queue_id, store_ms)
+        return self._reading.offset_at(topic, queue_id, store_ms)
 
     def gauges(self) -> Gauges:
         """What is so at this moment, for metrics."""

@@ -42,9 +42,9 @@ class Api:
         data = json.dumps(body).encode()
         return self._call(Request(self._url(path), data=data, method="POST"), wait_seconds)
 
-    def delete(self, *path: str) -> Any:
+    def delete(self, *path: str, **query: object) -> Any:
         """End something."""
-        return self._call(Request(self._url(path), method="DELETE"))
+        return self._call(Request(f"{self._url(path)}?{urlencode(query)}", method="DELETE"))
 
     def put(self, *path: str, body: object) -> Any:
         """Put something in its place."""

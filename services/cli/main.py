@@ -44,6 +44,8 @@ COMMANDS = {
     "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree."),
     "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes."),
     "topic": Entry("services.cli.topic", "List, create and show topics."),
+    "group": Entry("services.cli.group", "Consumer groups: their lag and clients; pause, set, reset them."),
+    "dlq": Entry("services.cli.dlq", "Dead letters: look at them, send them back, purge them."),
     "schedule": Entry("services.cli.schedule", "Recurring messages: list, set, pause, end them."),
     "send": Entry("services.cli.send", "Send one message, now or later."),
     "msg": Entry("services.cli.msg", "Find messages by key or id."),

@@ -27,11 +27,14 @@ def print_json_line(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print rows under their columns to stdout; text is never read as markup."""
+def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], whole: Sequence[str] = ()) -> None:
+    """Print rows under their columns to stdout; text is never read as markup.
+
+    The cells of `whole` columns are not folded as long as others can give way: ids are to be copied.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in whole)
     for row in rows:
         table.add_row(*(str(cell) for cell in row), style=None)
     Console(markup=False, highlight=False).print(table)

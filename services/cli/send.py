@@ -33,6 +33,10 @@ def send(
         bool, typer.Option("--unique", help="Refuse it if one waits with its --timer-key.")
     ] = False,
     group: Annotated[str, typer.Option(help="Message group: messages of one group stay in order.")] = "",
+    priority: Annotated[
+        int | None,
+        typer.Option(help="For a topic of type priority: higher goes out first; 0 is lowest.", min=0),
+    ] = None,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,6 +55,7 @@ def send(
         "at_ms": None if at is None else parse_due_ms(at, "--at"),
         "timer_key": timer_key,
         "unique": unique,
+        "priority": priority,
     }
     if in_ is not None and at is not None:
         raise ConfigurationError("--in and --at both say when: give one of them.")

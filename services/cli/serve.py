@@ -30,6 +30,11 @@ def stored(help_text: str, *flags: str) -> Any:
     return typer.Option(*flags, help=help_text, rich_help_panel="What it stores")
 
 
+def handed_out(help_text: str) -> Any:
+    """Return an option about consumer groups."""
+    return typer.Option(help=help_text, rich_help_panel="How it hands messages out")
+
+
 def tuned(help_text: str) -> Any:
     """Return an option about waiting times."""
     return typer.Option(help=help_text, rich_help_panel="How long it waits")
@@ -66,7 +71,16 @@ def serve(
     clock: Annotated[
         str | None, tuned("real, or virtual for tests: time can be advanced, on a store of its own.")
     ] = None,
-    invisible_ms_min: Annotated[int | None, tuned("Shortest lease a consumer may ask for.")] = None,
+    group_start: Annotated[
+        str | None, handed_out("Where a new consumer group begins in a topic: earliest or latest.")
+    ] = None,
+    attempts_max: Annotated[
+        int | None, handed_out("Attempts before a message is a dead letter, for groups without a number.")
+    ] = None,
+    invisible_ms_min: Annotated[int | None, handed_out("Shortest lease a consumer may ask for.")] = None,
+    auto_renew_lease_ms: Annotated[
+        int | None, handed_out("Lease of a push consumer, renewed as long as it is heard from.")
+    ] = None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -92,7 +106,7 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
     output.say(
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext\n"
-        f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/topics /api/timers\n"
+        f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
         f"  topics  {made}\n{clock}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,12 +10,11 @@ import typer
 from commitlog.errors import ConfigurationError
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.task_views import task_line, watched
 from services.cli.timer_views import (
     EMPTY,
     histogram_rows,
-    progress,
     summary_lines,
-    task_line,
     task_row,
     timer_lines,
     timer_row,
@@ -33,7 +31,6 @@ app = typer.Typer(
 
 REFUSED = 4
 USAGE = 2
-LOOK_AGAIN_SECONDS = 0.2
 COUNT_SECONDS = 600
 TABLE = ("due", "", "topic", "timer key", "keys", "tag", "id")
 TASK_TABLE = ("task", "verb", "state", "done", "verdicts", "began", "reason")
@@ -280,7 +277,7 @@ def tasks(
     if as_json:
         output.print_json(found)
     elif found:
-        output.print_table(TASK_TABLE, map(task_row, found))
+        output.print_table(TASK_TABLE, map(task_row, found), whole=("task",))
     else:
         output.say(
             "no tasks since the broker's start. One begins with:  tidewheel timer cancel --all ... --yes"
@@ -363,7 +360,7 @@ def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: boo
         return
     task = api.post("timers", "tasks", body=wanted)
     if not detach:
-        task = watched(api, task)
+        task = watched(api, task, "timers", "timer")
     output.print_json(task) if as_json else print(task_line(task))
     if task["state"] == "stopped":
         raise typer.Exit(REFUSED)
@@ -375,19 +372,3 @@ def tell_count(answer: dict[str, Any], verb: str, dry_run: bool, as_json: bool) 
     if not dry_run:
         output.say("nothing was done: add --yes to do it, or --dry-run to only count")
         raise typer.Exit(USAGE)
-
-
-def watched(api: Api, task: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the end of a task, saying how far it is."""
-    last = ""
-    try:
-        while task["state"] == "running":
-            if progress(task) != last:
-                last = progress(task)
-                output.say(f"{task['verb']}  {last}")
-            time.sleep(LOOK_AGAIN_SECONDS)
-            task = api.get("timers", "tasks", task["id"])
-    except KeyboardInterrupt:
-        output.say(f"the task goes on; this stops it:  tidewheel timer tasks {task['id']} --stop")
-        raise
-    return task

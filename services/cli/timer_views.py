@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from services.cli.task_views import progress, verdicts_text
 from services.cli.times import away, both, span, wall
 
 Answer = dict[str, Any]
@@ -105,19 +106,3 @@ def task_row(task: Answer) -> tuple[str, ...]:
     done = progress(task)
     started = both(int(task["started_ms"]))
     return task["id"], task["verb"], task["state"], done, verdicts_text(task), started, task["reason"]
-
-
-def task_line(task: Answer) -> str:
-    """Say how far a task is."""
-    why = f"  ({task['why']})" if task["why"] else ""
-    return f"{task['state']}  {task['verb']}  {progress(task)}  {verdicts_text(task)}  task {task['id']}{why}"
-
-
-def progress(task: Answer) -> str:
-    """Return how far a task is."""
-    return "counting" if task["matched"] is None else f"{task['done']:,} of {task['matched']:,}"
-
-
-def verdicts_text(task: Answer) -> str:
-    """Return how many had which verdict."""
-    return " ".join(f"{verdict} {count:,}" for verdict, count in sorted(task["by_verdict"].items()))

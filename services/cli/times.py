@@ -24,6 +24,14 @@ def parse_moment_ms(text: str, flag: str) -> int:
         raise ConfigurationError(f"{flag} is {text!r}: {error}.") from error
 
 
+def parse_past_ms(text: str, flag: str) -> int:
+    """Return a moment that has been, local where it has no zone; raises `ConfigurationError`."""
+    try:
+        return moments.past_ms(text, now_ms(), is_local=True)
+    except ValueError as error:
+        raise ConfigurationError(f"{flag} is {text!r}: {error}.") from error
+
+
 def parse_due_ms(text: str, flag: str) -> int:
     """Return a moment that something is to be due at; raises `ConfigurationError` naming the flag."""
     try:

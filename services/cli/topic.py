@@ -25,10 +25,12 @@ class TopicType(StrEnum):
     DELAY = "delay"
     TRANSACTION = "transaction"
     MIXED = "mixed"
+    PRIORITY = "priority"
 
 
 TypeOption = Annotated[
-    TopicType, typer.Option("--type", help="What it takes; mixed takes all.", case_sensitive=False)
+    TopicType,
+    typer.Option("--type", help="What it takes; mixed takes all but priority.", case_sensitive=False),
 ]
 
 

@@ -46,6 +46,7 @@ from services.live.arrivals import Arrivals
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
+from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
 from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
@@ -60,8 +61,8 @@ Present = Callable[[], Iterable[str]]
 """The ids of the clients that are heard from."""
 
 
-TURNS_BETWEEN_FULL_TICKS = 110
-"""gRPC takes one call in two or three turns of the loop, and a send needs about ten in all."""
+TURNS_BETWEEN_FULL_TICKS = 80
+"""A send needs about ten turns of the loop, in some of which gRPC's thread has yet to get the interpreter."""
 
 log = structlog.get_logger()
 
@@ -106,6 +107,9 @@ class LiveBroker(LiveVerbs):
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self._told, self._ask, self.clock)
+        self.groups = LiveGroups(
+            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock
+        )
         self._jumps = Jumps(self.clock.real_ms(), self._loop.time() * 1000)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None

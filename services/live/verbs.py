@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from commitlog.errors import RefusedByState, TidewheelError
+from commitlog.limits import RECEIVE_BATCH_MAX
 from commitlog.message import Message, MessageType
+from consumequeue.filter import Filter
 from services.broker.broker import Broker
+from services.broker.group_values import Received
 from services.broker.values import (
     Delivery,
     EndReceipt,
@@ -106,13 +110,11 @@ class LiveVerbs(ABC):
 
     async def ack(self, group: str, topic: str, receipt_handle: str) -> None:
         """Acknowledge a delivery."""
-        await self._durable.reach(self._call(self._broker.ack, group, topic, receipt_handle))
+        await self._settled(self._broker.ack, group, topic, receipt_handle)
 
     async def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str) -> None:
         """Put a delivery into the group's dead letters and acknowledge it."""
-        await self._durable.reach(
-            self._call(self._broker.forward_to_dead_letter, group, topic, receipt_handle)
-        )
+        await self._settled(self._broker.forward_to_dead_letter, group, topic, receipt_handle)
 
     async def create_topic(self, name: str, message_type: MessageType, queue_count: int) -> Topic:
         """Create a topic."""
@@ -128,24 +130,53 @@ class LiveVerbs(ABC):
         self,
         group: str,
         topic: str,
-        tag_expression: str,
+        wanted: Filter,
         batch_size: int,
         invisible_ms: int,
         client_id: str,
         auto_renew: bool,
         wait_seconds: float,
+        attempt_id: str = "",
     ) -> list[Delivery]:
-        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none."""
-        wish = (group, topic, tag_expression, batch_size, invisible_ms, client_id, auto_renew)
-        ends = self._loop.time() + wait_seconds
-        deliveries = self._call(self._broker.receive, *wish)
-        while not deliveries and await self._arrivals.wait(topic, ends - self._loop.time()):
-            deliveries = self._call(self._broker.receive, *wish)
-        return [self.clock.outward(delivery) for delivery in deliveries]
+        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none.
 
-    def change_invisible(self, group: str, topic: str, receipt_handle: str, invisible_ms: int) -> str:
-        """Lease a delivery anew for `invisible_ms` from now; the old handle is void."""
-        return self._call(self._broker.change_invisible, group, topic, receipt_handle, invisible_ms)
+        `attempt_id` is what the caller calls this receive, and again one whose answer it did not get.
+        """
+        wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
+
+        def look(now_ms: int) -> Received:
+            return self._broker.receive(*wish, now_ms, attempt_id)
+
+        ends, line = self._loop.time() + wait_seconds, (group, wanted)
+        received = self._call(look)
+        try:
+            while not received.deliveries and await self._may_look_again(topic, line, received, ends):
+                received = self._call(look)
+        except asyncio.CancelledError:  # the ring that this one may have heard is another's now
+            self._arrivals.ring(topic, line)
+            raise
+        if received.is_unfinished or len(received.deliveries) >= min(batch_size, RECEIVE_BATCH_MAX):
+            self._arrivals.ring(topic, line)
+        await self._show(group, topic, received)
+        return [self.clock.outward(delivery) for delivery in received.deliveries]
+
+    async def change_invisible(
+        self, group: str, topic: str, receipt_handle: str, invisible_ms: int, *, suspend: bool = False
+    ) -> str:
+        """Lease a delivery anew for `invisible_ms` from now; the old handle is void.
+
+        With `suspend` the attempt will not have counted.
+        """
+        handle, durable_at = self._call(
+            self._broker.change_invisible, group, topic, receipt_handle, invisible_ms, suspend
+        )
+        await self._durable.reach(durable_at)
+        return handle
+
+    def release(self, group: str, topic: str, receipt_handle: str) -> None:
+        """Take a delivery back that its consumer never heard of."""
+        self._call(self._broker.release, group, topic, receipt_handle)
+        self._arrivals.wake(topic)
 
     def client_alive(self, client_id: str) -> None:
         """Renew the leases that are renewed for this client."""
@@ -213,6 +244,27 @@ class LiveVerbs(ABC):
         from_ms = wanted.from_ms + offset_ms if wanted.from_ms != nothing.from_ms else wanted.from_ms
         until_ms = wanted.until_ms + offset_ms if wanted.until_ms != nothing.until_ms else wanted.until_ms
         return replace(wanted, from_ms=from_ms, until_ms=until_ms)
+
+    async def _may_look_again(self, topic: str, line: Hashable, received: Received, ends: float) -> bool:
+        """Whether a receive that found nothing may look again, now or when something has arrived."""
+        if received.is_unfinished:
+            await asyncio.sleep(0)
+            return self._loop.time() < ends
+        return await self._arrivals.wait(topic, ends - self._loop.time(), line)
+
+    async def _show(self, group: str, topic: str, received: Received) -> None:
+        """Return once what was leased may be shown; who is no longer there to see it gives it back."""
+        try:
+            await self._durable.reach(received.durable_at)
+        except BaseException:
+            for delivery in received.deliveries:
+                with suppress(TidewheelError):
+                    self.release(group, topic, delivery.receipt_handle)
+            raise
+
+    async def _settled(self, verb: Callable[..., int], *arguments: object) -> None:
+        """Call a verb and return once what it says is durable."""
+        await self._durable.reach(self._call(verb, *arguments))
 
     async def _told(self, verb: Callable[..., Resting], *arguments: object) -> Resting:
         """The verb's answer, or its refusal, once what either rests on is durable."""

@@ -62,6 +62,7 @@ class ContentAnswer(BodyAnswer):
     tag: str
     keys: list[str]
     message_group: str
+    priority: int | None
     properties: dict[str, str]
     born_ms: str
     delivery_ms: str | None

@@ -10,9 +10,13 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from commitlog.errors import TidewheelError
+from services.live.consumers import ConsumersOf, nobody
+from services.live.letter_tasks import LetterTasks
 from services.live.live_broker import LiveBroker
-from services.live.tasks import TimerTasks
+from services.live.timer_tasks import TimerTasks
 from services.ops.api import Api, refuse, unknown
+from services.ops.dead_letters import DeadLettersApi
+from services.ops.groups import GroupsApi
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
 from services.ops.probes import Probes
@@ -22,21 +26,23 @@ from services.ops.timers import TimersApi
 from services.ops.transactions import TransactionsApi
 
 
-def make_app(live: LiveBroker, metrics: Metrics) -> Starlette:
+def make_app(live: LiveBroker, metrics: Metrics, consuming: ConsumersOf = nobody) -> Starlette:
     """Return the application that serves a broker's HTTP interface.
 
-    Its `state.timer_tasks` are to be closed before the broker is.
+    Its `state.tasks` are to be closed, each, before the broker is.
     """
-    tasks = TimerTasks(live)
+    timers, letters = TimerTasks(live), LetterTasks(live)
     parts = (
         Probes(live, metrics, document),
         Api(live),
-        TimersApi(live, tasks),
+        TimersApi(live, timers),
         TransactionsApi(live),
         SchedulesApi(live),
+        GroupsApi(live, consuming),
+        DeadLettersApi(live, letters),
     )
     app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
-    app.state.timer_tasks = tasks
+    app.state.tasks = (timers, letters)
     return app
 
 

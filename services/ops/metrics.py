@@ -26,7 +26,9 @@ from prometheus_client.registry import Collector
 
 from services.broker.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
 from services.broker.values import TimerFilter
+from services.live.consumers import ConsumersOf, nobody
 from services.live.live_broker import LiveBroker
+from services.ops.group_metrics import connections, standings
 from services.ops.horizon import counts_within
 
 Labels = tuple[str, ...]
@@ -39,15 +41,11 @@ LATENCY_BUCKETS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000)
 
 
 class Client(Protocol):
-    """A connected client, as far as it is counted."""
+    """A client, as far as it is counted here."""
 
     @property
     def is_producer(self) -> bool:
         """Whether it sends rather than receives."""
-
-    @property
-    def group(self) -> str:
-        """Its consumer group; empty for a producer."""
 
     @property
     def language(self) -> str:
@@ -61,9 +59,9 @@ class Client(Protocol):
 class Metrics(Collector):
     """Everything there is to scrape, in a registry of its own."""
 
-    def __init__(self, live: LiveBroker, clients: Iterable[Client]) -> None:
+    def __init__(self, live: LiveBroker, clients: Iterable[Client], consuming: ConsumersOf = nobody) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._live, self._clients = live, clients
+        self._live, self._clients, self._consuming = live, clients, consuming
         self._node = ("tidewheel", "broker", live.settings.broker_name)
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -94,7 +92,7 @@ class Metrics(Collector):
         statistics, gauges = self._live.core.statistics, self._live.core.gauges()
         yield self._build()
         yield from self._traffic(statistics)
-        yield from self._consumers(gauges)
+        yield from self._groups()
         yield from self._transactions(statistics, gauges)
         yield from self._timers(statistics, gauges)
         yield from self._storage(statistics, gauges)
@@ -126,14 +124,11 @@ class Metrics(Collector):
             pairs = ((topic, group, "false", "false", count) for (topic, group), count in shared.items())
             yield self._counters(name, help_text, by_group, pairs)
 
-    def _consumers(self, gauges: Gauges) -> Iterator[Metric]:
-        labels = ("topic", "consumer_group", "is_retry", "is_system")
-        for name, help_text, measured in (
-            ("rocketmq_consumer_lag_messages", "Messages not yet acknowledged.", gauges.lag),
-            ("rocketmq_consumer_inflight_messages", "Messages leased, not acknowledged.", gauges.in_flight),
-        ):
-            rows = ((topic, group, "false", "false", count) for (topic, group), count in measured.items())
-            yield self._gauges(name, help_text, labels, rows)
+    def _groups(self) -> Iterator[Metric]:
+        groups = self._live.groups.all()
+        yield self._gauge("rocketmq_consumer_group_number", "Consumer groups.", len(groups))
+        for name, help_text, rows in standings(self._live, groups):
+            yield self._gauges(name, help_text, ("topic", "consumer_group", "is_retry", "is_system"), rows)
 
     def _transactions(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
         for name, help_text, counted in (
@@ -188,21 +183,20 @@ class Metrics(Collector):
         yield self._counters("mq_unreadable_records", "Damaged records skipped.", (), unreadable)
 
     def _connections(self) -> Iterator[Metric]:
-        clients = list(self._clients)
-        producers = Tally((one.language, one.version) for one in clients if one.is_producer)
-        consumers = Tally((one.group, one.language, one.version) for one in clients if not one.is_producer)
-        yield self._gauges(
-            "rocketmq_producer_connections",
-            "Producers connected.",
-            ("language", "version"),
-            ((*labels, count) for labels, count in producers.items()),
-        )
-        yield self._gauges(
-            "rocketmq_consumer_connections",
-            "Consumers connected.",
-            ("consumer_group", "language", "version"),
-            ((*labels, count) for labels, count in consumers.items()),
-        )
+        producers = Tally((one.language, one.version) for one in self._clients if one.is_producer)
+        consumers = connections(self._consuming(""))
+        for name, help_text, labels, counts in (
+            ("rocketmq_producer_connections", "Producers connected.", (), producers),
+            (
+                "rocketmq_consumer_connections",
+                "Consumers connected.",
+                ("consumer_group", "consume_mode"),
+                consumers,
+            ),
+        ):
+            rows = ((*values, "grpc", "false", count) for values, count in counts.items())
+            common = ("language", "version", "protocol_type", "is_system")
+            yield self._gauges(name, help_text, (*labels, *common), rows)
 
     def _lateness(self, lateness: dict[str, Lateness]) -> Metric:
         family = HistogramMetricFamily(

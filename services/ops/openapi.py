@@ -16,7 +16,8 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from services.ops.answers import ErrorAnswer
-from services.ops.routes import OPERATIONS, Operation
+from services.ops.operation import Operation
+from services.ops.routes import OPERATIONS
 
 Json = dict[str, Any]
 Key = tuple[Any, JsonSchemaMode]

@@ -6,13 +6,9 @@ builds the application only hands in an object of each class.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
 
 from services.ops.answers import (
     ArrivalsAnswer,
@@ -36,6 +32,8 @@ from services.ops.answers import (
     VerdictAnswer,
 )
 from services.ops.api import Api
+from services.ops.group_routes import GROUP_OPERATIONS
+from services.ops.operation import Handler, Operation
 from services.ops.probes import Probes
 from services.ops.queries import (
     ArrivalsQuery,
@@ -43,7 +41,6 @@ from services.ops.queries import (
     FindQuery,
     HistogramQuery,
     MessagesQuery,
-    Nothing,
     OneTopicQuery,
     TimerQuery,
     TimersQuery,
@@ -77,24 +74,6 @@ from services.ops.transaction_shapes import (
     TransactionsSummaryAnswer,
 )
 from services.ops.transactions import TransactionsApi
-
-Handler = Callable[[Any, Request], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One request: its handler, what may stand in its query and body, and its answers by status.
-
-    An answer that is None is text. `refusals` are the statuses of errors beside 500, which any may have.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    answers: dict[int, Any]
-    query: type[BaseModel] = Nothing
-    bodies: tuple[type[BaseModel], ...] = field(default=())
-    refusals: tuple[int, ...] = (400,)
 
 
 def verb(path: str, handler: Handler, body: type[BaseModel]) -> Operation:
@@ -284,4 +263,5 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
             refusals=(400, 404),
         ),
     ),
+    **GROUP_OPERATIONS,
 }  # fmt: skip

@@ -63,6 +63,7 @@ class NewMessage(BaseModel):
     at_ms: Number | None = None
     timer_key: str = ""
     unique: bool = False
+    priority: int | None = Field(None, ge=0, description="For a topic of type PRIORITY; 0 is the lowest.")
 
     def to_message(self, message_id: str, now_ms: int) -> Message:
         """Return the message as the core takes it; raises `IllegalDeliveryTime`."""
@@ -76,6 +77,7 @@ class NewMessage(BaseModel):
             delivery_ms=self.at_ms if self.in_ms is None else now_ms + self.in_ms,
             properties=self.properties | self._timer_properties(),
             born_ms=now_ms,
+            priority=self.priority,
         )
         return dated(message, now_ms)
 
@@ -159,6 +161,7 @@ def content_shape(message: Message) -> ContentAnswer:
         "tag": message.tag,
         "keys": list(message.keys),
         "message_group": message.message_group,
+        "priority": message.priority,
         "properties": message.properties,
         "born_ms": str(message.born_ms),
         "delivery_ms": None if message.delivery_ms is None else str(message.delivery_ms),

@@ -24,7 +24,7 @@ from services.broker.values import (
     TimerPage,
     TimerVerdict,
 )
-from services.live.tasks import Order, Task, TaskVerb
+from services.live.timer_tasks import TimerOrder, TimerTask, TimerVerb
 from services.ops.answers import (
     ErrorAnswer,
     OneTimerAnswer,
@@ -128,7 +128,7 @@ class NewTask(BaseModel):
     reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
     dry_run: bool = False
 
-    def order(self, now_ms: int) -> Order:
+    def order(self, now_ms: int) -> TimerOrder:
         """Return it as the broker takes it; raises the `ClientMistake` that fits."""
         wanted = filter_of(self.filter, now_ms)
         if wanted == TimerFilter() and not self.filter.everything:
@@ -140,7 +140,7 @@ class NewTask(BaseModel):
                 "To move them say either to, such as 2026-11-22T09:00+08:00, or by, such as 1h."
             )
         to_ms = None if self.to is None else due_of(self.to, now_ms, "to")
-        return Order(TaskVerb(self.verb), wanted, self.reason, to_ms, self._by_ms())
+        return TimerOrder(TimerVerb(self.verb), wanted, self.reason, to_ms, self._by_ms())
 
     def _by_ms(self) -> int:
         if self.by is None:
@@ -263,7 +263,7 @@ def error_shape(error: TidewheelError) -> ErrorAnswer:
     return {"code": error.code, "detail": error.detail, "message": str(error)}
 
 
-def task_shape(task: Task) -> TaskAnswer:
+def task_shape(task: TimerTask) -> TaskAnswer:
     """Return a task as JSON has it."""
     return {
         "id": task.id,

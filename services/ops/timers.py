@@ -36,7 +36,7 @@ from services.broker.statistics import LATENESS_BOUNDS_MS, Lateness
 from services.broker.values import SendReceipt, TimerFilter, TimerVerdict, Verdict
 from services.live import looking
 from services.live.live_broker import LiveBroker
-from services.live.tasks import TimerTasks
+from services.live.timer_tasks import TimerTasks
 from services.ops.answers import DueAnswer, LatenessAnswer, SummaryAnswer, TimerReceiptAnswer
 from services.ops.horizon import counts_within
 from services.ops.queries import FilterQuery, HistogramQuery, TimerQuery, TimersQuery, asked

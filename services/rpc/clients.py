@@ -1,8 +1,13 @@
 """Telemetry, Heartbeat, NotifyClientTermination: how clients come, stay and go.
 
-A client that leaves without a word (its process died) takes its connections with it. When its last stream
-ends and nothing at all is heard of it for `LEAVE_AFTER_SECONDS`, it is gone, and its leases are free for
-others; a client that only lost a connection has called again by then.
+A client that leaves without a word (its process died) takes its connections with it. When a stream or a
+receive of it breaks off and nothing at all is heard of it for `LEAVE_AFTER_SECONDS`, it is gone, and its
+leases are free for others; a client that only lost a connection has called again by then: official clients
+try again after a second.
+
+While a connection stands, the leases that we renew for its client are renewed, whatever the client's own
+heartbeats do. Pings find out within 40 s when nobody is at the other end (`services.rpc.server`), and they
+are answered even by a process whose listener keeps every thread of it busy.
 """
 
 from __future__ import annotations
@@ -26,10 +31,11 @@ from services.rpc.generated.service_pb2 import (
 )
 from services.rpc.names import stored_name
 from services.rpc.producers import Producers
-from services.rpc.sessions import Sessions, Stream
+from services.rpc.sessions import Session, Sessions, Stream
 from services.rpc.statuses import OK
 
-LEAVE_AFTER_SECONDS = 5.0
+LEAVE_AFTER_SECONDS = 2.0
+RENEWALS_PER_LEASE = 3
 
 log = structlog.get_logger()
 
@@ -39,19 +45,23 @@ class Clients:
 
     def __init__(self, live: LiveBroker, sessions: Sessions, producers: Producers) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
+        self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
+        self._is_renewing = False
+        sessions.watch_with(self._watch)
 
     async def telemetry(
         self, commands: AsyncIterator[TelemetryCommand], caller: Caller
     ) -> AsyncGenerator[TelemetryCommand, None]:
         """Read a client's settings and write what it is asked, for as long as its stream lives."""
         stream = self._sessions.open_stream(caller)
+        self._renew_later()
         reader = asyncio.create_task(self._read(commands, stream))
         try:
             while (command := await stream.next()) is not None:
                 yield command
         finally:
             reader.cancel()
-            self._close(stream)
+            self._sessions.close_stream(stream)
 
     async def heartbeat(self, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
         """Note that a client is alive; a client we do not know (we restarted) is welcome too."""
@@ -83,11 +93,25 @@ class Clients:
         session.describe(described)
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
-        stream.write(settings.answer(described))
+        stream.write(settings.answer(described, self._live))
 
-    def _close(self, stream: Stream) -> None:
-        self._sessions.close_stream(stream)
-        leaves = partial(self._leave_unless_back, stream.session.client_id, self._live.now_ms())
+    def _renew_later(self) -> None:
+        if not self._is_renewing:
+            self._is_renewing = True
+            self._live.later(self._renew_seconds, self._renew)
+
+    def _renew(self) -> None:
+        """Renew the leases of connected clients, again and again as long as there are any."""
+        self._is_renewing = False
+        connected = [session for session in self._sessions if session.is_connected]
+        for session in connected:
+            self._live.client_alive(session.client_id)
+        if connected:
+            self._renew_later()
+
+    def _watch(self, session: Session) -> None:
+        """A connection of a client broke off: see whether it comes back."""
+        leaves = partial(self._leave_unless_back, session.client_id, self._live.now_ms())
         self._live.later(LEAVE_AFTER_SECONDS, leaves)
 
     def _leave_unless_back(self, client_id: str, since_ms: int) -> None:

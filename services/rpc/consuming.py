@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 
-from commitlog.errors import IllegalFilter, TidewheelError
+from commitlog.errors import ClientMistake, TidewheelError
 from commitlog.limits import AUTO_RENEW_LEASE_MS, RECEIVE_BATCH_MAX
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
-from services.rpc.generated import definition_pb2 as wire
+from services.rpc.filters import wanted
 from services.rpc.generated.service_pb2 import (
     AckMessageEntry,
     AckMessageRequest,
@@ -80,11 +80,12 @@ class Consuming:
     ) -> ChangeInvisibleDurationResponse:
         """Lease a delivery anew; the old receipt handle is void."""
         self._sessions.seen(caller)
-        handle = self._live.change_invisible(
+        handle = await self._live.change_invisible(
             stored_name(request.group),
             stored_name(request.topic),
             request.receipt_handle,
             span_ms(request.invisible_duration),
+            suspend=request.suspend,
         )
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
 
@@ -107,20 +108,18 @@ class Consuming:
         self, request: ReceiveMessageRequest, session: Session, wait_seconds: float
     ) -> list[Delivery]:
         self._live.client_alive(session.client_id)
-        session.receives += 1
-        try:
+        with self._sessions.receiving(session):
             return await self._live.receive(
                 stored_name(request.group),
                 stored_name(request.message_queue.topic),
-                tag_expression(request.filter_expression),
-                min(request.batch_size, RECEIVE_BATCH_MAX),
+                wanted(request.filter_expression),
+                batch_size(request),
                 lease_ms(request),
                 session.client_id,
                 request.auto_renew,
                 wait_seconds,
+                request.attempt_id,
             )
-        finally:
-            session.receives -= 1
 
     def _replies(
         self, request: ReceiveMessageRequest, deliveries: list[Delivery]
@@ -143,6 +142,13 @@ class Consuming:
         )
 
 
+def batch_size(request: ReceiveMessageRequest) -> int:
+    """Return how many messages the answer may hold; raises `ClientMistake` when it could hold none."""
+    if request.batch_size < 1:
+        raise ClientMistake(f"A batch size of {request.batch_size} asks for nothing. Ask for 1 or more.")
+    return min(request.batch_size, RECEIVE_BATCH_MAX)
+
+
 def lease_ms(request: ReceiveMessageRequest) -> int:
     """Return how long the deliveries are to be invisible to others."""
     if request.HasField("invisible_duration"):
@@ -157,10 +163,3 @@ def poll_seconds(request: ReceiveMessageRequest, caller: Caller) -> float:
     if caller.seconds_left is None:
         return wanted
     return min(wanted, caller.seconds_left - ANSWER_SECONDS)
-
-
-def tag_expression(expression: wire.FilterExpression) -> str:
-    """Return the filter as a tag expression; SQL is refused."""
-    if expression.type == wire.FilterType.SQL:
-        raise IllegalFilter("SQL expressions are not supported; filter by tag, such as 'paid||shipped'.")
-    return expression.expression

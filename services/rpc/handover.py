@@ -33,4 +33,4 @@ def give_back(live: LiveBroker, answer: Lent) -> None:
     """Free the leases of an answer; those that were acknowledged meanwhile are done."""
     for handle in answer.handles:
         with suppress(TidewheelError):
-            live.change_invisible(answer.group, answer.topic, handle, 0)
+            live.release(answer.group, answer.topic, handle)

@@ -61,6 +61,7 @@ def from_wire(sent: wire.Message, caller: Caller) -> Message:
         gzip=system.body_encoding == wire.Encoding.GZIP,
         trace_context=system.trace_context,
         check_immunity_ms=immunity_ms(system),
+        priority=system.priority if system.HasField("priority") else None,
     )
 
 
@@ -109,6 +110,8 @@ def system_properties(message: Message) -> wire.SystemProperties:
     for name in ("tag", "message_group", "trace_context"):
         if value := getattr(message, name):
             setattr(system, name, value)
+    if message.priority is not None:
+        system.priority = message.priority
     if message.delivery_ms is not None:
         system.delivery_timestamp.CopyFrom(timestamp(message.delivery_ms))
     return system

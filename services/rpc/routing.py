@@ -20,7 +20,7 @@ from services.rpc.statuses import OK
 
 MASTER = 0
 EVERY_QUEUE = -1
-ACCEPTED = [kind.value for kind in MessageType if kind is not MessageType.MIXED]
+ACCEPTED = [kind.value for kind in MessageType if kind not in (MessageType.MIXED, MessageType.PRIORITY)]
 
 
 class Routing:

@@ -19,6 +19,7 @@ import grpc
 from grpc import aio
 
 from commitlog.errors import PortTaken
+from services.rpc.accepting import Accepting
 from services.rpc.caller import Caller
 from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
 
@@ -55,7 +56,9 @@ class GrpcServer:
         """Serve a table of RPCs on the address taken."""
         handlers = {name: method(name, rpc, observe) for name, rpc in rpcs.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
+        accepting = Accepting(self._server, {f"/{NAME}/{name}": one for name, one in handlers.items()})
         await self._server.start()
+        accepting.start()
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls; those under way have `grace_seconds` to end."""

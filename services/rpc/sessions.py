@@ -6,15 +6,19 @@ be known again; settings are never demanded (reference/wire-protocol.md 4.7).
 - A client may have several streams for a while; it is written to on the newest.
 - A client without a stream is *turned*: at a later refresh of its routes it gets the other spelling of our
   address, which makes it open one (`services.rpc.endpoints`). While it has one it is left in peace.
-- A client is forgotten when it says goodbye, or after `FORGET_AFTER_MS` without stream and without call.
+- A client is forgotten when it says goodbye, when it does not come back after a connection of it broke off
+  (`services.rpc.clients` sees to that), or after `FORGET_AFTER_MS` without stream and without call.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from commitlog.errors import TooManyRequests
+from commitlog.limits import POLLS_MAX, POLLS_PER_CLIENT_MAX
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import ClientType, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
@@ -25,6 +29,10 @@ COMMANDS_WAITING_MAX = 1_000
 PRESENT_MS = 30_000
 TURN_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
+
+
+def nobody_watches(session: Session) -> None:
+    """Watch nobody: what a broker without clients does."""
 
 
 class Stream:
@@ -76,9 +84,14 @@ class Session:
         self.client_type = settings.client_type
         self.group = stored_name(settings.subscription.group)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a call of the client is open: its stream, or a receive that waits."""
+        return bool(self.streams or self.receives)
+
     def absent_since(self, since_ms: int) -> bool:
         """Tell whether nothing has been heard of the client after `since_ms`, and nothing of it is open."""
-        return not self.streams and not self.receives and self.seen_ms <= since_ms
+        return not self.is_connected and self.seen_ms <= since_ms
 
 
 class Sessions:
@@ -87,6 +100,12 @@ class Sessions:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._receives = 0
+        self._watch: Callable[[Session], None] = nobody_watches
+
+    def watch_with(self, watch: Callable[[Session], None]) -> None:
+        """Let `watch` know of every client one of whose connections broke off."""
+        self._watch = watch
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
@@ -135,6 +154,30 @@ class Sessions:
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
+        self._watch(stream.session)
+
+    @contextmanager
+    def receiving(self, session: Session) -> Iterator[None]:
+        """Count an open receive of the client; one that breaks off may mean that the client is gone.
+
+        Raises `TooManyRequests` when the client, or all clients, have as many open as may be.
+        """
+        if session.receives >= POLLS_PER_CLIENT_MAX or self._receives >= POLLS_MAX:
+            raise TooManyRequests(
+                f"{session.client_id} has {session.receives} receives open, all clients have "
+                f"{self._receives}; at most {POLLS_PER_CLIENT_MAX} and {POLLS_MAX} may be. "
+                "Wait for their answers, or poll with fewer."
+            )
+        session.receives += 1
+        self._receives += 1
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._watch(session)
+            raise
+        finally:
+            session.receives -= 1
+            self._receives -= 1
 
     def gone(self, client_id: str) -> None:
         """Forget a client and end its streams."""

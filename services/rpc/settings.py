@@ -3,11 +3,19 @@
 Silent killers (reference/wire-protocol.md 2 and 4): without `status: OK` the Python client ignores the
 whole answer; without `max_body_size` it refuses every send; a push consumer accepts only a customized
 back-off; other clients ignore an answer whose `pub_sub` case is not their own.
+
+A consumer is told its group's policy (attempts, and how long to wait between them). It learns of a change
+when it sends its settings again, which the official clients do every few minutes. `subscription.fifo` makes a
+push consumer keep to the order within each message group; it is so if any of its topics is of type FIFO.
 """
 
 from __future__ import annotations
 
-from commitlog.limits import ATTEMPTS_MAX, BODY_BYTES_MAX, RECEIVE_BATCH_MAX
+from commitlog.errors import GroupNotFound, IllegalGroup, TopicNotFound
+from commitlog.limits import BODY_BYTES_MAX, RECEIVE_BATCH_MAX
+from commitlog.message import MessageType
+from services.broker.group_values import GroupPolicy
+from services.live.live_broker import LiveBroker
 from services.rpc.generated.definition_pb2 import (
     ClientType,
     CustomizedBackoff,
@@ -18,29 +26,19 @@ from services.rpc.generated.definition_pb2 import (
 )
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.messages import duration
+from services.rpc.names import stored_name
 from services.rpc.statuses import OK
 
 LONG_POLL_MS = 20_000
 SEND_ATTEMPTS_MAX = 3
-RETRY_AFTER_MS = (
-    1_000,
-    5_000,
-    10_000,
-    30_000,
-    *(minutes * 60_000 for minutes in (*range(1, 11), 20, 30, 60, 120)),
-)
 
 SEND_RETRY = RetryPolicy(
     max_attempts=SEND_ATTEMPTS_MAX,
     exponential_backoff=ExponentialBackoff(initial=duration(10), max=duration(1_000), multiplier=2),
 )
-CONSUME_RETRY = RetryPolicy(
-    max_attempts=ATTEMPTS_MAX,
-    customized_backoff=CustomizedBackoff(next=[duration(after_ms) for after_ms in RETRY_AFTER_MS]),
-)
 
 
-def answer(settings: Settings) -> TelemetryCommand:
+def answer(settings: Settings, live: LiveBroker) -> TelemetryCommand:
     """Return the client's own settings with the broker's part filled in."""
     settled = Settings()
     settled.CopyFrom(settings)
@@ -50,9 +48,38 @@ def answer(settings: Settings) -> TelemetryCommand:
         settled.publishing.max_body_size = BODY_BYTES_MAX
         settled.publishing.validate_message_type = True
     else:
-        settled.backoff_policy.CopyFrom(CONSUME_RETRY)
-        settled.subscription.fifo = False
+        settled.backoff_policy.CopyFrom(retry_policy(policy_of(settings, live)))
+        settled.subscription.fifo = any(is_fifo(topic, live) for topic in topics_of(settings))
         settled.subscription.receive_batch_size = RECEIVE_BATCH_MAX
         if not settled.subscription.HasField("long_polling_timeout"):
             settled.subscription.long_polling_timeout.CopyFrom(duration(LONG_POLL_MS))
     return TelemetryCommand(status=OK, settings=settled)
+
+
+def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:
+    """Return how the group of a consumer is given its messages; new ones have the settings'."""
+    try:
+        return live.groups.get(stored_name(settings.subscription.group)).policy
+    except (GroupNotFound, IllegalGroup):
+        return GroupPolicy(attempts_max=live.settings.attempts_max)
+
+
+def retry_policy(policy: GroupPolicy) -> RetryPolicy:
+    """Return a group's policy as clients know it."""
+    return RetryPolicy(
+        max_attempts=policy.attempts_max,
+        customized_backoff=CustomizedBackoff(next=[duration(after_ms) for after_ms in policy.retry_after_ms]),
+    )
+
+
+def topics_of(settings: Settings) -> list[str]:
+    """Return the topics that a consumer receives, as the store names them."""
+    return [stored_name(one.topic) for one in settings.subscription.subscriptions]
+
+
+def is_fifo(topic: str, live: LiveBroker) -> bool:
+    """Whether a topic takes FIFO messages only; one that is not made yet does not."""
+    try:
+        return live.core.topic(topic).message_type is MessageType.FIFO
+    except TopicNotFound:
+        return False

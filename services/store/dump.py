@@ -17,7 +17,7 @@ from commitlog.compression import plain
 from commitlog.errors import TopicNotFound
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
-from services.broker.groups import ACK_TOPIC, GROUP_TOPIC
+from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
 from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import DEAD_LETTER_PREFIX, TOPIC_TOPIC, is_system
@@ -36,6 +36,7 @@ _KINDS: Final = {
     OUTCOME_TOPIC: "outcome",
     CHECK_TOPIC: "check",
     ACK_TOPIC: "ack",
+    LEASE_TOPIC: "lease",
     GROUP_TOPIC: "group",
     TOPIC_TOPIC: "topic",
 }

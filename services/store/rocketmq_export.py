@@ -289,4 +289,5 @@ def _group_offsets(groups: list[GroupState]) -> dict[tuple[str, str], dict[int, 
 
 
 def _repeat(one: GroupState) -> Repeat:
-    return Repeat(one.group, one.topic, one.queue_id, one.done_above[0], len(one.done_above))
+    count = sum(count for _, count in one.done_above)
+    return Repeat(one.group, one.topic, one.queue_id, one.done_above[0][0], count)

@@ -31,6 +31,7 @@ from commitlog.message import MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
+from consumequeue.acks import ranges_of
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.timer_files import TIMER_FILES
@@ -226,13 +227,13 @@ class _Import:
         )
 
 
-def _done(known: int, again: set[int]) -> list[int]:
+def _done(known: int, again: set[int]) -> dict[str, Any]:
     """Progress up to `known` without the offsets in `again`, as `consumequeue.offsets` freezes it."""
     again = {offset for offset in again if offset < known}
     if not again:
-        return [known]
+        return {"low": known, "done": []}
     low = min(again)
-    return [low, *(offset for offset in range(low, known) if offset not in again)]
+    return {"low": low, "done": ranges_of(offset for offset in range(low, known) if offset not in again)}
 
 
 def _check_empty(disk: Disk, target: Path) -> None:

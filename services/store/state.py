@@ -62,19 +62,20 @@ class HalfState:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """How far a group is on one queue: all below `low_offset` is done, and `done_above` of what follows."""
+    """How far a group is on one queue: all below `low_offset` is done, and of what follows the ranges
+    (first, count) in `done_above`."""
 
     group: str
     topic: str
     queue_id: int
     low_offset: int
-    done_above: tuple[int, ...]
+    done_above: tuple[tuple[int, int], ...]
     next_offset: int
 
     @property
     def lag(self) -> int:
         """How many messages wait or are in consumers' hands."""
-        return self.next_offset - self.low_offset - len(self.done_above)
+        return self.next_offset - self.low_offset - sum(count for _, count in self.done_above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,15 @@ class State:
         self.schedules = [_recurring(one) for one in parts.get("schedules", _NO_SCHEDULES)["running"]]
         self.groups = sorted(
             (
-                GroupState(group, topic, queue_id, done[0], tuple(done[1:]), self._next(topic, queue_id))
-                for group, topic, queue_id, done, *_ in parts["groups"]["progress"]
+                GroupState(
+                    group,
+                    topic,
+                    queue_id,
+                    done["low"],
+                    tuple((first, count) for first, count in done["done"]),
+                    self._next(topic, queue_id),
+                )
+                for group, topic, queue_id, done in parts["groups"]["progress"]
             ),
             key=lambda one: (one.group, one.topic, one.queue_id),
         )

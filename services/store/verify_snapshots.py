@@ -15,6 +15,7 @@ import numpy as np
 
 from commitlog import foreign, snapshot
 from commitlog.recovery import Damage
+from consumequeue.offset_ranges import OffsetRanges
 from services.store.comparing import NO_OFFSETS, beyond, kinds, unreadable_offsets
 from services.store.findings import Finding
 from services.store.opening import OpenStore
@@ -96,8 +97,10 @@ def _groups(
 
 def _covers(more: GroupState, less: GroupState, first_offset: int) -> bool:
     low_offset = max(more.low_offset, first_offset)
+    done = OffsetRanges(more.done_above)
     return less.low_offset <= low_offset and all(
-        offset < low_offset or offset in more.done_above for offset in less.done_above
+        max(done.behind(max(first, low_offset)), low_offset) >= first + count
+        for first, count in less.done_above
     )
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -140,3 +144,44 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
             create_topic(ready["http"], name, message_type)
         yield Shop(layout, processes, redis_url, ready["listen"], ready["http"])
         processes.require_health()
+
+
+COMMAND = (sys.executable, "-m", "services.cli.main")
+
+
+class Serving:
+    """A broker that lets consumers lease for as short as they like, and its commands."""
+
+    def __init__(self, folder: Path) -> None:
+        ready = folder / "ready"
+        where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
+        store = ("--store", str(folder / "store"), "--segment-bytes", str(1 << 24), "--queue-count", "1")
+        self.process = subprocess.Popen(
+            [*COMMAND, "serve", *store, *where, "--invisible-ms-min", "100"], stderr=subprocess.DEVNULL
+        )
+        eventually(ready.exists)
+        facts = json.loads(ready.read_text())
+        self.listen, self.http = facts["listen"], facts["http"]
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Run a command in a terminal of 100 characters; returns all that it said."""
+        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1", "COLUMNS": "100"}
+        done = subprocess.run(
+            [*COMMAND, *arguments], capture_output=True, text=True, env=environment, timeout=60
+        )
+        said = done.stdout + done.stderr
+        assert done.returncode == code, said
+        assert "Traceback" not in said
+        return said
+
+    def json(self, *arguments: str) -> Any:
+        """Return what a command says as JSON."""
+        return json.loads(self.run(*arguments, "--json"))
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    broker = Serving(tmp_path)
+    yield broker
+    broker.process.kill()
+    broker.process.wait()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,10 @@ from uuid import uuid4
 
 import pytest
 
-with patch.dict(os.environ, HOME=tempfile.mkdtemp(prefix="tidewheel-client-logs-")):
+CLIENT_LOGS = tempfile.mkdtemp(prefix="tidewheel-client-logs-")
+atexit.register(shutil.rmtree, CLIENT_LOGS, ignore_errors=True)
+
+with patch.dict(os.environ, HOME=CLIENT_LOGS):
     from rocketmq import (
         ClientConfiguration,
         Credentials,

@@ -28,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class BrokerProcess:
     """A broker process over a store; started again it keeps its ports."""
 
+    module = "services.cli.main"
+
     def __init__(self, store: Path, *options: str, soft_limits: str = "") -> None:
         self.store, self.options, self.soft_limits = store, options, soft_limits
         self.listen = self.http = "127.0.0.1:0"
@@ -38,7 +40,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Starts it and waits until it serves."""
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(self.store)]
+        command = [sys.executable, "-m", self.module, "serve", "--store", str(self.store)]
         where = ["--listen", self.listen, "--http", self.http, "--ready-file", str(self._ready)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen([*command, *where, *self.options], stderr=log, stdout=log)

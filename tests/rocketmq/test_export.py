@@ -13,6 +13,7 @@ from commitlog import layout
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution
@@ -71,7 +72,9 @@ def filled(root: Path, wheel_ms: int) -> None:
         half = shop.send("payments", f"half {end} {time.time_ns()}", transactional=True)
         if end is not None:
             shop.broker.end_transaction("payments", half.transaction_id, half.message_id, end, now_ms())
-    deliveries = shop.broker.receive("shop", "orders", "*", 32, 60_000, "client", False, now_ms())
+    deliveries = shop.broker.receive(
+        "shop", "orders", EVERYTHING, 32, 60_000, "client", False, now_ms()
+    ).deliveries
     for number, delivery in enumerate(deliveries):
         if number != 3:
             shop.broker.ack("shop", "orders", delivery.receipt_handle, now_ms())

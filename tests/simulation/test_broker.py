@@ -29,6 +29,7 @@ from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy, Retirement
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
@@ -145,8 +146,8 @@ class World:
 
     def receive(self) -> None:
         got = self.broker.receive(
-            GROUP, TOPIC, "*", self.chance.randrange(1, 9), 10_000, "c", False, self.now_ms
-        )
+            GROUP, TOPIC, EVERYTHING, self.chance.randrange(1, 9), 10_000, "c", False, self.now_ms
+        ).deliveries
         for delivery in got:
             assert delivery.message.message_id not in self.told.acknowledged, "acknowledged, yet given out"
             self.places[delivery.message.message_id].add((delivery.queue_id, delivery.queue_offset))

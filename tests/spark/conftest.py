@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, insert, update
 
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, ReadTimers, Resolution
@@ -223,7 +224,9 @@ class Shop:
     def consume(self, group: str, topic: str) -> list[Delivery]:
         """Receives and acknowledges everything that is there."""
         received: list[Delivery] = []
-        while batch := self.broker.receive(group, topic, "*", 32, 60_000, "client", False, self.now_ms):
+        while batch := self.broker.receive(
+            group, topic, EVERYTHING, 32, 60_000, "client", False, self.now_ms
+        ).deliveries:
             for delivery in batch:
                 self.broker.ack(group, topic, delivery.receipt_handle, self.now_ms)
             received += batch

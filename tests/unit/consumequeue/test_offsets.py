@@ -1,4 +1,4 @@
-"""A group's progress against an oracle of sets; acknowledgement records; receipt handles; tag filters."""
+"""A group's progress against an oracle of sets; acknowledgement records; receipt handles."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.errors import IllegalFilter, InvalidReceiptHandle
+from commitlog.errors import InvalidReceiptHandle
 from consumequeue import acks, receipts
-from consumequeue import filter as filters
 from consumequeue.acks import Acknowledged
+from consumequeue.attempts import Failure
 from consumequeue.offsets import Lease, Progress
 from consumequeue.receipts import Receipt
 
@@ -42,7 +42,7 @@ def test_each_message_is_done_leased_or_comes_again_lowest_returned_first(
             done.add(offset)
             leased.discard(offset)
         elif offset in leased:
-            progress.give_back(offset)
+            progress.give_back(offset, None if offset % 2 else Failure(0, 1, "c"))
             leased.discard(offset)
             returned.add(offset)
         assert progress.in_flight_count == len(leased)
@@ -53,7 +53,7 @@ def test_attempts_count_from_one_and_a_stale_generation_is_not_held() -> None:
     progress = Progress(5)
     assert progress.candidate(6) == 5
     assert progress.lease(Lease(1, 5, 0)) == 1
-    progress.give_back(5)
+    progress.give_back(5, Failure(0, 1, "c"))
     assert progress.lease(Lease(2, 5, 0)) == 2
     assert progress.held(5, 1) is None
     assert progress.held(5, 2) is not None
@@ -87,12 +87,12 @@ def test_receipt_handles_are_read_back_and_foreign_ones_refused() -> None:
             receipts.decode(foreign)
 
 
-def test_tag_filters() -> None:
-    assert filters.parse("*").matches("any")
-    both = filters.parse("paid || sent")
-    assert both.matches("sent")
-    assert not both.matches("new")
-    assert not both.may_match(0)
-    for wrong in ("||", "a||", "a|b"):
-        with pytest.raises(IllegalFilter):
-            filters.parse(wrong)
+@pytest.mark.parametrize(
+    ("min_offset", "expected"),
+    [(0, 6), (2, 6), (3, 5), (4, 5), (5, 5), (6, 4), (8, 2), (9, 2), (10, 1), (11, 0)],
+)
+def test_what_is_gone_is_not_open_and_what_is_done_is_counted_once(min_offset: int, expected: int) -> None:
+    progress = Progress()
+    for offset in (0, 1, 3, 4, 8):
+        progress.finish(offset)
+    assert progress.open_count(min_offset, 11) == expected

@@ -8,6 +8,7 @@ from commitlog import errors, limits, properties
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from commitlog.recovery import LogScan
+from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Delivery, Resolution, SendReceipt, Verdict, Wake
@@ -52,7 +53,9 @@ class Bench:
         self, group: str = "g", topic: str = "t", tags: str = "*", batch: int = 32, **options: object
     ) -> list[Delivery]:
         arguments = {"invisible_ms": 20_000, "client_id": "c", "auto_renew": False} | options
-        return self.broker.receive(group, topic, tags, batch, now_ms=self.now_ms, **arguments)  # type: ignore[arg-type]
+        return self.broker.receive(
+            group, topic, parse_tags(tags), batch, now_ms=self.now_ms, **arguments
+        ).deliveries
 
     def advance(self, milliseconds: int) -> list[object]:
         end_ms, effects = self.now_ms + milliseconds, []
@@ -266,7 +269,7 @@ def test_an_acknowledgement_holds_after_a_restart_and_a_stale_handle_is_refused(
 def test_change_invisible_gives_a_new_handle_and_voids_the_old(bench: Bench) -> None:
     bench.send()
     (got,) = bench.receive()
-    handle = bench.broker.change_invisible("g", "t", got.receipt_handle, 1_000, NOW_MS)
+    handle, _ = bench.broker.change_invisible("g", "t", got.receipt_handle, 1_000, False, NOW_MS)
     with pytest.raises(errors.InvalidReceiptHandle):
         bench.broker.ack("g", "t", got.receipt_handle, NOW_MS)
     assert bench.advance(999) == []
@@ -315,7 +318,11 @@ def test_tags_are_filtered_and_groups_do_not_disturb_each_other(bench: Bench) ->
 def test_messages_of_a_group_share_a_queue_and_keep_their_order(bench: Bench) -> None:
     for number in range(20):
         bench.send(message_group="order-7", body=b"%d" % number)
-    got = bench.receive()
+    got = []
+    while leased := bench.receive():
+        assert len(leased) == 1, "one message of a message group at a time"
+        got += leased
+        bench.broker.ack("g", "t", leased[0].receipt_handle, NOW_MS)
     assert len({one.queue_id for one in got}) == 1
     assert [one.message.body for one in got] == [b"%d" % number for number in range(20)]
 
@@ -381,8 +388,9 @@ def test_a_queue_is_searched_by_store_time() -> None:
     assert bench.broker.offset_at("t", queue_id, NOW_MS + 1_150) == 12
 
 
-def test_a_damaged_record_is_skipped_and_counted_and_the_rest_arrives(bench: Bench) -> None:
-    receipts = [bench.send(message_group="one") for _ in range(3)]
+def test_a_damaged_record_is_skipped_and_counted_and_the_rest_arrives() -> None:
+    bench = Bench(BrokerSettings(segment_bytes=64 * 1024, queue_count=1))
+    receipts = [bench.send() for _ in range(3)]
     bench.disk.flip_bit("commitlog/" + "0" * 20, (receipts[1].physical_offset + 60) * 8)
     assert [one.message.message_id for one in bench.receive("live")] == ["M1", "M3"]
     assert bench.broker.statistics.unreadable_records == 1

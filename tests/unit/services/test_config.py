@@ -35,6 +35,12 @@ def test_the_message_names_the_variable_when_it_came_from_the_environment(
         load(ServeSettings)
 
 
+def test_where_groups_begin_is_one_of_two() -> None:
+    assert load(ServeSettings, group_start="latest").group_start == "latest"
+    with pytest.raises(ConfigurationError, match=r"--group-start is 'middle': .*'earliest' or 'latest'"):
+        load(ServeSettings, group_start="middle")
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "[::1]:8081", "broker.example:443"])
 def test_an_address_prints_as_it_is_written(text: str) -> None:
     assert str(parse_address(text)) == text

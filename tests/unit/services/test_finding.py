@@ -13,6 +13,7 @@ from commitlog.layout import KEYINDEX
 from commitlog.limits import SEGMENT_BYTES_SMALL
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution, SendReceipt
@@ -95,7 +96,7 @@ def test_all_that_became_of_a_message_is_found_under_its_own_topic(bench: Bench)
 
 def test_dead_letters_are_found_in_their_topic(bench: Bench) -> None:
     bench.send("M1", "k")
-    (got,) = bench.broker.receive("g", "t", "*", 1, 20_000, "c", False, NOW_MS)
+    (got,) = bench.broker.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, NOW_MS).deliveries
     bench.broker.forward_to_dead_letter("g", "t", got.receipt_handle, NOW_MS)
     bench.flush()
     assert bench.found("k", topic="%DLQ%g") == ["M1"]

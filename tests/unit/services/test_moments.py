@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.moments import due_ms, moment_ms
+from services.moments import due_ms, moment_ms, past_ms
 
 NOW_MS = 1_763_700_000_000
 """2025-11-21T04:40:00Z"""
@@ -75,3 +75,15 @@ def test_seconds_are_not_taken_for_the_milliseconds_something_is_due_at() -> Non
         due_ms(str(NOW_MS // 1000), NOW_MS)
     assert due_ms(str(NOW_MS), NOW_MS) == NOW_MS
     assert due_ms("1s", NOW_MS) == NOW_MS + 1000
+
+
+@pytest.mark.usefixtures("singapore")
+def test_a_moment_that_has_been_may_be_a_span_ago_or_a_time_of_today() -> None:
+    assert past_ms("30m", NOW_MS) == past_ms("30m ago", NOW_MS) == NOW_MS - 1_800_000
+    assert past_ms(str(NOW_MS), NOW_MS) == NOW_MS
+    assert past_ms("99999d", NOW_MS) == 0
+    assert past_ms("12:40", NOW_MS, is_local=True) == past_ms("12:40:00", NOW_MS, is_local=True) == NOW_MS
+    with pytest.raises(ValueError, match="30m ago"):
+        past_ms("yesterday", NOW_MS)
+    with pytest.raises(ValueError, match="write it as"):
+        past_ms("12:40", NOW_MS)

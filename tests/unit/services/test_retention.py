@@ -10,6 +10,7 @@ from commitlog import errors, layout, retention
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy, Retirement, SegmentAge
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Effect, ReadTimers, Resolution, Retire, SendReceipt, Verdict
@@ -69,7 +70,7 @@ class Bench:
         self.now_ms = end_ms
 
     def receive(self, group: str = "g") -> list[Delivery]:
-        return self.broker.receive(group, "t", "*", 32, 20_000, "c", False, self.now_ms)
+        return self.broker.receive(group, "t", EVERYTHING, 32, 20_000, "c", False, self.now_ms).deliveries
 
     def reopen(self, settings: BrokerSettings) -> None:
         self.settings = settings

@@ -13,6 +13,7 @@ from commitlog.memory_disk import MemoryDisk
 from commitlog.message import MessageType
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
+from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.broker import Broker
 from services.broker.schedule import Missed, Schedule, ScheduleState, freeze_schedule, thaw_schedule
 from services.broker.settings import BrokerSettings
@@ -120,7 +121,9 @@ def test_an_occurrence_is_an_ordinary_message_at_its_time(bench: Bench) -> None:
     assert got.message.message_id == f"report@{NOW_MS + MINUTE_MS}"
     (found,) = bench.broker.find("t", f"report@{NOW_MS + MINUTE_MS}", 5)
     assert found.physical_offset == got.physical_offset
-    (leased,) = bench.broker.receive("g", "t", "daily", 9, 20_000, "c", False, bench.now_ms)
+    (leased,) = bench.broker.receive(
+        "g", "t", parse_tags("daily"), 9, 20_000, "c", False, bench.now_ms
+    ).deliveries
     assert leased.message.properties["TW_SCHEDULE"] == "report"
 
 
@@ -186,7 +189,7 @@ def test_what_was_appended_and_not_durable_comes_again_and_only_then_counts(benc
 def test_a_dead_letter_of_an_old_run_is_no_run(bench: Bench) -> None:
     bench.set()
     bench.advance(3 * MINUTE_MS)
-    for lease in bench.broker.receive("g", "t", "*", 9, 20_000, "c", False, bench.now_ms):
+    for lease in bench.broker.receive("g", "t", EVERYTHING, 9, 20_000, "c", False, bench.now_ms).deliveries:
         bench.broker.forward_to_dead_letter("g", "t", lease.receipt_handle, bench.now_ms)
     bench.flush()
     assert len(bench.occurrences("%DLQ%g")) == 3

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timingwheel import levels
+from timingwheel import levels, wheel
 from timingwheel.wheel import Wheel
 
 START_MS = 1_763_700_000_123
@@ -22,6 +23,32 @@ actions = st.one_of(
 @settings(max_examples=400)
 @given(st.lists(actions, max_size=60))
 def test_agrees_with_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
+    agree(steps)
+
+
+@settings(max_examples=400)
+@given(st.lists(actions, max_size=60))
+def test_agrees_with_a_sorted_list_while_it_is_swept_all_the_time(steps: list[tuple[str, int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wheel, "_LEFT_BEHIND_MIN", 0)
+        agree(steps)
+
+
+def test_timers_that_are_cancelled_long_before_their_time_leave_little_behind() -> None:
+    wheel = Wheel(START_MS)
+    for timer in range(10):
+        wheel.place(timer, START_MS + 1_000 + timer)
+    for timer in range(10, 200_000):
+        wheel.place(timer, START_MS + 43_200_000 + timer)
+        wheel.place(timer, START_MS + 43_200_000)
+        assert wheel.cancel(timer)
+    held = sum(len(slot) for level in wheel._slots for slot in level) // 2
+    assert held < 50_000
+    assert [timer for _, timer in wheel.advance(START_MS + 50_000_000, 100)] == list(range(10))
+    assert wheel._pair_count == sum(len(slot) for level in wheel._slots for slot in level) == 0
+
+
+def agree(steps: list[tuple[str, int, int]]) -> None:
     wheel = Wheel(START_MS)
     oracle: dict[int, int] = {}
     now_ms = START_MS

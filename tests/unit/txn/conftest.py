@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
+from sqlalchemy import Engine, MetaData, create_engine
 
 from tests.postgresql import running_postgresql
 
@@ -22,3 +23,18 @@ if TYPE_CHECKING:
 def postgresql_url() -> Iterator[str]:
     with running_postgresql() as url:
         yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An empty database of either kind."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{request.getfixturevalue('tmp_path') / 'test.db'}"
+    else:
+        url = request.getfixturevalue("postgresql_url")
+    engine = create_engine(url)
+    left = MetaData()
+    left.reflect(engine)
+    left.drop_all(engine)
+    yield engine
+    engine.dispose()

@@ -25,7 +25,7 @@ from txn import barrier_table as table_module
 from txn.barrier import Barrier, Outcome, barrier_sql, barrier_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from sqlalchemy import Engine
@@ -71,20 +71,11 @@ class Producing:
         return message
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{request.getfixturevalue('tmp_path') / 'orders.db'}"
-    else:
-        url = request.getfixturevalue("postgresql_url")
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
-        connection.execute(text("DROP TABLE IF EXISTS tidewheel_database"))
-        connection.execute(text("DROP TABLE IF EXISTS orders"))
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    with database.begin() as connection:
         connection.execute(text("CREATE TABLE orders (order_id INTEGER PRIMARY KEY)"))
-    yield engine
-    engine.dispose()
+    return database
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 from rocketmq import ConsumeResult, Message
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -26,20 +26,12 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{request.getfixturevalue('tmp_path') / 'effects.db'}"
-    else:
-        url = request.getfixturevalue("postgresql_url")
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for table in ("tidewheel_consumed", "effects"):
-            connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    with database.begin() as connection:
         connection.execute(text("CREATE TABLE effects (body TEXT)"))
-    idempotence.create_table(engine)
-    yield engine
-    engine.dispose()
+    idempotence.create_table(database)
+    return database
 
 
 @pytest.fixture(scope="module")

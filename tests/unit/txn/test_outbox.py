@@ -22,7 +22,7 @@ from txn import outbox, outbox_relay
 from txn.outbox import OUTBOX_ID, Relay, Round, outbox_sql, outbox_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sqlalchemy import Engine
 
@@ -46,18 +46,10 @@ class Producing:
         return [message.body for message in self.sent]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{request.getfixturevalue('tmp_path') / 'orders.db'}"
-    else:
-        url = request.getfixturevalue("postgresql_url")
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE IF EXISTS tidewheel_outbox"))
-    outbox.create_table(engine)
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    outbox.create_table(database)
+    return database
 
 
 def message(body: bytes, key: str = "", group: str = "") -> Message:

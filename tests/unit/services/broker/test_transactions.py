@@ -10,6 +10,7 @@ from commitlog import foreign
 from commitlog.errors import ClientMistake, InvalidTransactionId, KeyPending, TransactionEnded
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, HalfFilter, Resolution, SendReceipt
@@ -109,7 +110,7 @@ def test_an_operator_resolves_what_expired_and_the_reason_is_kept(bench: Bench, 
     other = next(one for one in Resolution if one is not how)
     with pytest.raises(TransactionEnded):
         bench.broker.resolve_transaction(half.transaction_id, other, "no", bench.now_ms)
-    got = bench.broker.receive("g", "t", "*", 9, 10_000, "c", False, bench.now_ms)
+    got = bench.broker.receive("g", "t", EVERYTHING, 9, 10_000, "c", False, bench.now_ms).deliveries
     assert [one.message.message_id for one in got] == ([half.message_id] if how is Resolution.COMMIT else [])
 
 

@@ -70,7 +70,7 @@ def commands(http: str, request: pytest.FixtureRequest) -> Commands:
 def test_a_timer_lives_and_ends(commands: Commands) -> None:
     sent = commands.send("--in", "30m", "--timer-key", "pay:7", "--key", "order:7", "--tag", "unpaid")
     listed = commands.of_topic("ls")
-    for told in ("in 29m59s", commands.topic, "pay:7", "order:7", "unpaid", sent["message_id"]):
+    for told in ("in 29m5", commands.topic, "pay:7", "order:7", "unpaid", sent["message_id"]):
         assert told in listed
     shown = commands.of_topic("show", "--key", "pay:7")
     assert shown.startswith(f"PENDING  pay:7  {commands.topic}  due ")
@@ -78,7 +78,7 @@ def test_a_timer_lives_and_ends(commands: Commands) -> None:
     moved = commands.of_topic("move", "--key", "pay:7", "--to", "45m", "--reason", "asked for")
     assert moved.startswith(f"MOVED  pay:7  {commands.topic}  was due ")
     assert "now due" in moved
-    assert "(in 44m59s)" in moved
+    assert "(in 44m5" in moved
     cancelled = commands.of_topic("cancel", "--key", "pay:7", "--reason", "paid")
     assert cancelled.startswith(f"CANCELLED  pay:7  {commands.topic}  was due ")
     assert f"id {sent['message_id']}  log@" in cancelled

@@ -19,6 +19,7 @@ from commitlog.errors import (
 )
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Delivery, Resolution, SendReceipt
 from services.live import advancing
@@ -69,7 +70,7 @@ async def delayed(live: LiveBroker, message_id: str, by_ms: int, **more: object)
 
 
 async def receive(live: LiveBroker, auto_renew: bool = False, client_id: str = "c") -> list[Delivery]:
-    return await live.receive("g", "t", "*", 32, 20_000, client_id, auto_renew, 0)
+    return await live.receive("g", "t", EVERYTHING, 32, 20_000, client_id, auto_renew, 0)
 
 
 def stored(live: LiveBroker) -> list[tuple[str, int]]:

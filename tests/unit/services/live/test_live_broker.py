@@ -13,6 +13,7 @@ from commitlog import layout
 from commitlog.errors import ResultUnknown, TransactionEnded
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Resolution
 from services.live.live_broker import LiveBroker
@@ -53,7 +54,7 @@ def message(message_id: str, **attributes: object) -> Message:
 
 
 async def received(live: LiveBroker, seconds: float) -> list[Delivery]:
-    return await live.receive("g", "t", "*", 32, 20_000, "c", False, seconds)
+    return await live.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, seconds)
 
 
 async def settle() -> None:

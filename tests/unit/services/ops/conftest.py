@@ -87,5 +87,6 @@ async def run(scenario: Scenario) -> None:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
             await scenario(Desk(live, app, http))
-        await app.state.timer_tasks.close()
+        for tasks in app.state.tasks:
+            await tasks.close()
         await live.close()

@@ -15,8 +15,10 @@ import pytest
 
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.live.clock import ClockKind, kept_offset
+from services.live.consumers import ConsumerView
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
@@ -30,9 +32,14 @@ class Connected:
     """A client to count."""
 
     is_producer: bool
-    group: str = ""
     language: str = "PYTHON"
     version: str = "5.1.2"
+
+
+CONSUMERS = [
+    ConsumerView("c1", "g", "SIMPLE_CONSUMER", "PYTHON", "5.1.2", True, 0, NOW_MS),
+    ConsumerView("c2", "g", "PUSH_CONSUMER", "NODEJS", "1.0", False, 1, NOW_MS),
+]
 
 
 @dataclass
@@ -51,7 +58,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]], clock: ClockKind = "real"
             disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
             kept = kept_offset(disk, clock)
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer, kept)
-            metrics = Metrics(live, [Connected(True), Connected(False, "g"), Connected(False, "g")])
+            metrics = Metrics(live, [Connected(True), Connected(False)], lambda group: CONSUMERS)
             transport = httpx.ASGITransport(make_app(live, metrics))
             async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
                 await scenario(Stage(live, metrics, http))
@@ -98,6 +105,20 @@ def test_a_message_may_say_by_a_property_when_it_is_due() -> None:
         assert (refused.status_code, refused.json()["code"]) == (400, "TW-138")
         [timer] = (await stage.http.get("/api/timers")).json()["timers"]
         assert timer["due_ms"] == str(NOW_MS + 90_000)
+
+    play(scenario)
+
+
+def test_a_priority_is_a_queue_of_its_topic_and_is_shown() -> None:
+    async def scenario(stage: Stage) -> None:
+        topic = {"name": "p", "message_type": "PRIORITY", "queue_count": 3}
+        await stage.http.post("/api/topics", json=topic)
+        sent = await stage.http.post("/api/messages", json={"topic": "p", "body": "x", "priority": 2})
+        assert sent.status_code == 201
+        [found] = (await stage.http.get("/api/topics/p/messages?queue=2")).json()["messages"]
+        assert found["priority"] == 2
+        refused = await stage.http.post("/api/messages", json={"topic": "p", "body": "x", "priority": -1})
+        assert refused.status_code == 400
 
     play(scenario)
 
@@ -202,23 +223,26 @@ def test_a_scrape_has_rocketmq_names_and_ours() -> None:
         for body in ("one", "two"):
             await stage.http.post("/api/messages", json={"topic": "t", "body": body})
         await stage.http.post("/api/messages", json={"topic": "t", "body": "later", "in_ms": 60_000})
-        [delivery] = await stage.live.receive("g", "t", "*", 1, 20_000, "c", False, 0)
+        [delivery] = await stage.live.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, 0)
         await stage.live.ack("g", "t", delivery.receipt_handle)
         stage.metrics.observe("SendMessage", "OK", 0.004)
         stage.metrics.observe("SendMessage", "ILLEGAL_TOPIC", 0.001)
         lines = (await stage.http.get("/metrics")).text.splitlines()
         node = 'cluster="tidewheel",node_id="tidewheel",node_type="broker"'
+        grpc = 'protocol_type="grpc",is_system="false"'
         for expected in (
             f'rocketmq_messages_in_total{{{node},topic="t",is_system="false"}} 3.0',
             f"rocketmq_timing_messages{{{node}}} 1.0",
-            f'rocketmq_producer_connections{{{node},language="PYTHON",version="5.1.2"}} 1.0',
+            f'rocketmq_producer_connections{{{node},language="PYTHON",version="5.1.2",{grpc}}} 1.0',
+            f'rocketmq_consumer_connections{{{node},consumer_group="g",consume_mode="PULL",'
+            f'language="PYTHON",version="5.1.2",{grpc}}} 1.0',
+            f"rocketmq_consumer_group_number{{{node}}} 1.0",
             'mq_refused_total{reason="ILLEGAL_TOPIC"} 1.0',
         ):
             assert same_series(expected) in map(same_series, lines), expected
         assert value_of(lines, "rocketmq_messages_out_total") == 1
         assert value_of(lines, "mq_acknowledged_total") == 1
         assert value_of(lines, "rocketmq_consumer_lag_messages") == 1
-        assert value_of(lines, "rocketmq_consumer_connections") == 2
         assert not [line for line in lines if "_created" in line]
 
     play(scenario)

@@ -9,10 +9,36 @@ from typing import Any
 from pydantic import TypeAdapter
 from starlette.routing import Route
 
+from consumequeue.filter import EVERYTHING
 from services.ops.answers import ErrorAnswer
 from services.ops.openapi import document
 from services.ops.routes import OPERATIONS
 
+GROUPS: list[tuple[str, str, object]] = [
+    ("get", "/api/groups", None),
+    ("post", "/api/groups", {"name": "late", "topic": "t", "start": "latest"}),
+    ("post", "/api/groups", {"name": "late", "topic": "t"}),
+    ("get", "/api/groups/g", None),
+    ("get", "/api/groups/none", None),
+    ("put", "/api/groups/g", {"attempts_max": 5}),
+    ("put", "/api/groups/g", {}),
+    ("post", "/api/groups/g/pause", None),
+    ("post", "/api/groups/g/resume", None),
+    ("post", "/api/groups/g/reset", {"to": "latest", "dry_run": True}),
+    ("get", "/api/groups/g/clients", None),
+    ("delete", "/api/groups/late", None),
+    ("get", "/api/dead-letters", None),
+    ("get", "/api/dead-letters/groups/g", None),
+    ("get", "/api/dead-letters/groups/g/0", None),
+    ("post", "/api/dead-letters/groups/g/0/redrive", {}),
+    ("delete", "/api/dead-letters/groups/g/1", None),
+    ("delete", "/api/dead-letters/groups/g/1", None),
+    ("get", "/api/dead-letters/tasks", None),
+    ("post", "/api/dead-letters/tasks", {"verb": "purge", "group": "g", "dry_run": True}),
+    ("post", "/api/dead-letters/tasks", {"verb": "purge", "group": "g"}),
+    ("get", "/api/dead-letters/tasks/none", None),
+    ("delete", "/api/dead-letters/tasks/none", None),
+]
 METHODS = {"get", "post", "put", "delete", "patch"}
 
 
@@ -88,6 +114,8 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
         count = {"verb": "cancel", "filter": {"topic": "t"}, "dry_run": True}
         task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
         half = await desk.send_half("t", "order-9")
+        for delivery in await desk.live.receive("g", "t", EVERYTHING, 3, 60_000, "c", False, 0):
+            await desk.live.forward_to_dead_letter("g", "t", delivery.receipt_handle)
         recurring = {"cron": "0 9 * * *", "time_zone": "Europe/London"}
         asked: list[tuple[str, str, object]] = [
             ("get", "/api/topics", None),
@@ -142,6 +170,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("post", f"/api/transactions/{half}/check", None),
             ("put", "/api/topics/t/check-back", {"count_max": 3}),
             ("put", "/api/topics/none/check-back", {}),
+            *GROUPS,
         ]
         seen = set()
         for method, url, body in asked:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
+from consumequeue.filter import EVERYTHING
 
 START_MS = 1_763_700_000_000
 MINUTE_MS = 60_000
@@ -161,7 +162,7 @@ def test_verbs_answer_with_the_truth_whatever_names_the_timer(at_desk: Any, name
         for verb, more in (("cancel", {}), ("move", {"to": "1h"}), ("fire", {})):
             late = await desk.post(f"/{verb}", name | more, 409)
             assert late == fired | {"verdict": "TOO_LATE", "message_id": late["message_id"]}
-        (found,) = await desk.live.receive("g", "t", "*", 10, 20_000, "c", False, 0)
+        (found,) = await desk.live.receive("g", "t", EVERYTHING, 10, 20_000, "c", False, 0)
         assert found.message.message_id == receipt["message_id"]
         assert (await desk.get("/one", 410, **name))["verdict"] == "TOO_LATE"
 
@@ -387,7 +388,8 @@ def test_a_task_that_still_counts_is_stopped_before_it_begins(at_desk: Any) -> N
         await crowd(desk, 300)
         task = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic-prefix": "e"}}, 202)
         assert task["matched"] is None
-        await desk.app.state.timer_tasks.close()
+        for tasks in desk.app.state.tasks:
+            await tasks.close()
         stopped = await desk.get(f"/tasks/{task['id']}")
         assert (stopped["state"], stopped["done"], stopped["why"]) == ("stopped", 0, "the broker ends")
         assert (await desk.get("/count"))["count"] == 300
@@ -415,7 +417,7 @@ def test_what_fired_before_its_turn_is_too_late_and_counted(at_desk: Any) -> Non
         ended = await desk.get(f"/tasks/{task['id']}")
         delivered = 0
         for topic in ("even", "third"):
-            while found := await desk.live.receive("g", topic, "*", 32, 20_000, "c", False, 0):
+            while found := await desk.live.receive("g", topic, EVERYTHING, 32, 20_000, "c", False, 0):
                 delivered += len(found)
         assert ended["by_verdict"].get("CANCELLED", 0) + delivered == 900
 
@@ -433,8 +435,8 @@ def test_an_unknown_task_is_said_to_have_ended_with_a_restart(at_desk: Any) -> N
 
 
 def test_there_are_only_so_many_tasks_at_once(at_desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TIMER_TASKS_RUNNING_MAX", 1)
-    monkeypatch.setattr(limits, "TIMER_TASKS_KEPT_MAX", 2)
+    monkeypatch.setattr(limits, "TASKS_RUNNING_MAX", 1)
+    monkeypatch.setattr(limits, "TASKS_KEPT_MAX", 2)
 
     async def scenario(desk: Any) -> None:
         await crowd(desk, 900)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.limits import BODY_BYTES_MAX, CHECK_IMMUNITY_MS
+from commitlog.limits import AUTO_RENEW_LEASE_MS, BODY_BYTES_MAX, CHECK_IMMUNITY_MS
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
@@ -150,7 +150,38 @@ def test_a_client_that_died_is_gone_after_a_while_but_not_one_that_called_again(
             await telemetry.hang_up()
         front.now_ms += 1_000
         await front.call("Heartbeat", service.HeartbeatRequest(), Caller("back"))
-        front.pass_time(5_000)
+        front.pass_time(2_000)
         assert {session.client_id for session in front.sessions} == {"back"}
+
+    play(scenario)
+
+
+def test_a_client_without_a_stream_that_died_while_it_waited_is_gone_too(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        waiting = asyncio.create_task(front.receive("t", auto_renew=True))
+        while not any(session.receives for session in front.sessions):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        front.pass_time(2_000)
+        assert not list(front.sessions)
+
+    play(scenario)
+
+
+def test_while_a_client_is_connected_its_leases_last_though_it_does_not_beat(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        telemetry = Telemetry(front, "client-1")
+        await telemetry.introduce(PUSH)
+        await front.send("t")
+        assert len(await front.receive("t", auto_renew=True)) == 3
+        for _ in range(20):
+            front.pass_time(AUTO_RENEW_LEASE_MS // 3)
+        assert front.live.core.gauges().in_flight == {("t", "g"): 1}
+        await telemetry.hang_up()
+        front.pass_time(2_000)
+        await asyncio.sleep(0)
+        front.pass_time(1)
+        assert len(await front.receive("t", auto_renew=True)) == 3
 
     play(scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from services.rpc.generated import definition_pb2 as wire
@@ -46,12 +47,30 @@ def test_a_call_that_finds_nothing_says_so_before_its_deadline(play: Any) -> Non
     play(scenario)
 
 
-def test_an_expression_that_is_not_a_tag_filter_is_refused(play: Any) -> None:
+def test_an_sql_expression_says_what_is_received(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        for tag in ("paid", "sent"):
+            await front.send("t", tag.encode(), tag=tag)
+        sql = wire.FilterExpression(type=wire.FilterType.SQL, expression="TAGS STARTSWITH 'p'")
+        replies = await front.receive("t", filter_expression=sql)
+        assert [reply.message.body for reply in replies[1:-1]] == [b"paid"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("language", "expression", "why"),
+    [("SQL", "a > 1 b", "Line 1, column 7: b stands where"), ("TAG", "a | b", "a single '|'")],
+)
+def test_a_wrong_expression_is_refused_with_its_place(
+    play: Any, language: str, expression: str, why: str
+) -> None:
     async def scenario(front: Any) -> None:
         await front.send("t")
-        sql = wire.FilterExpression(type=wire.FilterType.SQL, expression="a > 1")
-        [reply] = await front.receive("t", filter_expression=sql)
+        wrong = wire.FilterExpression(type=language, expression=expression)
+        [reply] = await front.receive("t", filter_expression=wrong)
         assert reply.status.code == Code.ILLEGAL_FILTER_EXPRESSION
+        assert why in reply.status.message
 
     play(scenario)
 

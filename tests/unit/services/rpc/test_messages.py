@@ -7,7 +7,7 @@ from hashlib import md5
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from commitlog.message import Message
+from commitlog.message import Message, MessageType
 from services.broker.values import Delivery
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
@@ -90,3 +90,17 @@ def test_the_topic_of_a_verb_is_in_the_namespace_of_its_message(namespace: str, 
     message = from_wire(sent, Caller("c"))
     assert message.properties["TW_TIMER_TOPIC"] == stored
     assert half_to_wire(message, namespace).user_properties == sent.user_properties
+
+
+@pytest.mark.parametrize("priority", [0, 7, 0x7FFFFFFF])
+def test_a_priority_goes_both_ways(priority: int) -> None:
+    sent = wire.Message(system_properties=wire.SystemProperties(priority=priority))
+    message = from_wire(sent, Caller("c"))
+    assert message.message_type is MessageType.PRIORITY
+    system = delivered(message).system_properties
+    assert (system.priority, system.message_type) == (priority, wire.MessageType.PRIORITY)
+
+
+def test_a_message_without_a_priority_has_none_on_the_wire() -> None:
+    assert from_wire(SENT, Caller("c")).priority is None
+    assert not delivered(from_wire(SENT, Caller("c"))).system_properties.HasField("priority")

@@ -23,7 +23,11 @@ def route(topic: str, namespace: str = "") -> service.QueryRouteRequest:
 
 @pytest.mark.parametrize(
     ("message_type", "accepted"),
-    [(MessageType.MIXED, ["NORMAL", "FIFO", "DELAY", "TRANSACTION"]), (MessageType.DELAY, ["DELAY"])],
+    [
+        (MessageType.MIXED, ["NORMAL", "FIFO", "DELAY", "TRANSACTION"]),
+        (MessageType.DELAY, ["DELAY"]),
+        (MessageType.PRIORITY, ["PRIORITY"]),
+    ],
 )
 def test_a_route_names_every_queue_and_what_it_takes(
     play: Any, message_type: MessageType, accepted: list[str]

@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from commitlog.errors import PortTaken
+from services.rpc import sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
@@ -16,6 +17,8 @@ from services.rpc.server import GrpcServer, peer_host
 from services.rpc.service import NAME
 
 TOPIC = wire.Resource(name="t")
+SCENARIO_SECONDS = 25
+POLLS = 100
 SOMEBODY = (("x-mq-client-id", "somebody"),)
 RECEIVE = service.ReceiveMessageRequest(
     group=wire.Resource(name="g"),
@@ -75,14 +78,48 @@ def test_a_client_that_hangs_up_in_the_middle_loses_no_message(play: Any) -> Non
         await hasty.read()
         assert front.live.core.gauges().in_flight == {("t", "g"): 32}
         hasty.cancel()
-        while front.live.core.next_due_ms() > front.now_ms:
+        while front.live.core.gauges().in_flight != {("t", "g"): 0}:
             await asyncio.sleep(0)
-        front.pass_time(1)
-        assert front.live.core.gauges().in_flight == {("t", "g"): 0}
         await channel.close()
         await server.stop(0)
 
     play(scenario, segment_bytes=1 << 23)
+
+
+def test_polls_beyond_the_bound_are_refused_and_each_message_goes_to_one(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "POLLS_PER_CLIENT_MAX", POLLS)
+
+    async def scenario(front: Any) -> None:
+        server, channel = await served(front)
+        receive = call(channel, "ReceiveMessage", "unary_stream")
+        got: list[bytes] = []
+        codes: list[int] = []
+
+        async def poll() -> None:
+            async for reply in receive(RECEIVE, metadata=SOMEBODY, timeout=SCENARIO_SECONDS):
+                if reply.HasField("message"):
+                    got.append(reply.message.body)
+                elif reply.HasField("status"):
+                    codes.append(reply.status.code)
+
+        polls = [asyncio.create_task(poll()) for _ in range(POLLS + 50)]
+        while len(codes) < 50 or sum(one.receives for one in front.sessions) < POLLS:
+            await asyncio.sleep(0.01)
+        assert set(codes) == {Code.TOO_MANY_REQUESTS}
+        for number in range(100):
+            await front.send("t", b"%d" % number)
+        while len(got) < 100:
+            await asyncio.sleep(0.01)
+        assert sorted(map(int, got)) == list(range(100))
+        for task in polls:
+            task.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        await channel.close()
+        await server.stop(0)
+
+    play(scenario)
 
 
 @pytest.mark.parametrize(

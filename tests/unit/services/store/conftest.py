@@ -12,6 +12,7 @@ from commitlog.disk import Disk
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import ReadTimers, Resolution, SendReceipt, TimerName, Verdict
@@ -102,7 +103,9 @@ class Shop:
         if number % 20 == 19:
             self.broker.recall("orders", self._handles.pop(), self.now_ms)
         if number % 5 == 0:
-            for one in self.broker.receive("carts", "orders", "*", 3, 10_000, "c", False, self.now_ms):
+            for one in self.broker.receive(
+                "carts", "orders", EVERYTHING, 3, 10_000, "c", False, self.now_ms
+            ).deliveries:
                 self.broker.ack("carts", "orders", one.receipt_handle, self.now_ms)
 
 

@@ -19,6 +19,7 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage, LogScan
 from consumequeue.entry import Entry, decode_all
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import ReadTimers, Resolution, TimerName
@@ -198,7 +199,7 @@ def test_what_was_recalled_before_an_export_stays_so_when_that_is_imported_again
     assert summary.pending_timer_count == 2
     shop = Shop(again)
     shop.wait_until(NOW_MS + 500_000)
-    got = shop.broker.receive("g", "t", "*", 32, 20_000, "c", False, NOW_MS + 500_000)
+    got = shop.broker.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, NOW_MS + 500_000).deliveries
     assert sorted(one.message.body for one in got) == [b"timer 0", b"timer 2"]
     shop.close()
 
@@ -232,7 +233,9 @@ def test_every_end_of_a_timer_holds_over_an_export_and_an_import(tmp_path: Path)
     assert verify(open_store(again), NOW_MS).findings == []
     shop.wait_until(NOW_MS + 900_000)
     bodies: list[str] = []
-    while got := shop.broker.receive("g", "t", "*", 32, 20_000, "c", False, NOW_MS + 900_000):
+    while got := shop.broker.receive(
+        "g", "t", EVERYTHING, 32, 20_000, "c", False, NOW_MS + 900_000
+    ).deliveries:
         bodies += [one.message.body.decode() for one in got]
     assert [one for one in bodies if not one.startswith("plain")] == ["kept", "moved", "anew", "carrier"]
     shop.close()
@@ -271,7 +274,7 @@ def test_acknowledgements_above_a_gap_are_named(tmp_path: Path) -> None:
     for number in range(6):
         shop.send(f"message {number}")
     shop.flush()
-    for delivery in shop.broker.receive("g", "t", "*", 32, 60_000, "client", False, NOW_MS):
+    for delivery in shop.broker.receive("g", "t", EVERYTHING, 32, 60_000, "client", False, NOW_MS).deliveries:
         if delivery.queue_offset not in (2, 4):
             shop.broker.ack("g", "t", delivery.receipt_handle, NOW_MS)
     summary = exported(shop, ours, theirs)

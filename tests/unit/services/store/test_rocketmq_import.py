@@ -15,6 +15,7 @@ from commitlog import layout, properties, record
 from commitlog.errors import LibraryMissing, NotAStore, StoreDamaged, StoreError, StoreLocked
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
+from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.store.rocketmq_import import ImportSummary, import_store
@@ -163,7 +164,7 @@ def test_a_group_gets_again_what_it_held_or_was_to_retry_and_nothing_else(
     genuine.put(Record(topic="rmq_sys_wheel_timer", body=json.dumps(checkpoint).encode(), properties=stored))
     assert taken_over(genuine, target).redelivered_count == 2
     broker = opened(target)
-    given = broker.receive("g", "t", "*", 32, 60_000, "client", False, NOW_MS)
+    given = broker.receive("g", "t", EVERYTHING, 32, 60_000, "client", False, NOW_MS).deliveries
     assert [one.queue_offset for one in given] == [1, 3, 6, 7]
 
 

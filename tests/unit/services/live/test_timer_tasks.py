@@ -16,11 +16,12 @@ from commitlog.message import Message
 from services.broker.settings import BrokerSettings
 from services.broker.values import TimerFilter, TimerName, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
-from services.live.tasks import Order, Task, TaskState, TaskVerb, TimerTasks
+from services.live.tasks import TaskState
+from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb
 
 NOW_MS = 1_763_700_000_000
 HOUR_MS = 3_600_000
-ALL = Order(TaskVerb.CANCEL, TimerFilter())
+ALL = TimerOrder(TimerVerb.CANCEL, TimerFilter())
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Bench:
     live: LiveBroker
     tasks: TimerTasks
 
-    async def ended(self, task: Task) -> Task:
+    async def ended(self, task: TimerTask) -> TimerTask:
         while task.state is TaskState.RUNNING:
             await asyncio.sleep(0.001)
         return task
@@ -97,7 +98,7 @@ def test_what_is_set_or_moved_by_others_after_it_began_is_left_alone_or_has_its_
 def test_a_refusal_of_one_timer_is_counted_under_its_code_and_the_others_go_on() -> None:
     async def scenario(bench: Bench) -> None:
         far = limits.DELAY_MS_MAX - HOUR_MS - 250_000
-        order = Order(TaskVerb.MOVE, TimerFilter(), by_ms=far)
+        order = TimerOrder(TimerVerb.MOVE, TimerFilter(), by_ms=far)
         task = await bench.ended(bench.tasks.start(order))
         assert task.state is TaskState.DONE
         assert task.by_verdict == {"MOVED": 251, IllegalDeliveryTime.code: 249}
@@ -108,8 +109,8 @@ def test_a_refusal_of_one_timer_is_counted_under_its_code_and_the_others_go_on()
 def test_tasks_that_cannot_be_are_refused() -> None:
     async def scenario(bench: Bench) -> None:
         for order in (
-            Order(TaskVerb.MOVE, TimerFilter(), to_ms=NOW_MS + limits.DELAY_MS_MAX + 1),
-            Order(TaskVerb.MOVE, TimerFilter(), by_ms=-limits.DELAY_MS_MAX - 1),
+            TimerOrder(TimerVerb.MOVE, TimerFilter(), to_ms=NOW_MS + limits.DELAY_MS_MAX + 1),
+            TimerOrder(TimerVerb.MOVE, TimerFilter(), by_ms=-limits.DELAY_MS_MAX - 1),
         ):
             with pytest.raises(IllegalDeliveryTime):
                 bench.tasks.start(order)

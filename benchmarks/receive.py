@@ -1,0 +1,121 @@
+"""Receiving: the core alone, over gRPC, beside Redis streams, and through a long backlog. Prints JSON.
+
+    .venv/bin/python benchmarks/receive.py           [--seconds 5] [--folder DIR]
+    .venv/bin/python benchmarks/receive.py backlog   [--count 10000000]
+
+Without a word: receive + acknowledge per second in batches of 32 of 256-byte messages, acknowledged when
+synced; bytes of log that each consumed message costs; and how long a long poll takes to wake. Beside it, in
+the same run, Redis streams (`XREADGROUP` and `XACK` with `appendfsync always`).
+
+`backlog`: one group takes so many messages that wait for it; rate and memory at the start, in the middle and
+at the end of it. The first message stays leased all the while, so nothing below the rest is ever complete.
+
+Every part runs in a process of its own, so that its peak memory is its own. `beside` is the load of the
+machine when the run began and ended: figures taken beside other work are worth less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from transactions import serving
+
+CONSUMERS = (1, 64)
+STORED = 400_000
+COMPARED_MAX = 1_000_000
+ROUNDS = 500
+ASLEEP = (0, 1_000)
+PARTS = {
+    "build": "receive_core",
+    "rate": "receive_core",
+    "fifo": "receive_core",
+    "log_bytes": "receive_core",
+    "backlog": "receive_core",
+    "over_grpc": "receive_client",
+    "wake_up": "receive_client",
+    "redis": "receive_redis",
+}
+"""Where each part is; a part's process loads nothing else, for that would count as its memory."""
+
+
+def main() -> None:
+    """Measure what was chosen, or the one part that this process was started for."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("what", nargs="?", default="all", choices=["all", "backlog", "part"])
+    arguments.add_argument("part", nargs="*", help=argparse.SUPPRESS)
+    arguments.add_argument("--seconds", type=float, default=5.0, help="for how long each rate is measured")
+    arguments.add_argument("--count", type=int, default=1_000_000, help="backlog: how many messages wait")
+    arguments.add_argument("--folder", type=Path, help="where to write; else a temporary folder")
+    chosen = arguments.parse_args()
+    if chosen.what == "part":
+        name, *values = chosen.part
+        print(json.dumps(vars(import_module(PARTS[name]))[name](*values)))
+        return
+    before = os.getloadavg()
+    with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="tidewheel-bench-") as folder:
+        figures = (backlog if chosen.what == "backlog" else everything)(Path(folder), chosen)
+    beside = {"cores": os.cpu_count(), "load_before": before[0], "load_after": os.getloadavg()[0]}
+    print(json.dumps({"receive": figures, "beside": beside}, indent=2))
+
+
+def everything(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Measure rates, bytes and latencies."""
+    seconds = str(chosen.seconds)
+    figures: dict[str, Any] = {"batch": 32, "body_bytes": 256, "core": {}, "over_grpc": {}, "redis": {}}
+    for consumers in CONSUMERS:
+        name = f"consumers_{consumers}"
+        figures["core"][name] = measured("rate", built(folder), str(consumers), seconds)
+        figures["core"][f"{name}_fifo"] = measured("fifo", new(folder), str(consumers), seconds)
+        with serving(Path(built(folder))) as endpoint:
+            figures["over_grpc"][name] = measured("over_grpc", endpoint, str(consumers), seconds)
+        figures["redis"][name] = measured("redis", new(folder), str(STORED), str(consumers), seconds)
+    figures["log_bytes_per_message"] = {
+        f"acknowledged_by_{count}": measured("log_bytes", built(folder), str(count)) for count in (1, 32)
+    }
+    for asleep in ASLEEP:
+        with serving(Path(new(folder))) as endpoint:
+            figures[f"wake_up_beside_{asleep}_polls"] = measured(
+                "wake_up", endpoint, str(ROUNDS), str(asleep)
+            )
+    return figures
+
+
+def backlog(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Take a backlog from its start to its end, and a part of it from Redis."""
+    compared = min(chosen.count, COMPARED_MAX)
+    return {
+        "count": chosen.count,
+        "ours": measured("backlog", built(folder, chosen.count), str(chosen.count)),
+        f"redis_{compared}": measured("redis", new(folder), str(compared), "8", str(chosen.seconds)),
+    }
+
+
+def new(folder: Path) -> str:
+    """Return a folder that is not there yet."""
+    return str(folder / f"store-{len(list(folder.iterdir()))}")
+
+
+def built(folder: Path, count: int = STORED) -> str:
+    """Return a store with so many messages that nobody has received."""
+    where = new(folder)
+    measured("build", where, str(count))
+    return where
+
+
+def measured(*part: str) -> Any:
+    """Return what a part says, run in a process of its own."""
+    command = [sys.executable, __file__, "part", *part]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The same by Redis streams: a group reads 32 entries and acknowledges them, synced with every command.
+
+One consumer waits for each answer. Many send theirs in one pipeline, all reads, then all acknowledgements, as
+ours meet in one flush. Entries of 256 bytes; memory is what the stream takes with nothing acknowledged.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisGone
+
+from services.shop import redis_server
+
+STREAM, GROUP, BATCH = "orders", "stopwatch", 32
+ADDED_AT_ONCE = 1_000
+
+
+def redis(where: str, count: str, consumers: str, seconds: str) -> dict[str, Any]:
+    """Add so many entries, then let so many consumers read and acknowledge for so long."""
+    folder = Path(where)
+    folder.mkdir(parents=True)
+    process, url = redis_server.start(folder)
+    try:
+        client = Redis.from_url(url)
+        client.config_set("auto-aof-rewrite-percentage", 0)
+        client.config_set("appendfsync", "no")
+        before = client.info("memory")["used_memory"]
+        add(client, int(count))
+        held = client.info("memory")["used_memory"] - before
+        client.config_set("appendfsync", "always")
+        figures = read(client, int(consumers), float(seconds))
+    finally:
+        with suppress(RedisGone):
+            Redis.from_url(url).shutdown(nosave=True)
+        redis_server.stop(process)
+    return figures | {"stored": int(count), "memory_bytes_per_entry": round(held / int(count), 1)}
+
+
+def add(client: Redis, count: int) -> None:
+    """Fill the stream."""
+    for _ in range(0, count, ADDED_AT_ONCE):
+        pipeline = client.pipeline(transaction=False)
+        for _ in range(ADDED_AT_ONCE):
+            pipeline.xadd(STREAM, {"body": bytes(256)})
+        pipeline.execute()
+    client.xgroup_create(STREAM, GROUP, id="0")
+
+
+def read(client: Redis, consumers: int, seconds: float) -> dict[str, Any]:
+    """Read and acknowledge."""
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        pipeline = client.pipeline(transaction=False)
+        for number in range(consumers):
+            pipeline.xreadgroup(GROUP, f"consumer-{number}", {STREAM: ">"}, count=BATCH)
+        batches = [[entry_id for entry_id, _ in found[0][1]] for found in pipeline.execute() if found]
+        if not batches:
+            break
+        for batch in batches:
+            pipeline.xack(STREAM, GROUP, *batch)
+        pipeline.execute()
+        done += sum(map(len, batches))
+    rate = round(done / (time.perf_counter() - began))
+    return {"received_and_acknowledged_per_second": rate, "appendfsync": "always", "count": done}

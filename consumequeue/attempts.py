@@ -1,0 +1,54 @@
+"""How often a message was given out, and what became of that: first and last failure.
+
+cause         the lease ended because
+EXPIRED       its time ran out
+SET_ASIDE     its time ran out after its consumer had asked for another one
+GONE          its consumer was gone
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Cause(IntEnum):
+    """Why a lease ended without acknowledgement."""
+
+    EXPIRED = 1
+    SET_ASIDE = 2
+    GONE = 3
+
+
+_WORDS = {
+    Cause.EXPIRED: "not acknowledged in time",
+    Cause.SET_ASIDE: "set aside by its consumer",
+    Cause.GONE: "its consumer was gone",
+}
+
+
+class Failure(NamedTuple):
+    """An attempt that failed: when (ms since 1970), why, and whose it was."""
+
+    at_ms: int
+    cause: int
+    client_id: str
+
+    def __str__(self) -> str:
+        by = f", consumer {self.client_id}" if self.client_id else ""
+        return f"{self.at_ms} {_WORDS[Cause(self.cause)]}{by}"
+
+
+@dataclass(slots=True)
+class Attempts:
+    """`count` attempts so far, the present one included."""
+
+    count: int = 0
+    first: Failure | None = None
+    last: Failure | None = None
+
+    def failed(self, failure: Failure) -> None:
+        """The present attempt has failed."""
+        self.first = self.first or failure
+        self.last = failure

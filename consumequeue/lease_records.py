@@ -1,0 +1,111 @@
+"""What became of leases, as records: those that outlive a restart, and those that ended unacknowledged.
+
+The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
+
+    width  field
+    1 + g  group length, group UTF-8
+    1 + t  topic length, topic UTF-8
+    2      queue_id
+    2      entry count, then the entries:
+
+    1      kind: 1 leased, 2 ended
+    1      cause, if ended: 0 not counted, else `consumequeue.attempts.Cause`
+    2      attempts so far, this one included if it counts
+    8      queue_offset
+    8      generation if leased
+    8      visible_ms if leased, else when it ended
+    1 + c  client length, client id UTF-8: whose it is
+    1      bits: 1 the broker renews it for that client, 2 its consumer asked for another time,
+           4 this attempt is not to be counted
+    1 + m  message group length, message group UTF-8
+    1 + a  attempt id length, attempt id UTF-8: what the receive that leased it called itself
+
+All of one turn of the loop share one record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from consumequeue.acks import read_text, text
+
+_QUEUE: Final = struct.Struct(">HH")
+_ENTRY: Final = struct.Struct(">BBHQQQ")
+_ENTRY_COUNT_MAX: Final = 0xFFFF
+_ATTEMPTS_MAX: Final = 0xFFFF
+
+
+class Kind(IntEnum):
+    """What an entry says of a lease."""
+
+    LEASED = 1
+    ENDED = 2
+
+
+class LeaseEntry(NamedTuple):
+    """One thing that became of a lease; see the table above."""
+
+    kind: Kind
+    cause: int
+    attempts: int
+    queue_offset: int
+    generation: int
+    at_ms: int
+    client_id: str
+    is_renewed: bool
+    message_group: str
+    is_changed: bool = False
+    is_suspended: bool = False
+    attempt_id: str = ""
+
+
+Key = tuple[str, str, int]
+"""Group, topic, queue id."""
+
+
+def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
+    """The body of one record."""
+    parts: list[bytes] = []
+    for (group, topic, queue_id), of_queue in entries:
+        for first in range(0, len(of_queue), _ENTRY_COUNT_MAX):
+            part = of_queue[first : first + _ENTRY_COUNT_MAX]
+            parts += [text(group), text(topic), _QUEUE.pack(queue_id, len(part))]
+            for one in part:
+                parts.append(_encoded(one))
+    return b"".join(parts)
+
+
+def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:
+    """What one record says."""
+    position = 0
+    while position < len(body):
+        group, position = read_text(body, position)
+        topic, position = read_text(body, position)
+        queue_id, count = _QUEUE.unpack_from(body, position)
+        position += _QUEUE.size
+        for _ in range(count):
+            entry, position = _decoded(body, position)
+            yield (group, topic, queue_id), entry
+
+
+def _encoded(one: LeaseEntry) -> bytes:
+    attempts = min(one.attempts, _ATTEMPTS_MAX)
+    fixed = _ENTRY.pack(one.kind, one.cause, attempts, one.queue_offset, one.generation, one.at_ms)
+    bits = one.is_renewed | one.is_changed << 1 | one.is_suspended << 2
+    return b"".join(
+        (fixed, text(one.client_id), bytes((bits,)), text(one.message_group), text(one.attempt_id))
+    )
+
+
+def _decoded(body: bytes, position: int) -> tuple[LeaseEntry, int]:
+    kind, cause, attempts, queue_offset, generation, at_ms = _ENTRY.unpack_from(body, position)
+    client_id, position = read_text(body, position + _ENTRY.size)
+    bits = body[position]
+    message_group, position = read_text(body, position + 1)
+    attempt_id, position = read_text(body, position)
+    flags = bool(bits & 1), bool(bits & 2), bool(bits & 4)
+    fixed = Kind(kind), cause, attempts, queue_offset, generation, at_ms, client_id
+    return LeaseEntry(*fixed, flags[0], message_group, *flags[1:], attempt_id), position

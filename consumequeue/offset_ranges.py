@@ -1,0 +1,55 @@
+"""A set of queue offsets, kept as ranges: its size is the number of holes, not of offsets.
+
+Two sorted lists, where ranges begin and where they end (the first offset behind them); ranges never touch.
+Adding where the last addition ended, as acknowledgements mostly do, moves one end. Elsewhere it costs a
+binary search and moving the tails of the lists.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+
+class OffsetRanges:
+    """A set of offsets, at first those of the ranges (first, count)."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        self.count = 0
+        """How many offsets it holds."""
+        for first, count in ranges:
+            self.add(first, first + count)
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._firsts, offset) - 1
+        return at >= 0 and offset < self._ends[at]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The ranges as (first, count)."""
+        return ((first, end - first) for first, end in zip(self._firsts, self._ends, strict=True))
+
+    def add(self, first: int, end: int) -> None:
+        """Takes in the offsets from `first` up to before `end`."""
+        low = bisect_left(self._ends, first)
+        high = bisect_right(self._firsts, end)
+        swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))
+        if low < high:
+            first, end = min(first, self._firsts[low]), max(end, self._ends[high - 1])
+        self._firsts[low:high], self._ends[low:high] = [first], [end]
+        self.count += end - first - swallowed
+
+    def behind(self, offset: int) -> int:
+        """The first offset at or above `offset` that is not in the set."""
+        at = bisect_right(self._firsts, offset) - 1
+        return self._ends[at] if at >= 0 and offset < self._ends[at] else offset
+
+    def cut(self, offset: int) -> None:
+        """Forgets everything below `offset`."""
+        whole = bisect_right(self._ends, offset)
+        self.count -= sum(map(int.__sub__, self._ends[:whole], self._firsts[:whole]))
+        del self._firsts[:whole], self._ends[:whole]
+        if self._firsts and self._firsts[0] < offset:
+            self.count -= offset - self._firsts[0]
+            self._firsts[0] = offset

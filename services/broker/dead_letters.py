@@ -1,0 +1,161 @@
+"""What a group has given up: messages of its topic `%DLQ%<group>`, each with the reason and its errors.
+
+A dead letter is open until an operator redrives or purges it. Which ones are done is the progress of the
+operators' own group (`OPERATORS`) on that topic, kept in acknowledgement records like any other.
+
+Redriven to its own topic a message is for its group alone: others have had it. Redriven to another topic it
+is for everybody. Its message id stays.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commitlog import properties
+from commitlog.errors import MessageNotFound
+from commitlog.record import COMPRESSION, Record
+from consumequeue.entry import tags_code
+from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
+from services.broker.groups import GroupQueue, Groups
+from services.broker.reading import Reading
+from services.broker.statistics import Statistics
+from services.broker.store import Store
+from services.broker.topics import DEAD_LETTER_PREFIX, Topics, check_group_name, check_topic_name
+
+OPERATORS: Final = "TW_SYS_OPERATORS"
+_MARKS: Final = (
+    properties.DEAD_LETTER_TOPIC,
+    properties.DEAD_LETTER_MESSAGE_ID,
+    properties.DEAD_REASON,
+    properties.DEAD_ATTEMPTS,
+    properties.DEAD_FIRST_ERROR,
+    properties.DEAD_LAST_ERROR,
+)
+_DONE: Final = (properties.TIMER_OFFSET, properties.CANCELS, properties.CANCELS_TOPIC, properties.FOR_GROUP)
+
+
+class DeadLetters:
+    """The dead letters of all groups."""
+
+    def __init__(
+        self, store: Store, topics: Topics, groups: Groups, reading: Reading, statistics: Statistics
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._reading, self._statistics = reading, statistics
+
+    def bury(self, key: GroupQueue, record: Record, reason: str, now_ms: int) -> int:
+        """A group gives a message up; returns what must be durable before anyone is told."""
+        attempts = self._groups.progress(key).attempts(record.queue_offset)
+        marks = {
+            properties.DEAD_LETTER_TOPIC: record.topic,
+            properties.DEAD_LETTER_MESSAGE_ID: properties.value_of(record.properties, properties.MESSAGE_ID),
+            properties.DEAD_REASON: reason,
+            properties.DEAD_ATTEMPTS: str(attempts.count),
+            properties.DEAD_FIRST_ERROR: str(attempts.first or ""),
+            properties.DEAD_LAST_ERROR: str(attempts.last or ""),
+        }
+        topic = self._topics.dead_letters(key.group, now_ms)
+        self._store.append(_copy(record, topic.name, marks), now_ms)
+        self._statistics.dead_letters[(key.topic, key.group)] += 1
+        return self._groups.finish(key, record.queue_offset)
+
+    def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
+        """Open dead letters of a group, the oldest first."""
+        key = _key(group)
+        queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.look(key)
+        offset = max(0 if after is None else after + 1, queue.min_offset)
+        letters: list[DeadLetter] = []
+        while (offset := progress.open_from(offset)) < queue.next_offset:
+            if len(letters) == count_max:
+                return DeadLetterPage(letters, letters[-1].queue_offset)
+            record = self._reading.record(queue.entry(offset), offset)
+            if record is not None:
+                letters.append(_letter(record))
+            offset += 1
+        return DeadLetterPage(letters, None)
+
+    def counts(self) -> list[DeadLetterCount]:
+        """How many are open of every group that ever gave a message up, by name."""
+        names = [topic.name for topic in self._topics.all() if topic.name.startswith(DEAD_LETTER_PREFIX)]
+        return [self.count(name.removeprefix(DEAD_LETTER_PREFIX)) for name in names]
+
+    def count(self, group: str) -> DeadLetterCount:
+        """How many are open of one group; none if it never gave a message up."""
+        key = _key(group)
+        if key.topic not in self._topics:
+            return DeadLetterCount(group, 0, 0)
+        queue = self._store.dispatch.queue(key.topic, 0)
+        count = self._groups.look(key).open_count(queue.min_offset, queue.next_offset)
+        return DeadLetterCount(group, count, queue.next_offset)
+
+    def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
+        """Sends a dead letter again: to its own topic for its group alone, or to the topic `target`.
+
+        Returns what must be durable. Raises `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
+        """
+        key, record = self._open(group, queue_offset)
+        origin = properties.value_of(record.properties, properties.DEAD_LETTER_TOPIC)
+        if target:
+            check_topic_name(target)
+        topic = self._topics.route(target or origin, now_ms)
+        marks = {properties.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
+        if topic.name == origin:
+            marks[properties.FOR_GROUP] = group
+        again = _copy(record, topic.name, marks)
+        message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
+        turn = tags_code(message_group) if message_group else queue_offset
+        again.queue_id = turn % topic.queue_count
+        self._store.append(again, now_ms)
+        return self._groups.finish(key, queue_offset)
+
+    def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
+        """Forgets a dead letter; returns what must be durable. Raises `MessageNotFound`."""
+        key, _ = self._open(group, queue_offset)
+        return self._groups.finish(key, queue_offset)
+
+    def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
+        key = _key(group)
+        queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.look(key)
+        is_kept = queue.min_offset <= queue_offset < queue.next_offset
+        is_there = is_kept and progress.open_from(queue_offset) == queue_offset
+        record = self._reading.record(queue.entry(queue_offset), queue_offset) if is_there else None
+        if record is None:
+            raise MessageNotFound(
+                f"{key.topic} has no open dead letter at offset {queue_offset}: it was redriven or purged, "
+                f"or never was. List what is open: tidewheel dlq ls {group}"
+            )
+        return key, record
+
+
+def _key(group: str) -> GroupQueue:
+    check_group_name(group)
+    return GroupQueue(OPERATORS, DEAD_LETTER_PREFIX + group, 0)
+
+
+def _copy(record: Record, topic: str, marks: dict[str, str]) -> Record:
+    """A message for another topic; what was said of its delivery is left behind."""
+    stored = properties.decode(record.properties)
+    for done in (*_DONE, *_MARKS):
+        stored.pop(done, None)
+    return Record(
+        topic=topic,
+        body=record.body,
+        properties=properties.encode(stored | marks),
+        sys_flag=record.sys_flag & COMPRESSION,
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+    )
+
+
+def _letter(record: Record) -> DeadLetter:
+    stored = properties.decode(record.properties)
+    return DeadLetter(
+        queue_offset=record.queue_offset,
+        message=properties.to_message(record),
+        store_ms=record.store_ms,
+        topic=stored.get(properties.DEAD_LETTER_TOPIC, ""),
+        reason=stored.get(properties.DEAD_REASON, ""),
+        attempts=int(stored.get(properties.DEAD_ATTEMPTS, 0)),
+        first_error=stored.get(properties.DEAD_FIRST_ERROR, ""),
+        last_error=stored.get(properties.DEAD_LAST_ERROR, ""),
+    )

@@ -1,0 +1,140 @@
+"""What the verbs on consumer groups and their dead letters take and give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from commitlog import limits
+from commitlog.message import Message
+from services.broker.values import Delivery
+
+
+class From(Enum):
+    """Where a group begins, or is set to; TIME and OFFSET say which."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIME = "time"
+    OFFSET = "offset"
+
+
+@dataclass(slots=True, frozen=True)
+class Start:
+    """A place in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset."""
+
+    kind: From = From.EARLIEST
+    at: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class GroupPolicy:
+    """How a group's messages are given out.
+
+    `retry_after_ms` is what its consumers are told to wait before the next attempt; `fifo_run_max` is how
+    many messages of one message group a single receive may take, in their order. 1 keeps them apart.
+    """
+
+    attempts_max: int = limits.ATTEMPTS_MAX
+    retry_after_ms: tuple[int, ...] = limits.RETRY_AFTER_MS
+    fifo_run_max: int = 1
+    is_paused: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class QueueView:
+    """A group on one queue.
+
+    Below `low_offset` everything is done, from `fresh_offset` on nothing was given out, `done_above` counts
+    what is done between the two. `waiting` came back or was held back, and will be given out.
+    `oldest_ms` is the store time of the first message that is not done.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    low_offset: int
+    fresh_offset: int
+    next_offset: int
+    in_flight: int
+    waiting: int
+    done_above: int
+    oldest_ms: int | None
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not done."""
+        return self.next_offset - self.low_offset - self.done_above
+
+
+@dataclass(slots=True, frozen=True)
+class GroupView:
+    """A consumer group: its policy, and where it is on the queues of its topics."""
+
+    name: str
+    policy: GroupPolicy
+    queues: list[QueueView]
+    durable_at: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Move:
+    """A queue's first message that is not done, `before` and `after` a reset."""
+
+    topic: str
+    queue_id: int
+    before: int
+    after: int
+    min_offset: int
+    next_offset: int
+
+
+@dataclass(slots=True, frozen=True)
+class Reset:
+    """What a reset moves; a dry run has `durable_at` 0."""
+
+    moves: list[Move]
+    durable_at: int
+
+
+@dataclass(slots=True, frozen=True)
+class Received:
+    """What a receive leased, to be shown once the log is durable up to `durable_at`.
+
+    `is_unfinished`: it looked at as much as one call may; there may be more.
+    """
+
+    deliveries: list[Delivery]
+    durable_at: int
+    is_unfinished: bool
+
+
+@dataclass(slots=True, frozen=True)
+class DeadLetter:
+    """A message that a group gave up; errors are "<ms since 1970> <what happened>", empty where unknown."""
+
+    queue_offset: int
+    message: Message
+    store_ms: int
+    topic: str
+    reason: str
+    attempts: int
+    first_error: str
+    last_error: str
+
+
+@dataclass(slots=True, frozen=True)
+class DeadLetterCount:
+    """How many dead letters of a group are open; those of its topic end before `next_offset`."""
+
+    group: str
+    count: int
+    next_offset: int
+
+
+@dataclass(slots=True, frozen=True)
+class DeadLetterPage:
+    """Dead letters, the oldest first; `after` asks for the next page, None when there is none."""
+
+    letters: list[DeadLetter]
+    after: int | None

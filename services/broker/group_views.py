@@ -1,0 +1,156 @@
+"""Looking at consumer groups, and setting where they are: how far each is, and from where on it receives."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from commitlog import limits
+from commitlog.errors import ClientMistake, GroupExists, GroupNotFound
+from consumequeue.queue import ConsumeQueue
+from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
+from services.broker.groups import GroupQueue, Groups
+from services.broker.reading import Reading
+from services.broker.receiving import Receiving
+from services.broker.store import Store
+from services.broker.topics import Topics, check_group_name, check_receivable
+
+
+class GroupViews:
+    """What operators see of groups and do to them."""
+
+    def __init__(
+        self, store: Store, topics: Topics, groups: Groups, reading: Reading, receiving: Receiving
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._reading, self._receiving = reading, receiving
+
+    def all(self) -> list[GroupView]:
+        """Every group, by name."""
+        return [self._view(name) for name in self._groups.names()]
+
+    def one(self, name: str) -> GroupView:
+        """One group; raises `GroupNotFound`."""
+        self._check_known(name)
+        return self._view(name)
+
+    def leased(self, name: str) -> Counter[str]:
+        """How many messages each client of a group holds, by client id."""
+        return Counter(lease.consumer for key, lease in self._groups.leases() if key.group == name)
+
+    def create(self, name: str, topic: str, start: Start, now_ms: int) -> GroupView:
+        """A group receives a topic from a place on; raises `GroupExists`, `TopicNotFound`, `IllegalGroup`."""
+        check_group_name(name)
+        check_receivable(topic)
+        self._topics.route(topic, now_ms)
+        if self._groups.receives(name, topic):
+            raise GroupExists(
+                f"{name} receives {topic} already. "
+                f"Set it elsewhere: tidewheel group reset {name} --topic {topic}"
+            )
+        positions = {move.queue_id: move.after for move in self._moves(name, topic, start)}
+        return self._told(name, self._groups.join(name, topic, positions, now_ms))
+
+    def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
+        """Says how a group's messages are given out; raises `IllegalGroup`, `ClientMistake`."""
+        check_group_name(name)
+        _check_policy(policy)
+        return self._told(name, self._groups.set_policy(name, policy, now_ms))
+
+    def delete(self, name: str, topic: str, now_ms: int) -> int:
+        """A group leaves a topic, or all of them; returns what must be durable. Raises `GroupNotFound`."""
+        self._check_known(name)
+        for one in self._topics_of(name, topic):
+            self._receiving.void(name, one)
+        return self._groups.leave(name, topic, now_ms)
+
+    def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
+        """A group goes on from another place, on one topic or (empty) on all. Raises `GroupNotFound`."""
+        self._check_known(name)
+        topics = self._topics_of(name, topic)
+        moves = [move for one in topics for move in self._moves(name, one, start)]
+        durable_at = 0
+        for one in [] if dry_run else topics:
+            self._receiving.void(name, one)
+            positions = {move.queue_id: move.after for move in moves if move.topic == one}
+            durable_at = self._groups.move(name, one, positions, now_ms)
+        return Reset(moves, durable_at)
+
+    def _told(self, name: str, durable_at: int) -> GroupView:
+        view = self._view(name)
+        return GroupView(view.name, view.policy, view.queues, durable_at)
+
+    def _check_known(self, name: str) -> None:
+        check_group_name(name)
+        if name not in self._groups.names():
+            raise GroupNotFound(
+                f"There is no {name!r}. It is made by its first receive; see: tidewheel group ls"
+            )
+
+    def _topics_of(self, name: str, topic: str) -> list[str]:
+        if topic and not self._groups.receives(name, topic):
+            received = ", ".join(self._groups.topics_of(name)) or "no topic"
+            raise GroupNotFound(f"{name} does not receive {topic}; it receives {received}.")
+        return [topic] if topic else self._groups.topics_of(name)
+
+    def _view(self, name: str) -> GroupView:
+        queues = [
+            self._queue_view(GroupQueue(name, topic, queue_id), queue)
+            for topic in self._groups.topics_of(name)
+            for queue_id, queue in self._queues(topic)
+        ]
+        return GroupView(name, self._groups.policy(name), queues)
+
+    def _queue_view(self, key: GroupQueue, queue: ConsumeQueue) -> QueueView:
+        progress = self._groups.look(key)
+        low_offset = max(progress.low_offset, queue.min_offset)
+        return QueueView(
+            topic=key.topic,
+            queue_id=key.queue_id,
+            min_offset=queue.min_offset,
+            low_offset=low_offset,
+            fresh_offset=max(progress.fresh_offset, low_offset),
+            next_offset=queue.next_offset,
+            in_flight=progress.in_flight_count,
+            waiting=progress.waiting_count,
+            done_above=progress.done_above_count,
+            oldest_ms=self._reading.store_ms(key.topic, key.queue_id, low_offset),
+        )
+
+    def _moves(self, name: str, topic: str, start: Start) -> list[Move]:
+        return [
+            Move(
+                topic,
+                queue_id,
+                max(self._groups.look(GroupQueue(name, topic, queue_id)).low_offset, queue.min_offset),
+                self._offset(topic, queue_id, queue, start),
+                queue.min_offset,
+                queue.next_offset,
+            )
+            for queue_id, queue in self._queues(topic)
+        ]
+
+    def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
+        """Where a start lies in a queue."""
+        if start.kind is From.TIME:
+            return self._reading.offset_at(topic, queue_id, start.at)
+        wanted = {From.EARLIEST: queue.min_offset, From.LATEST: queue.next_offset, From.OFFSET: start.at}
+        return min(max(wanted[start.kind], queue.min_offset), queue.next_offset)
+
+    def _queues(self, topic: str) -> list[tuple[int, ConsumeQueue]]:
+        count = self._topics.get(topic).queue_count if topic in self._topics else 0
+        return [(queue_id, self._store.dispatch.queue(topic, queue_id)) for queue_id in range(count)]
+
+
+def _check_policy(policy: GroupPolicy) -> None:
+    if not 1 <= policy.attempts_max <= limits.ATTEMPTS_LIMIT:
+        raise ClientMistake(
+            f"A message has 1 to {limits.ATTEMPTS_LIMIT} attempts, not {policy.attempts_max}."
+        )
+    if not policy.retry_after_ms or not all(
+        0 <= ms <= limits.INVISIBLE_MS_MAX for ms in policy.retry_after_ms
+    ):
+        raise ClientMistake(
+            f"Retries come after 0 to {limits.INVISIBLE_MS_MAX} ms each, at least one of them."
+        )
+    if not 1 <= policy.fifo_run_max <= limits.RECEIVE_BATCH_MAX:
+        raise ClientMistake(f"A run has 1 to {limits.RECEIVE_BATCH_MAX} messages, not {policy.fifo_run_max}.")

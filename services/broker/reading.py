@@ -1,0 +1,83 @@
+"""Messages read from the log by way of their queue: what is damaged or gone is stepped over."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from commitlog import inner_batch, properties
+from commitlog.errors import StoreDamaged
+from commitlog.record import Record
+from consumequeue.entry import Entry
+from services.broker.statistics import Statistics
+from services.broker.store import Store
+from services.broker.values import Delivery
+
+_NEVER_MS: Final = 1 << 62
+
+
+class Reading:
+    """Reads messages without leasing them."""
+
+    def __init__(self, store: Store, statistics: Statistics) -> None:
+        self._store, self._statistics = store, statistics
+
+    def record(self, entry: Entry, queue_offset: int) -> Record | None:
+        """The record of an entry; None for a gap left by damage, and for one deleted or damaged since."""
+        if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
+            return None
+        try:
+            return self._record_at(entry, queue_offset)
+        except StoreDamaged:
+            self._statistics.unreadable_records += 1
+            return None
+
+    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
+        """Up to `count` messages from `queue_offset` on; damaged ones are left out."""
+        entries = self._store.dispatch.queue(topic, queue_id).get(queue_offset, count)
+        records = (self.record(entry, queue_offset + at) for at, entry in enumerate(entries))
+        return [delivery(record, 0, "", 0) for record in records if record is not None]
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """The first queue offset stored at or after a time; the queue's end if there is none.
+
+        Store times never go back, so a binary search over the entries finds it, one record read a probe.
+        """
+        queue = self._store.dispatch.queue(topic, queue_id)
+
+        def store_ms_from(queue_offset: int) -> int:
+            found = self.store_ms(topic, queue_id, queue_offset)
+            return _NEVER_MS if found is None else found
+
+        return bisect_left(range(queue.next_offset), store_ms, lo=queue.min_offset, key=store_ms_from)
+
+    def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """When the first readable message at or above `queue_offset` was stored; None if there is none."""
+        queue = self._store.dispatch.queue(topic, queue_id)
+        following = range(queue_offset, queue.next_offset)
+        records = (self.record(queue.entry(offset), offset) for offset in following)
+        return next((record.store_ms for record in records if record is not None), None)
+
+    def _record_at(self, entry: Entry, queue_offset: int) -> Record:
+        """The record of an entry, which may have been damaged on disk since the queue was opened."""
+        log = self._store.log
+        if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.segment_bytes:
+            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
+        record = inner_batch.pick(log.read(entry.physical_offset, entry.record_bytes), queue_offset)
+        if record.queue_offset != queue_offset:
+            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
+        return record
+
+
+def delivery(record: Record, attempt: int, receipt_handle: str, visible_ms: int) -> Delivery:
+    """A record as it is given to a consumer."""
+    return Delivery(
+        message=properties.to_message(record),
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        store_ms=record.store_ms,
+        attempt=attempt,
+        receipt_handle=receipt_handle,
+        visible_ms=visible_ms,
+    )

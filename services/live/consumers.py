@@ -1,0 +1,33 @@
+"""Who consumes: what the front that clients talk to knows of them, as the interfaces show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class ConsumerView:
+    """A client of a consumer group. `kind` is PUSH_CONSUMER, SIMPLE_CONSUMER ..., `language` its library's.
+
+    `is_connected`: it has a stream to be written to. `receives` counts its receives that are open now, such
+    as long polls; `seen_ms` is when it called last, in wall time.
+    """
+
+    client_id: str
+    group: str
+    kind: str
+    language: str
+    version: str
+    is_connected: bool
+    receives: int
+    seen_ms: int
+
+
+ConsumersOf = Callable[[str], list[ConsumerView]]
+"""The consumers of a group, or with "" of all, by group and client id."""
+
+
+def nobody(group: str) -> list[ConsumerView]:
+    """Know of no consumer: what a broker without a front for clients says."""
+    return []

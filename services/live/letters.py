@@ -1,0 +1,131 @@
+"""Looking at many dead letters without holding up the loop: a page at a time, others served in between.
+
+A group's dead letters lie in the order in which it gave them up. They have no index of their own, so a filter
+reads every letter from where it begins; `limits.LETTERS_LOOKED_AT_MAX` bounds one look of somebody who waits.
+A page is short, because each of its bodies may be as large as a body can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from commitlog import limits
+from commitlog.errors import GroupNotFound, MessageNotFound
+from services.broker.group_values import DeadLetter, DeadLetterPage
+from services.broker.topics import check_group_name
+from services.live.live_broker import LiveBroker
+
+FOREVER_MS = 1 << 62
+
+
+@dataclass(slots=True, frozen=True)
+class LetterFilter:
+    """Which dead letters: those that match all that is given.
+
+    `topic` is where they came from; `reason` is part of their reason or of an error of theirs, in upper or
+    lower case; the window is of the time at which they were given up.
+    """
+
+    key: str = ""
+    tag: str = ""
+    topic: str = ""
+    reason: str = ""
+    from_ms: int = 0
+    until_ms: int = FOREVER_MS
+
+    def matches(self, letter: DeadLetter) -> bool:
+        """Whether a letter is one of them. A key may be its message id, too."""
+        message = letter.message
+        return (
+            self.from_ms <= letter.store_ms < self.until_ms
+            and self.key in ("", message.message_id, *message.keys)
+            and self.tag in ("", message.tag)
+            and self.topic in ("", letter.topic)
+            and self.reason.lower() in f"{letter.reason}\n{letter.first_error}\n{letter.last_error}".lower()
+        )
+
+
+async def pages(
+    live: LiveBroker, group: str, end_offset: int = FOREVER_MS, after: int | None = None
+) -> AsyncIterator[list[DeadLetter]]:
+    """Yield a group's dead letters below `end_offset`, the oldest first, a page at a time."""
+    check_group_name(group)
+    while live.core.dead_letter_count(group).count:
+        page = live.groups.dead_letters(group, after, limits.LETTERS_LOOKED_AT_ONCE)
+        found = [letter for letter in page.letters if letter.queue_offset < end_offset]
+        yield found
+        after = page.after
+        if after is None or len(found) < len(page.letters):
+            return
+        await asyncio.sleep(0)
+
+
+def end_offset(live: LiveBroker, group: str) -> int:
+    """Return the offset of a group's next dead letter; raises `IllegalGroup`."""
+    check_group_name(group)
+    return live.core.dead_letter_count(group).next_offset
+
+
+def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
+    """Return one dead letter; raises `MessageNotFound`."""
+    is_there = queue_offset < end_offset(live, group)
+    found = live.groups.dead_letters(group, queue_offset - 1, 1).letters if is_there else []
+    if not found or found[0].queue_offset != queue_offset:
+        raise MessageNotFound(
+            f"{group} has no dead letter {queue_offset}: it was sent back or purged, or there never was one."
+            f" List them: tidewheel dlq ls {group}"
+        )
+    return found[0]
+
+
+def check_group(live: LiveBroker, group: str) -> None:
+    """Raise `GroupNotFound` for a group that neither is there nor ever gave a message up."""
+    if not end_offset(live, group):
+        live.groups.get(group)
+
+
+def topics_back(live: LiveBroker, group: str) -> set[str]:
+    """Return the topics that a group still receives, to which its dead letters can go back.
+
+    Raises `GroupNotFound`.
+    """
+    return {queue.topic for queue in live.groups.get(group).queues}
+
+
+def check_back(live: LiveBroker, group: str, topic: str) -> None:
+    """Refuse to send a letter back where nobody would receive it; raises `GroupNotFound`."""
+    if topic not in topics_back(live, group):
+        raise GroupNotFound(
+            f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
+            "Send it to a topic with --to, or let the group receive again: tidewheel group create."
+        )
+
+
+async def count(live: LiveBroker, group: str, wanted: LetterFilter, end_offset: int = FOREVER_MS) -> int:
+    """Return how many dead letters match."""
+    return sum([sum(map(wanted.matches, page)) async for page in pages(live, group, end_offset)])
+
+
+async def find(
+    live: LiveBroker, group: str, wanted: LetterFilter, after: int | None, count_max: int
+) -> DeadLetterPage:
+    """Return up to `count_max` that match, without their bodies.
+
+    They are fewer, with where to go on, when many had to be looked at.
+    """
+    found: list[DeadLetter] = []
+    looked_at = 0
+    async for page in pages(live, group, after=after):
+        for letter in page:
+            if len(found) == count_max or looked_at == limits.LETTERS_LOOKED_AT_MAX:
+                return DeadLetterPage(found, after)
+            found += [without_body(letter)] if wanted.matches(letter) else []
+            after, looked_at = letter.queue_offset, looked_at + 1
+    return DeadLetterPage(found, None)
+
+
+def without_body(letter: DeadLetter) -> DeadLetter:
+    """Return a letter as a list shows it."""
+    return replace(letter, message=replace(letter.message, body=b""))

@@ -1,0 +1,41 @@
+"""How the C library keeps memory: what large arrays leave goes back to the system, not to its heap.
+
+glibc maps large blocks apart and unmaps them when they are freed; but each one freed raises the size from
+which it does so, up to 32 MiB, and from then on arrays as large come from heaps, one for each thread, which
+shrink only from their end. A crowd of timers, read ahead in one thread and written from another, so left
+hundreds of megabytes behind that nothing used. A size once set is not raised.
+
+Measured, 3 million timers due within 18 s, from their reading to the last delivery:
+
+    peak RSS  page faults  processor
+    313 MiB   51,000       19.2 s     as glibc comes
+    190       54,000       18.4       one heap for all threads, 8 MiB mapped apart, 32 MiB kept
+    177       275,000      20.4       one heap, 1 MiB, 4 MiB: what each tick and flush uses is faulted in anew
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from contextlib import suppress
+from typing import Final
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+"""Parameters of `mallopt`, as glibc's <malloc.h> numbers them."""
+
+MAPPED_BYTES_MIN: Final = 8 * 1024 * 1024
+"""Blocks from this size on are mapped apart: rows read ahead are, what a tick or a flush takes is not."""
+KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""How much that is free may stay at the end of the heap."""
+
+
+def give_back_freed() -> None:
+    """Let glibc give back what is freed; call it before threads begin. Elsewhere nothing happens."""
+    if sys.platform == "linux":
+        with suppress(AttributeError):
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_ARENA_MAX, 1)
+            mallopt(_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+            mallopt(_TRIM_THRESHOLD, KEPT_BYTES_MAX)

@@ -1,0 +1,270 @@
+"""What goes over `/api/groups`: what is asked, checked on the way in, and what is answered.
+
+64-bit numbers (offsets, times) go out as strings. Where a reset goes is written as `earliest`, `latest`,
+`offset:1200`, or a moment: messages stored since then come again. A span is so long ago: 30m.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, NotRequired
+
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
+
+from commitlog import limits
+from commitlog.errors import ClientMistake
+from services import moments
+from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
+from services.live.consumers import ConsumerView
+from services.ops.queries import Moment, Nothing
+
+RETRIES_MAX = 100
+OFFSET = re.compile(r"offset:(\d{1,18})")
+
+RetryAfterMs = Annotated[int, Field(ge=0, le=limits.INVISIBLE_MS_MAX)]
+
+
+class QueueOfGroupAnswer(TypedDict):
+    """A group on one queue: below `low_offset` all is done, from `fresh_offset` on nothing was given out.
+
+    `lag` messages are not done: `in_flight` are leased, `waiting` came back or are held back, the rest are
+    fresh. `oldest_ms` is when the first of them was stored.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: str
+    low_offset: str
+    fresh_offset: str
+    next_offset: str
+    lag: int
+    in_flight: int
+    waiting: int
+    oldest_ms: str | None
+
+
+class PolicyAnswer(TypedDict):
+    """How a group's messages are given out."""
+
+    attempts_max: int
+    retry_after_ms: list[int]
+    fifo_run_max: int
+    is_paused: bool
+
+
+class GroupAnswer(TypedDict):
+    """A consumer group: its topics, how far it lags over all of their queues, and how many consume.
+
+    Its `queues` are there when they are asked for.
+    """
+
+    name: str
+    topics: list[str]
+    policy: PolicyAnswer
+    lag: int
+    in_flight: int
+    waiting: int
+    oldest_ms: str | None
+    consumers: int
+    queues: NotRequired[list[QueueOfGroupAnswer]]
+
+
+class GroupsAnswer(TypedDict):
+    """Groups by name."""
+
+    groups: list[GroupAnswer]
+
+
+class DeletedGroupAnswer(TypedDict):
+    """What is no more: the group on these topics."""
+
+    name: str
+    topics: list[str]
+
+
+class MoveAnswer(TypedDict):
+    """A queue's first message that is not done, before and after a reset."""
+
+    topic: str
+    queue_id: int
+    before: str
+    after: str
+    min_offset: str
+    next_offset: str
+
+
+class ResetAnswer(TypedDict):
+    """What a reset moves, or with `dry_run` would."""
+
+    name: str
+    dry_run: bool
+    moves: list[MoveAnswer]
+
+
+class ConsumerAnswer(TypedDict):
+    """A client of the group; `receives` is how many of its receives are open, `leased` what it holds."""
+
+    client_id: str
+    kind: str
+    language: str
+    version: str
+    is_connected: bool
+    receives: int
+    leased: int
+    seen_ms: str
+
+
+class ConsumersAnswer(TypedDict):
+    """The clients of a group; `leased_by_others` is held by clients that are not heard from any more."""
+
+    consumers: list[ConsumerAnswer]
+    leased_by_others: int
+
+
+class GroupsQuery(Nothing):
+    """What to say of each group."""
+
+    queues: bool = Field(False, description="Every queue of each, too.")
+
+
+class OneTopicOfGroup(Nothing):
+    """Which topic of the group; else all."""
+
+    topic: str = ""
+
+
+class NewGroup(BaseModel):
+    """A group that is to receive a topic, and from where on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    topic: str
+    start: Moment = Field("earliest", description="earliest, latest, offset:1200, a moment, or 30m ago.")
+
+
+class NewPolicy(BaseModel):
+    """How a group's messages are to be given out; what is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    attempts_max: int | None = Field(None, ge=1, le=limits.ATTEMPTS_LIMIT)
+    retry_after_ms: list[RetryAfterMs] | None = Field(None, min_length=1, max_length=RETRIES_MAX)
+    fifo_run_max: int | None = Field(None, ge=1, le=limits.RECEIVE_BATCH_MAX)
+
+    def over(self, policy: GroupPolicy) -> GroupPolicy:
+        """Return the policy with what is given put into it; raises `ClientMistake` when that is nothing."""
+        if not self.model_fields_set:
+            raise ClientMistake("Nothing is set: give attempts_max, retry_after_ms or fifo_run_max.")
+        retry_after_ms = self.retry_after_ms
+        return GroupPolicy(
+            attempts_max=policy.attempts_max if self.attempts_max is None else self.attempts_max,
+            retry_after_ms=policy.retry_after_ms if retry_after_ms is None else tuple(retry_after_ms),
+            fifo_run_max=policy.fifo_run_max if self.fifo_run_max is None else self.fifo_run_max,
+            is_paused=policy.is_paused,
+        )
+
+
+class NewReset(BaseModel):
+    """Where to set a group; with `dry_run` it is only said what that would move."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: Moment = Field(description="earliest, latest, offset:1200, a moment with its zone, or 30m ago.")
+    topic: str = Field("", description="One of its topics; else all.")
+    dry_run: bool = False
+
+
+def start_of(text: Moment, now_ms: int, field: str) -> Start:
+    """Read where a group is to start; raises `ClientMistake` naming the field."""
+    said = str(text).strip()
+    if said in (From.EARLIEST.value, From.LATEST.value):
+        return Start(From(said))
+    if offset := OFFSET.fullmatch(said):
+        return Start(From.OFFSET, int(offset[1]))
+    try:
+        return Start(From.TIME, moments.past_ms(said, now_ms))
+    except ValueError as error:
+        kinds = "earliest, latest, offset:NUMBER or a moment"
+        raise ClientMistake(f"{field} is {said[:80]!r}: give {kinds} ({error}).") from error
+
+
+def topics_of(view: GroupView) -> list[str]:
+    """Return the topics that a group receives."""
+    return sorted({queue.topic for queue in view.queues})
+
+
+def group_shape(view: GroupView, consumers: int, has_queues: bool = True) -> GroupAnswer:
+    """Return a group as JSON has it."""
+    oldest_ms = min((one.oldest_ms for one in view.queues if one.oldest_ms is not None), default=None)
+    group: GroupAnswer = {
+        "name": view.name,
+        "topics": topics_of(view),
+        "policy": policy_shape(view.policy),
+        "lag": sum(queue.lag for queue in view.queues),
+        "in_flight": sum(queue.in_flight for queue in view.queues),
+        "waiting": sum(queue.waiting for queue in view.queues),
+        "oldest_ms": None if oldest_ms is None else str(oldest_ms),
+        "consumers": consumers,
+    }
+    if has_queues:
+        group["queues"] = [queue_of_group_shape(one) for one in view.queues]
+    return group
+
+
+def policy_shape(policy: GroupPolicy) -> PolicyAnswer:
+    """Return a policy as JSON has it."""
+    return {
+        "attempts_max": policy.attempts_max,
+        "retry_after_ms": list(policy.retry_after_ms),
+        "fifo_run_max": policy.fifo_run_max,
+        "is_paused": policy.is_paused,
+    }
+
+
+def queue_of_group_shape(queue: QueueView) -> QueueOfGroupAnswer:
+    """Return a group's place on a queue as JSON has it."""
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "min_offset": str(queue.min_offset),
+        "low_offset": str(queue.low_offset),
+        "fresh_offset": str(queue.fresh_offset),
+        "next_offset": str(queue.next_offset),
+        "lag": queue.lag,
+        "in_flight": queue.in_flight,
+        "waiting": queue.waiting,
+        "oldest_ms": None if queue.oldest_ms is None else str(queue.oldest_ms),
+    }
+
+
+def reset_shape(name: str, reset: Reset, dry_run: bool) -> ResetAnswer:
+    """Return what a reset moves as JSON has it."""
+    return {"name": name, "dry_run": dry_run, "moves": [move_shape(move) for move in reset.moves]}
+
+
+def move_shape(move: Move) -> MoveAnswer:
+    """Return a queue's move as JSON has it."""
+    return {
+        "topic": move.topic,
+        "queue_id": move.queue_id,
+        "before": str(move.before),
+        "after": str(move.after),
+        "min_offset": str(move.min_offset),
+        "next_offset": str(move.next_offset),
+    }
+
+
+def consumer_shape(view: ConsumerView, leased: int) -> ConsumerAnswer:
+    """Return a consumer as JSON has it."""
+    return {
+        "client_id": view.client_id,
+        "kind": view.kind,
+        "language": view.language,
+        "version": view.version,
+        "is_connected": view.is_connected,
+        "receives": view.receives,
+        "leased": leased,
+        "seen_ms": str(view.seen_ms),
+    }

@@ -1,0 +1,29 @@
+"""The consumers among the clients, as the interfaces for operators show them."""
+
+from __future__ import annotations
+
+from services.live.consumers import ConsumerView
+from services.rpc.generated.definition_pb2 import ClientType
+from services.rpc.sessions import Session, Sessions
+
+
+def consumers(sessions: Sessions, group: str = "") -> list[ConsumerView]:
+    """Return the consumers of a group, or of all, by group and client id."""
+    found = [view(one) for one in sessions if one.group and not one.is_producer]
+    wanted = (one for one in found if not group or one.group == group)
+    return sorted(wanted, key=lambda one: (one.group, one.client_id))
+
+
+def view(session: Session) -> ConsumerView:
+    """Return a consumer as it is now; a kind that is newer than our protocol is its number."""
+    known = ClientType.DESCRIPTOR.values_by_number.get(session.client_type)
+    return ConsumerView(
+        client_id=session.client_id,
+        group=session.group,
+        kind=known.name if known else str(session.client_type),
+        language=session.language,
+        version=session.version,
+        is_connected=bool(session.streams),
+        receives=session.receives,
+        seen_ms=session.seen_ms,
+    )

@@ -1,0 +1,14 @@
+"""The filter of a receive, from the wire: tags unless the client says SQL."""
+
+from __future__ import annotations
+
+from consumequeue.filter import Filter, parse_tags
+from consumequeue.sql_filter import parse_sql
+from services.rpc.generated import definition_pb2 as wire
+
+
+def wanted(expression: wire.FilterExpression) -> Filter:
+    """Return what a client wants to receive; raises `IllegalFilter`."""
+    if expression.type == wire.FilterType.SQL:
+        return parse_sql(expression.expression)
+    return parse_tags(expression.expression)

@@ -1,0 +1,62 @@
+"""What a broker owes every official client: the names of all scenarios.
+
+`SCENARIOS` has them by name; every one is played by every client of `official`, on topics and groups of its
+own. `CANNOT` has the few that a client's library cannot play, with the reason. Nothing here waits for longer
+than it must: what is to come is awaited, and that nothing comes is asked with a short long poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tests.clients import plays_groups as groups
+from tests.clients import plays_receiving as receiving
+from tests.clients import plays_sending as sending
+from tests.clients.play import Play
+
+SCENARIOS: Final[dict[str, Callable[[Play], None]]] = {
+    "send and receive": sending.a_message_arrives_as_it_was_sent,
+    "send four mebibytes": sending.a_body_of_four_mebibytes_is_taken_and_one_byte_more_refused,
+    "receive four mebibytes": sending.a_body_of_four_mebibytes_arrives,
+    "type refused": sending.a_message_of_another_type_is_refused,
+    "property refused": sending.a_reserved_property_is_refused,
+    "delay": sending.a_delayed_message_is_never_early,
+    "recall": sending.a_recalled_message_never_arrives,
+    "recall too late": sending.a_recall_that_is_too_late_is_told_so,
+    "commit and rollback": sending.a_commit_shows_the_message_and_a_rollback_never_does,
+    "check-back": sending.a_half_that_is_left_alone_is_asked_about_and_ends_as_answered,
+    "tag filter": sending.a_tag_filter_lets_only_its_tags_through,
+    "SQL filter": sending.an_sql_filter_lets_only_what_is_true_through,
+    "SQL refused": sending.a_wrong_expression_is_refused_with_its_place,
+    "priority": sending.what_has_a_higher_priority_comes_first,
+    "priority refused": sending.a_priority_is_refused_where_none_is_kept,
+    "two groups": groups.two_groups_each_get_everything,
+    "shared group": groups.consumers_of_a_group_share_its_messages,
+    "start at latest": groups.a_group_may_begin_with_what_comes_next,
+    "pause and resume": groups.a_paused_group_gets_nothing_until_it_is_resumed,
+    "reset": groups.a_reset_group_gets_everything_again,
+    "redrive": groups.a_dead_letter_that_is_redriven_comes_back_to_its_group_alone,
+    "batch of 32": groups.one_receive_brings_at_most_thirty_two,
+    "empty receive": receiving.an_empty_topic_is_answered_when_the_wait_is_over,
+    "long poll wakes": receiving.a_long_poll_wakes_when_a_message_comes,
+    "ack": receiving.what_is_acknowledged_never_comes_again,
+    "lease runs out": receiving.what_is_not_acknowledged_comes_again_and_its_old_handle_is_void,
+    "ack twice refused": receiving.an_acknowledged_handle_is_void,
+    "foreign ack refused": receiving.another_group_cannot_acknowledge,
+    "change invisible shorter": receiving.a_shorter_lease_brings_the_message_back_sooner,
+    "change invisible longer": receiving.a_longer_lease_keeps_the_message_and_its_first_handle_is_void,
+    "nack": receiving.a_nack_brings_the_message_at_once_as_the_next_attempt,
+    "dead letter": receiving.after_its_last_attempt_a_message_is_a_dead_letter,
+    "push": receiving.a_push_consumer_gets_every_message_once,
+    "push retry": receiving.a_push_consumer_gets_a_failed_message_again,
+    "push dead letter": receiving.a_poisonous_message_is_a_dead_letter_after_the_last_attempt_of_its_group,
+    "FIFO order": receiving.messages_of_a_group_come_in_order_and_never_two_at_once,
+    "FIFO retry": receiving.a_failed_message_holds_back_its_group_and_no_other,
+    "push FIFO": receiving.a_push_consumer_keeps_the_order_of_a_group,
+    "push FIFO dead letter": receiving.a_poisonous_message_holds_its_group_up_only_until_it_is_a_dead_letter,
+}
+CANNOT: Final[dict[str, dict[str, str]]] = {
+    "node": {"receive four mebibytes": "grpc-js takes no reply above 4 MiB; the client cannot tell it to"},
+}
+"""By client and scenario, why its library cannot play it."""

@@ -1,0 +1,256 @@
+"""What must be true of everything that is given out, and of everything that can be looked at.
+
+Given out is the right message, to a group that wants it, in the order of its message group and never beside
+another one of it, with the right attempt; whoever receives nothing has nothing to receive. To the dead
+letters goes what has had all its attempts, with its errors. What can be looked at is as `receiving_oracle`
+has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from commitlog import limits, properties
+from commitlog.message import MessageType
+from commitlog.properties import DEAD_ATTEMPTS
+from commitlog.record import Record
+from commitlog.recovery import Found
+from consumequeue.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.offsets import Progress
+from services.broker.group_values import GroupPolicy, QueueView
+from services.broker.topics import DEAD_LETTER_PREFIX
+from services.broker.values import Delivery
+from tests.simulation.receiving_machine import Machine
+from tests.simulation.receiving_oracle import (
+    FOREVER,
+    Course,
+    Stored,
+    is_done,
+    progress_of,
+    stored_of,
+)
+
+ORDERED, PRIORITIES = ("a", "b"), "p"
+TOPICS: Final = (*ORDERED, PRIORITIES)
+FILTERS: Final[dict[str, tuple[Filter, frozenset[str]]]] = {
+    "all": (EVERYTHING, frozenset({"", "red", "blue"})),
+    "some": (parse_tags("red || blue"), frozenset({"red", "blue"})),
+    "push": (EVERYTHING, frozenset({"", "red", "blue"})),
+}
+"""Each group with its filter and the tags that it lets through."""
+
+
+class Checks(Machine):
+    """A machine whose broker is held against the oracle."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.receive_count = 0
+        self.policies: dict[str, list[tuple[int, GroupPolicy | None]]] = {}
+        self.broker.create_topic(PRIORITIES, MessageType.PRIORITY, 3, self.now_ms)
+        self.flush()
+
+    def wants(self, group: str, stored: Stored) -> bool:
+        return stored.tag in FILTERS[group][1] and stored.for_group in ("", group)
+
+    def policy(self, group: str) -> GroupPolicy:
+        """The policy that was set last."""
+        said = self.policies.get(group)
+        default = GroupPolicy(attempts_max=self.settings.attempts_max)
+        return (said[-1][1] if said else None) or default
+
+    def _check_given(self, course: Course, delivery: Delivery) -> None:
+        """A message that is given out is the right one at the right moment."""
+        place = delivery.queue_id, delivery.queue_offset
+        stored = self.oracle.messages[course.topic][place]
+        assert delivery.message.message_id == stored.message_id
+        assert delivery.message.body == stored.body
+        assert self.wants(course.group, stored), f"{course.group} does not want {stored}"
+        assert place not in course.done, f"{stored} is done, yet given out"
+        assert course.is_open(place), f"{stored} lies before the start of {course.group}"
+        assert place not in course.held, f"{stored} is leased already: {course.held[place]}"
+        attempt, attempts_max = len(course.failures[place]) + 1, self.policy(course.group).attempts_max
+        assert delivery.attempt == attempt, f"attempt {delivery.attempt} is told, it is {attempt}"
+        assert attempt <= attempts_max, f"attempt {attempt} of {attempts_max}"
+        if stored.message_group:
+            self._check_order(course, stored)
+
+    def _check_order(self, course: Course, stored: Stored) -> None:
+        """Of a message group nothing else is in flight but this receive's run, and all before it is done."""
+        standing = course.standing(stored.message_group)
+        other = [one for one in standing if one.receive_number != self.receive_count]
+        assert not other, f"{stored} is given out beside {other}"
+        assert len(standing) < self.policy(course.group).fifo_run_max, f"{stored} is beyond the run"
+        for one in self.oracle.fifo[stored.topic, stored.queue_id, stored.message_group]:
+            if one.queue_offset >= stored.queue_offset:
+                break
+            is_there = self._is_kept(one) and self.wants(course.group, one)
+            is_waiting = is_there and course.is_open(one.place) and one.place not in course.held
+            assert not is_waiting, f"{stored} is given out before {one}"
+
+    def _check_nothing_left(self, course: Course) -> None:
+        """Whoever received nothing has nothing to receive."""
+        left = next(self._left(course), None)
+        assert left is None, f"{course.group} received nothing, yet there is {left}"
+
+    def _check_priority(self, course: Course, delivery: Delivery) -> None:
+        """Nothing is left in higher queues, but where one is crowded."""
+        for left in self._left(course):
+            if left.queue_id > delivery.queue_id:
+                progress = progress_of(self.broker, course.group, course.topic, left.queue_id)
+                assert progress.is_crowded, f"{delivery} is given out before {left}"
+
+    def _left(self, course: Course) -> Iterator[Stored]:
+        """What could be given out now."""
+        taken = {one.message_group for one in course.held.values()} - {""}
+        for place, stored in self.oracle.messages[course.topic].items():
+            first, end = self.broker.queue_range(course.topic, place[0])
+            is_there = first <= place[1] < end and self._is_kept(stored) and self.wants(course.group, stored)
+            is_free = place not in course.held and stored.message_group not in taken
+            if is_there and course.is_open(place) and is_free:
+                yield stored
+
+    def _check_crowded(self, course: Course) -> None:
+        """A receive was refused: there is as much in flight, or waiting, as may be."""
+        queues = [
+            progress_of(self.broker, course.group, course.topic, queue_id)
+            for queue_id in range(self.broker.topic(course.topic).queue_count)
+        ]
+        assert any(one.is_crowded for one in queues), "refused for nothing"
+
+    def _see_buried(self, course: Course, before: int) -> None:
+        """A receive moves to the dead letters what has had all its attempts, and nothing else."""
+        topic = DEAD_LETTER_PREFIX + course.group
+        for record in self._appended(topic, before):
+            letter = stored_of(record)
+            assert letter.marks[properties.DEAD_REASON] == "attempts used up"
+            stored = min(
+                (
+                    one
+                    for place, one in self.oracle.messages[course.topic].items()
+                    if one.message_id == letter.message_id
+                    and self.wants(course.group, one)
+                    and course.is_open(place)
+                    and place not in course.held
+                    and self._is_done(course, one)
+                ),
+                key=lambda one: (
+                    str(len(course.failures[one.place])) != letter.marks[DEAD_ATTEMPTS],
+                    one.place,
+                ),
+            )
+            count = len(course.failures[stored.place])
+            assert count >= self.policy(course.group).attempts_max, f"buried after {count}: {stored}"
+            self._check_letter(course, stored, letter, count)
+            course.done[stored.place] = before + 1
+
+    def _appended(self, topic: str, first_offset: int) -> list[Record]:
+        """The records of a topic that were appended from an offset on, and are not durable yet."""
+        appended = [found.record for found in self.broker._store._appended if isinstance(found, Found)]
+        return [one for one in appended if one.topic == topic and one.physical_offset >= first_offset]
+
+    def _check_letter(self, course: Course, stored: Stored, letter: Stored, count: int) -> None:
+        failures = [failure for _, failure in course.failures[stored.place]]
+        errors = (str(failures[0]), str(failures[-1])) if failures else ("", "")
+        marks = letter.marks
+        assert marks[properties.DEAD_LETTER_TOPIC] == course.topic
+        assert marks[properties.DEAD_LETTER_MESSAGE_ID] == stored.message_id
+        assert marks[DEAD_ATTEMPTS] == str(count)
+        assert (
+            marks.get(properties.DEAD_FIRST_ERROR, ""),
+            marks.get(properties.DEAD_LAST_ERROR, ""),
+        ) == errors
+        assert letter.body == stored.body
+
+    def _is_done(self, course: Course, stored: Stored) -> bool:
+        progress = progress_of(self.broker, course.group, course.topic, stored.queue_id)
+        return is_done(progress, stored.queue_offset)
+
+    def _everything(self) -> object:
+        groups = self.broker._groups
+        unwritten = [len(one) for one in (groups._unwritten, groups._unwritten_leases)]
+        return groups.freeze(), groups.in_flight(), unwritten, self.broker.end_offset
+
+    def _topic_names(self) -> list[str]:
+        return [topic.name for topic in self.broker.topics()]
+
+    def _is_kept(self, stored: Stored) -> bool:
+        return stored.physical_offset >= self.broker._log.first_offset
+
+    def compare(self) -> None:
+        """Everything that can be looked at is as the oracle has it."""
+        views = {view.name: view for view in self.broker.groups(self.now_ms)}
+        courses = {(course.group, course.topic): course for course in self.oracle.now()}
+        with_policy = {group for group, said in self.policies.items() if said and said[-1][1]}
+        assert set(views) == {group for group, _ in courses} | with_policy
+        for group, view in views.items():
+            assert view.policy == self.policy(group)
+            assert {one.topic for one in view.queues} == {topic for name, topic in courses if name == group}
+            for queue in view.queues:
+                self._compare_queue(courses[group, queue.topic], queue)
+        lag = self.broker.gauges().lag
+        for (group, topic), _ in courses.items():
+            queues = [one for one in views[group].queues if one.topic == topic]
+            assert lag.get((topic, group), 0) == sum(one.lag for one in queues)
+        held = [one.generation for course in courses.values() for one in course.held.values()]
+        assert sorted(self.broker._receiving._leases._leases) == sorted(held), "leases of nobody"
+        self._compare_letters()
+
+    def _compare_queue(self, course: Course, view: QueueView) -> None:
+        queue_id = view.queue_id
+        progress = progress_of(self.broker, course.group, course.topic, queue_id)
+        first, end = self.broker.queue_range(course.topic, queue_id)
+        assert (view.min_offset, view.next_offset) == (first, end)
+        held = {place[1] for place in course.held if place[0] == queue_id}
+        done = {at for at in range(first, end) if is_done(progress, at)}
+        for at in range(first, end):
+            stored = self.oracle.messages[course.topic][queue_id, at]
+            is_open = course.is_open(stored.place)
+            assert is_open or at in done, f"{stored} is done, and {course.group} does not know it"
+            is_unwanted = not self.wants(course.group, stored) or not self._is_kept(stored)
+            assert at not in done or not is_open or is_unwanted, f"{course.group} has lost {stored}"
+        low = next((at for at in range(first, end) if at not in done), max(end, view.low_offset))
+        assert view.low_offset == low
+        assert view.done_above == sum(at > low for at in done)
+        assert view.lag == end - first - len(done)
+        assert view.in_flight == len(held)
+        waiting = set(range(low, min(view.fresh_offset, end))) - done - held
+        assert view.waiting == len(waiting), f"{view}, yet {waiting} wait"
+        limit = limits.IN_FLIGHT_PER_QUEUE_MAX + limits.PARKED_PER_QUEUE_MAX
+        assert view.in_flight + view.waiting <= limit, f"{view} is beyond the limits"
+        self._check_memory(progress)
+        kept = (self.oracle.messages[course.topic][queue_id, at] for at in range(low, end))
+        assert view.oldest_ms == next((one.store_ms for one in kept if self._is_kept(one)), None)
+
+    def _check_memory(self, progress: Progress) -> None:
+        """Nothing is remembered of what is done (but, for a while, attempts of before a restart that a filter
+        passes over), and no message group of which nothing is leased or waits."""
+        held = {lease.queue_offset for lease in progress.leases()}
+        over = [at for at in progress._attempts if at not in held and is_done(progress, at)]
+        assert not over or progress._restored_until
+        names = progress._message_groups
+        assert names.parked_count == sum(len(one.waiting) for one in names._groups.values())
+        has_turn = set(names._turns.values())
+        assert all(one.in_flight or name in has_turn for name, one in names._groups.items())
+        assert set(names._turns) <= set(progress._ready)
+
+    def _compare_letters(self) -> None:
+        """What is listed are all dead letters, but those that an operator has seen to."""
+        for group, letters in self.oracle.letters.items():
+            listed = []
+            after: int | None = None
+            while True:
+                page = self.broker.dead_letters(group, after, self.chance.choice([1, 3, 100]))
+                listed += page.letters
+                after = page.after
+                if after is None:
+                    break
+            expected = [
+                offset
+                for offset, one in letters.items()
+                if one.closed_at == FOREVER and self._is_kept(one.stored)
+            ]
+            assert [one.queue_offset for one in listed] == expected
+            for one in listed:
+                assert one.message.message_id == letters[one.queue_offset].stored.message_id

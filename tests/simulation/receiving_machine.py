@@ -1,0 +1,265 @@
+"""A broker with consumers and the machine it runs on, driven by one seed; `receiving_world` adds the clients.
+
+A manual clock, which may be set back while the broker is down; flushes that finish in any order, or never;
+checkpoints that fail half way; retention that deletes what groups may still want, and what they hold; crashes
+with lost and torn writes; syncs that fail. The log is read as it becomes durable (`follow`). After a crash
+the broker is opened again, and now and then twice more: from the same disk, and from the log alone without
+any snapshot, which must come to the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from commitlog.flush import Flush
+from commitlog.layout import SNAPSHOTS
+from commitlog.recovery import LogScan
+from commitlog.retention import RetentionPolicy, Retirement
+from services.broker.broker import Broker
+from services.broker.group_values import From
+from services.broker.settings import BrokerSettings
+from services.broker.topics import is_system
+from services.broker.values import Effect, Retire, Wake
+from tests.simulation.receiving_oracle import Oracle, Stored, progress_of
+from tests.simulation.timer_machine import Disk
+
+START_MS = 1_763_700_000_000
+SEGMENT_BYTES = 4096
+SETTINGS = BrokerSettings(
+    segment_bytes=SEGMENT_BYTES,
+    queue_count=2,
+    invisible_ms_min=100,
+    auto_renew_lease_ms=3_000,
+    attempts_max=4,
+    housekeeping_ms=2_000,
+)
+STEPS_MS = (1, 1, 10, 100, 300, 1_000, 3_000, 12_000, 60_000)
+
+
+class Machine:
+    """A broker, its disk and its clock."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.disk = Disk()
+        self.now_ms = START_MS
+        self.settings = SETTINGS
+        if seed % 2:
+            pin_ms = self.chance.choice([0, 5_000, 3 * 86_400_000])
+            policy = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES, group_pin_ms=pin_ms)
+            self.settings = replace(self.settings, retention=policy)
+        if seed % 5 == 0:
+            self.settings = replace(self.settings, group_start=From.LATEST)
+        self.may_go_back = seed % 7 == 3
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+        self.oracle = Oracle()
+        self.followed = 0
+        self.flying: list[Flush] = []
+        self.retirements: list[Retirement] = []
+
+    def wants(self, group: str, stored: Stored) -> bool:
+        """Whether a group is to get a message."""
+        raise NotImplementedError
+
+    # Time.
+
+    def pass_time(self) -> None:
+        self.go_to(self.now_ms + self.chance.choice(STEPS_MS))
+
+    def go_to(self, now_ms: int) -> None:
+        """Ends leases one by one, as a clock does that is not late, or all at once."""
+        if self.chance.random() < 0.5:
+            while (due_ms := self.broker.next_due_ms()) is not None and due_ms < now_ms:
+                self._tick(max(self.now_ms, due_ms))
+                if self.chance.random() < 0.2:
+                    self.flush()
+        self._tick(now_ms)
+
+    def _tick(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        ended_at = self.broker.end_offset + 1
+        effects = self.broker.tick(now_ms)
+        woken = {effect.topic for effect in effects if isinstance(effect, Wake)}
+        for course in self.oracle.now():
+            for held in [one for one in course.held.values() if one.visible_ms <= now_ms]:
+                course.fail(held.place, ended_at, now_ms)
+                assert course.topic in woken, "a lease has ended, and nobody was woken"
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Retire):
+                self.retirements.append(effect.retirement)
+
+    # The disk.
+
+    def take_flush(self) -> None:
+        """Begins a flush that will be finished later, or be lost in a crash."""
+        flush = self.broker.take_flush()
+        if flush is not None:
+            self.flying.append(flush)
+
+    def flush(self) -> None:
+        """Finishes the flushes under way and a new one, in any order."""
+        self.take_flush()
+        self.chance.shuffle(self.flying)
+        for flush in self.flying:
+            flush.write(self.disk)
+            self._carry_out(self.broker.flushed(flush, self.now_ms))
+        self.flying.clear()
+        self.follow()
+        self._retire()
+
+    def quieten(self) -> None:
+        """Flushes until everything that is done is durable."""
+        while not self.is_quiet:
+            self.flush()
+
+    @property
+    def is_quiet(self) -> bool:
+        groups = self.broker._groups
+        is_written = not groups._unwritten and not groups._unwritten_leases
+        return self.broker.is_quiet and is_written and not self.flying
+
+    def checkpoint(self) -> None:
+        self.quieten()
+        checkpoint = self.broker.checkpoint(self.now_ms)
+        self.disk.fails_in = self.chance.choice([0, 0, 0, self.chance.randrange(1, 12)])
+        try:
+            checkpoint.write(self.disk)
+        except OSError:
+            self.disk.fails_in = 0
+            self.broker.checkpoint_failed(checkpoint)
+            if self.chance.random() < 0.5:
+                self.crash()
+        else:
+            self.disk.fails_in = 0
+            self.broker.checkpointed(checkpoint)
+
+    def crash(self) -> None:
+        """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
+        self.take_flush()
+        self.chance.shuffle(self.flying)
+        for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
+            self.disk.fails_in = self.chance.choice([0, 0, 1, 2])
+            with contextlib.suppress(OSError):
+                flush.write(self.disk)
+        self.disk.fails_in = 0
+        self.disk.crash(lambda length: self.chance.choice([0, length, self.chance.randrange(length + 1)]))
+        self._reopen(None)
+
+    def fail_to_flush(self) -> None:
+        """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
+        self.take_flush()
+        if self.flying:
+            for flush in self.flying:
+                self.disk.fails_in = 1
+                with contextlib.suppress(OSError):
+                    flush.write(self.disk)
+            self.disk.fails_in = 0
+            self._reopen(self.broker.durable_offset)
+
+    def reopen(self) -> None:
+        """An orderly end and a new start."""
+        self.quieten()
+        self._reopen(None)
+
+    def _reopen(self, trusted_offset: int | None) -> None:
+        told_offset = self.broker.durable_offset
+        self.flying.clear()
+        self.retirements = []
+        self.now_ms += 1  # generations grow from the clock: no two starts share a millisecond
+        if self.may_go_back:
+            self.now_ms -= self.chance.choice([0, 0, 77, 5_003, 60_007])
+        copies = [deepcopy(self.disk) for _ in range(2)] if self.chance.random() < 0.2 else []
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms, trusted_offset)
+        assert not self.broker.damaged
+        assert self.broker.end_offset >= told_offset, "what was told is gone"
+        frozen = self.broker._groups.freeze()
+        self.follow()
+        self.oracle.crash(self.broker.end_offset, told_offset, self.broker)
+        if copies:
+            self._fold_again(*copies, frozen, trusted_offset)
+
+    def _fold_again(self, same: Disk, bare: Disk, frozen: Any, trusted_offset: int | None) -> None:
+        """The fold is the same whenever it is made; without snapshots it lacks only what filters passed."""
+        again = Broker.open(same, self.settings, self.now_ms, trusted_offset)
+        assert again._groups.freeze() == frozen, "a second start comes to something else"
+        if self.settings.retention.deletes:
+            return
+        bare.delete(SNAPSHOTS)
+        folded = Broker.open(bare, self.settings, self.now_ms, trusted_offset)
+        assert _members(folded._groups.freeze()) == _members(frozen)
+        assert folded._groups.freeze()["policies"] == frozen["policies"]
+        for key, _, _ in self.broker._groups.standings():
+            mine = progress_of(self.broker, *key)
+            others = progress_of(folded, *key)
+            self._is_same(key, mine.freeze(), others.freeze())
+
+    def _is_same(self, key: tuple[str, str, int], mine: dict[str, Any], folded: dict[str, Any]) -> None:
+        group, topic, queue_id = key
+        done, again = _done(mine), _done(folded)
+        passed = {
+            at for at in done - again if not self.wants(group, self.oracle.messages[topic][queue_id, at])
+        }
+        assert again <= done, f"{key}: a snapshot has forgotten {again - done}"
+        assert done - again == passed, f"{key}: a snapshot says {done - again - passed} is done"
+        assert _attempts(mine, done) == _attempts(folded, done), f"{key}: attempts"
+        assert sorted(_leases(mine)) == sorted(_leases(folded)), f"{key}: leases"
+
+    # The log.
+
+    def follow(self) -> None:
+        """Reads what has become durable of the log."""
+        end_offset = self.broker.durable_offset
+        if self.followed < end_offset:
+            for found in LogScan(self.disk, SEGMENT_BYTES, self.followed, end_offset):
+                if not is_system(found.record.topic):
+                    self.oracle.follow(found.record)
+            self.followed = end_offset
+
+    def _retire(self) -> None:
+        for retirement in self.retirements:
+            if retirement.durable_at <= self.broker.durable_offset:
+                retirement.run(self.disk)
+                if self.chance.random() < 0.9:
+                    self._retired(retirement)
+                else:
+                    self._reopen(None)
+                self.retirements = []
+                return
+
+    def _retired(self, retirement: Retirement) -> None:
+        """What a group had still wanted of the deleted messages is counted."""
+        skipped, wanted = self.broker.statistics.skipped.copy(), {}
+        for key, queue, low_offset in self.broker._groups.standings():
+            wanted[key] = low_offset, queue, _done(progress_of(self.broker, *key).freeze())
+        self.broker.retired(retirement, self.now_ms)
+        expected: Counter[tuple[str, str]] = Counter()
+        for (group, topic, _), (low_offset, queue, done) in wanted.items():
+            gone = set(range(low_offset, queue.min_offset))
+            expected[topic, group] += len(gone - done)
+        assert self.broker.statistics.skipped - skipped == +expected
+
+
+def _members(frozen: dict[str, Any]) -> dict[str, set[str]]:
+    return {topic: set(groups) for topic, groups in frozen["members"].items() if groups}
+
+
+def _done(frozen: dict[str, Any]) -> set[int]:
+    above = {at for first, count in frozen["done"] for at in range(first, first + count)}
+    return above | set(range(frozen["low"]))
+
+
+def _attempts(frozen: dict[str, Any], done: set[int]) -> list[Any]:
+    return [one for one in frozen["attempts"] if one[0] not in done and one[1]]
+
+
+def _leases(frozen: dict[str, Any]) -> list[Any]:
+    """All but when renewed ones end: a snapshot knows of later renewals."""
+    return [[*one[:2], 0 if one[3] else one[2], *one[3:]] for one in frozen["leases"]]

@@ -1,0 +1,140 @@
+"""The operators of `receiving_world`: they set policies, make, move and delete groups, see to dead letters.
+
+What a verb does is noted in the oracle; what it must refuse it refuses, and a dry run does nothing.
+"""
+
+from __future__ import annotations
+
+from commitlog.errors import (
+    GroupExists,
+    GroupNotFound,
+    MessageNotFound,
+)
+from services.broker.group_values import From, GroupPolicy, Start
+from tests.simulation.receiving_checks import FILTERS, TOPICS, Checks
+from tests.simulation.receiving_oracle import (
+    FOREVER,
+    Course,
+)
+
+
+class Operators(Checks):
+    """Whoever looks after the groups of a machine."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.stale: list[tuple[str, str, str]] = []
+        """Handles that are void: group, topic, handle."""
+
+    def set_policy(self) -> None:
+        group = self.chance.choice([*FILTERS])
+        policy = GroupPolicy(
+            attempts_max=self.chance.choice([1, 2, 3, 17]),
+            fifo_run_max=self.chance.choice([1, 1, 2, 4]),
+            is_paused=self.chance.random() < 0.15,
+        )
+        view = self.broker.set_group(group, policy, self.now_ms)
+        assert view.policy == policy
+        self.policies.setdefault(group, []).append((view.durable_at, policy))
+
+    def create(self) -> None:
+        group, topic = self.chance.choice([*FILTERS]), self.chance.choice(TOPICS)
+        start = self._any_start()
+        is_there = self.oracle.course(group, topic) is not None
+        expected = self._starts(topic, start)
+        try:
+            view = self.broker.create_group(group, topic, start, self.now_ms)
+        except GroupExists:
+            assert is_there
+            return
+        assert not is_there
+        self.oracle.begin(Course(group, topic, view.durable_at, expected))
+
+    def reset(self) -> None:
+        courses = list(self.oracle.now())
+        if not courses:
+            return
+        course, start = self.chance.choice(courses), self._any_start()
+        before = self._everything()
+        dry = self.broker.reset_group(course.group, course.topic, start, True, self.now_ms)
+        assert (dry.durable_at, self._everything()) == (0, before), "a dry run has changed something"
+        expected = self._starts(course.topic, start)
+        assert {move.queue_id: move.after for move in dry.moves} == expected
+        lows = {one.queue_id: one.low_offset for one in self.broker.group(course.group, self.now_ms).queues
+                if one.topic == course.topic}  # fmt: skip
+        assert {move.queue_id: move.before for move in dry.moves} == lows
+        done = self.broker.reset_group(course.group, course.topic, start, False, self.now_ms)
+        assert done.moves == dry.moves
+        self._void(course)
+        self.oracle.begin(Course(course.group, course.topic, done.durable_at, expected))
+
+    def delete(self) -> None:
+        group, topic = self.chance.choice([*FILTERS]), self.chance.choice(["", *TOPICS])
+        courses = [one for one in self.oracle.now() if one.group == group and topic in ("", one.topic)]
+        has_policy = bool(self.policies.get(group) and self.policies[group][-1][1])
+        try:
+            durable_at = self.broker.delete_group(group, topic, self.now_ms)
+        except GroupNotFound:
+            assert not courses
+            assert topic or not has_policy
+            return
+        assert courses or has_policy
+        for course in courses:
+            self._void(course)
+            self.oracle.begin(Course(course.group, course.topic, durable_at, is_left=True))
+        if not topic and has_policy:
+            self.policies[group].append((durable_at, None))
+
+    def _void(self, course: Course) -> None:
+        self.stale += [(course.group, course.topic, one.handle) for one in course.held.values()]
+
+    def _any_start(self) -> Start:
+        kind = self.chance.choice(list(From))
+        at = {From.TIME: self.now_ms - self.chance.choice([0, 10, 1_000, 60_000]), From.OFFSET: 5}
+        return Start(kind, at.get(kind, 0) + (kind is From.OFFSET) * self.chance.randrange(-5, 60))
+
+    def _starts(self, topic: str, start: Start) -> dict[int, int]:
+        """Where that start is on each queue."""
+        if topic not in self._topic_names():
+            return dict.fromkeys(range(self.settings.queue_count), 0)
+        starts = {}
+        for queue_id in range(self.broker.topic(topic).queue_count):
+            first, end = self.broker.queue_range(topic, queue_id)
+            stored = [self.oracle.messages[topic][queue_id, at] for at in range(first, end)]
+            older = [one.store_ms < start.at for one in stored if self._is_kept(one)]
+            gap_count = len(stored) - len(older) if older and older[0] else 0
+            at = {
+                From.EARLIEST: first,
+                From.LATEST: end,
+                From.OFFSET: min(max(start.at, first), end),
+                From.TIME: first + gap_count + sum(older),
+            }
+            starts[queue_id] = at[start.kind]
+        return starts
+
+    def redrive(self) -> None:
+        self._close("redrive")
+
+    def purge(self) -> None:
+        self._close("purge")
+
+    def _close(self, verb: str) -> None:
+        group = self.chance.choice([*FILTERS])
+        letters = self.oracle.letters[group]
+        if not letters:
+            return
+        offset = self.chance.choice([*letters, max(letters) + 1, -1])
+        letter = letters.get(offset)
+        target = self.chance.choice(["", "", *TOPICS])
+        is_open = letter is not None and letter.closed_at == FOREVER and self._is_kept(letter.stored)
+        try:
+            if verb == "redrive":
+                closed_at = self.broker.redrive(group, offset, target, self.now_ms)
+            else:
+                closed_at = self.broker.purge(group, offset, self.now_ms)
+        except MessageNotFound:
+            assert not is_open
+            return
+        assert letter is not None
+        assert is_open
+        letter.closed_at = closed_at

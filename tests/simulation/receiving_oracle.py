@@ -1,0 +1,286 @@
+"""What must be true of every group on every topic, as dictionaries that follow what was done and told.
+
+A `Course` is a group on a topic since it was last set somewhere: joined, reset or gone. What changes is noted
+with the log offset that makes it durable. After a crash, whatever clients were told must still be so; what
+they were not told may or may not have happened, and the oracle asks the broker which (`crash`), after having
+checked that the answer is one of those allowed. What is left is durable, so its offset is 0 from then on. So
+at every moment the oracle knows exactly what comes next.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from commitlog import properties
+from commitlog.record import Record
+from consumequeue.attempts import Cause, Failure
+from consumequeue.offsets import Lease, Progress
+from services.broker.broker import Broker
+from services.broker.groups import GroupQueue
+from services.broker.topics import DEAD_LETTER_PREFIX
+
+Place = tuple[int, int]
+"""Queue id and queue offset."""
+FOREVER = 1 << 62
+
+
+@dataclass(slots=True, frozen=True)
+class Stored:
+    """A message as it lies in a user's topic, or in a group's dead letters."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_ms: int
+    body: bytes = field(repr=False)
+    message_id: str
+    tag: str
+    message_group: str
+    for_group: str
+    marks: dict[str, str] = field(repr=False)
+
+    @property
+    def place(self) -> Place:
+        return self.queue_id, self.queue_offset
+
+
+@dataclass(slots=True)
+class Held:
+    """One lease; `granted_at` and `ended_at` say when it is durable that it began and ended."""
+
+    place: Place
+    generation: int
+    handle: str
+    consumer: str
+    visible_ms: int
+    is_renewed: bool
+    renewed_until_ms: int
+    message_group: str
+    granted_at: int
+    receive_number: int
+    failure_count: int
+    is_gone: bool = False
+    is_changed: bool = False
+    is_suspended: bool = False
+    ended_at: int = FOREVER
+    is_replaced: bool = False
+
+    @property
+    def cause(self) -> Cause:
+        if self.is_gone:
+            return Cause.GONE
+        return Cause.SET_ASIDE if self.is_changed else Cause.EXPIRED
+
+
+@dataclass(slots=True)
+class Course:
+    """A group on a topic, from these offsets on (others: the earliest), and what became of each message."""
+
+    group: str
+    topic: str
+    durable_at: int
+    starts: dict[int, int] = field(default_factory=dict)
+    is_left: bool = False
+    done: dict[Place, int] = field(default_factory=dict)
+    held: dict[Place, Held] = field(default_factory=dict)
+    past: defaultdict[Place, list[Held]] = field(default_factory=lambda: defaultdict(list))
+    failures: defaultdict[Place, list[tuple[int, Failure]]] = field(default_factory=lambda: defaultdict(list))
+
+    def is_open(self, place: Place) -> bool:
+        """Whether a message is neither done nor lies before the start."""
+        return place not in self.done and place[1] >= self.starts.get(place[0], 0)
+
+    def standing(self, message_group: str) -> list[Held]:
+        """The leases on messages of a message group."""
+        return [one for one in self.held.values() if one.message_group == message_group]
+
+    def hold(self, held: Held) -> None:
+        self.held[held.place] = held
+        if held.message_group:
+            self.past[held.place].append(held)
+
+    def end(self, place: Place, ended_at: int) -> Held:
+        """A lease is over."""
+        held = self.held.pop(place)
+        held.ended_at = ended_at
+        return held
+
+    def fail(self, place: Place, ended_at: int, now_ms: int) -> None:
+        """A lease has run out."""
+        held = self.end(place, ended_at)
+        if not held.is_suspended:
+            failure = Failure(now_ms, held.cause, held.consumer)
+            self.failures[place].append((ended_at, failure))
+
+
+@dataclass(slots=True)
+class Letter:
+    """A dead letter; `closed_at`: when it is durable that an operator has seen to it."""
+
+    stored: Stored
+    closed_at: int = FOREVER
+
+
+class Oracle:
+    """All messages, all courses, all dead letters."""
+
+    def __init__(self) -> None:
+        self.messages: defaultdict[str, dict[Place, Stored]] = defaultdict(dict)
+        self.fifo: defaultdict[tuple[str, int, str], list[Stored]] = defaultdict(list)
+        self.courses: defaultdict[tuple[str, str], list[Course]] = defaultdict(list)
+        self.letters: defaultdict[str, dict[int, Letter]] = defaultdict(dict)
+
+    def follow(self, record: Record) -> None:
+        """A record of a user's topic or of dead letters has become durable."""
+        stored = stored_of(record)
+        if record.topic.startswith(DEAD_LETTER_PREFIX):
+            self.letters[record.topic[len(DEAD_LETTER_PREFIX) :]][record.queue_offset] = Letter(stored)
+            return
+        assert stored.place not in self.messages[record.topic], "two messages at one place"
+        self.messages[record.topic][stored.place] = stored
+        if stored.message_group:
+            self.fifo[record.topic, record.queue_id, stored.message_group].append(stored)
+
+    def course(self, group: str, topic: str) -> Course | None:
+        """How a group is on a topic now; None if it does not receive it."""
+        courses = self.courses.get((group, topic))
+        return courses[-1] if courses and not courses[-1].is_left else None
+
+    def now(self) -> Iterator[Course]:
+        """Every group on every topic that it receives."""
+        for courses in self.courses.values():
+            if courses and not courses[-1].is_left:
+                yield courses[-1]
+
+    def begin(self, course: Course) -> None:
+        """A group is set somewhere."""
+        self.courses[course.group, course.topic].append(course)
+
+    def crash(self, end_offset: int, told_offset: int, broker: Broker) -> None:
+        """The log now ends at `end_offset`; clients had been told what was durable at `told_offset`."""
+        for courses in self.courses.values():
+            while courses and courses[-1].durable_at > end_offset:
+                assert courses.pop().durable_at > told_offset, "a group's record is gone"
+            for course in courses:
+                course.durable_at = 0
+        first_offset = broker._log.first_offset
+        gone = {
+            topic: {place for place, one in messages.items() if one.physical_offset < first_offset}
+            for topic, messages in self.messages.items()
+        }
+        for course in self.now():
+            queue_count = broker.topic(course.topic).queue_count
+            for queue_id in range(queue_count):
+                progress = progress_of(broker, course.group, course.topic, queue_id)
+                _Recovery(course, queue_id, progress, gone.get(course.topic, set()), told_offset).run()
+        for group, letters in self.letters.items():
+            listed = {one.queue_offset for one in broker.dead_letters(group, None, 1_000_000).letters}
+            for offset, letter in letters.items():
+                is_closed = offset not in listed
+                assert is_closed or letter.closed_at > told_offset, f"{letter} was closed, which was told"
+                letter.closed_at = 0 if is_closed else FOREVER
+
+
+@dataclass(slots=True)
+class _Recovery:
+    """One queue of a course after a crash: what was told holds, of the rest what the broker says."""
+
+    course: Course
+    queue_id: int
+    progress: Progress
+    gone: set[Place]
+    told_offset: int
+
+    def run(self) -> None:
+        for place, durable_at in [*self.course.done.items()]:
+            if place[0] == self.queue_id:
+                self.course.done[place] = 0
+                if not is_done(self.progress, place[1]):
+                    assert durable_at > self.told_offset, f"{place} was done, which was told, and is not"
+                    del self.course.done[place]
+        places = [place for place in {*self.course.held, *self.course.past} if place[0] == self.queue_id]
+        for place in places:
+            self.course.held.pop(place, None)
+            if place in self.course.past:
+                self._restore(place)
+        for place in [one for one in self.course.failures if one[0] == self.queue_id]:
+            self._recount(place)
+        known = {place[1] for place in self.course.held if place[0] == self.queue_id}
+        found = {lease.queue_offset for lease in self.progress.leases()}
+        assert found == known, f"leases of nobody: {found - known}, or lost ones: {known - found}"
+
+    def _restore(self, place: Place) -> None:
+        """A lease on a message of a message group stands if it was told and has not ended."""
+        past = self.course.past[place]
+        found = self.progress._leases.get(place[1])
+        told = max((at for at, one in enumerate(past) if one.granted_at <= self.told_offset), default=-1)
+        if found is None:
+            later = past[max(told, 0) :] if told >= 0 else []
+            may_be_over = not later or any(not one.is_replaced and one.ended_at < FOREVER for one in later)
+            is_gone = place in self.course.done or place in self.gone
+            assert may_be_over or is_gone, f"a lease that was told is gone: {past[told]}"
+            del self.course.past[place]
+            return
+        matching = [at for at, one in enumerate(past) if one.generation == found.generation]
+        assert matching, f"a lease that was never given: {found}"
+        assert matching[0] >= told, f"an old lease stands again: {past[matching[0]]}"
+        held = past[matching[0]]
+        assert held.ended_at > self.told_offset, f"a lease has ended, which was told, and stands: {held}"
+        self.course.past[place] = [held]
+        held.granted_at, held.ended_at, held.is_replaced, held.is_gone = 0, FOREVER, False, False
+        self._compare(held, found)
+        self.course.held[place] = held
+
+    def _compare(self, held: Held, found: Lease) -> None:
+        assert (found.consumer, found.message_group) == (held.consumer, held.message_group)
+        assert bool(found.client_id) == held.is_renewed
+        assert (found.is_changed, found.is_suspended) == (held.is_changed, held.is_suspended)
+        if held.is_renewed:
+            held.visible_ms, held.renewed_until_ms = found.visible_ms, found.renewed_until_ms
+        assert found.visible_ms == held.visible_ms
+        count = self.progress.attempts(held.place[1]).count
+        assert count == held.failure_count + 1, f"{count} attempts of {held}"
+
+    def _recount(self, place: Place) -> None:
+        """Attempts whose record was durable are known; of the others as many as the broker remembers."""
+        failures, held = self.course.failures[place], self.course.held.get(place)
+        if place in self.course.done or place in self.gone or place[1] < self.progress.low_offset:
+            return
+        found = self.progress.attempts(place[1])
+        count = found.count - (held is not None)
+        low = sum(durable_at <= self.told_offset for durable_at, _ in failures)
+        assert low <= count <= len(failures), f"{place} has {count} attempts, not {low} to {len(failures)}"
+        failures[:] = [(0, failure) for _, failure in failures[:count]]
+        expected = (failures[0][1], failures[-1][1]) if failures else (None, None)
+        assert (found.first, found.last) == expected
+
+
+def stored_of(record: Record) -> Stored:
+    """What a record says of its message."""
+    stored = properties.decode(record.properties)
+    return Stored(
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        store_ms=record.store_ms,
+        body=record.body,
+        message_id=stored[properties.MESSAGE_ID],
+        tag=stored.get(properties.TAG, ""),
+        message_group=stored.get(properties.MESSAGE_GROUP, ""),
+        for_group=stored.get(properties.FOR_GROUP, ""),
+        marks=stored,
+    )
+
+
+def progress_of(broker: Broker, group: str, topic: str, queue_id: int) -> Progress:
+    """A group's progress on a queue as the broker has it; looking makes none."""
+    return broker._groups._progress.get(GroupQueue(group, topic, queue_id)) or Progress()
+
+
+def is_done(progress: Progress, queue_offset: int) -> bool:
+    """Whether a message is done in the broker's eyes."""
+    return progress._is_done(queue_offset)

@@ -1,0 +1,329 @@
+"""The clients of `receiving_machine`: producers, and consumers that answer, forget, cheat or die.
+
+A consumer uses only what it has heard of, that is what was durable when told. Handles that are stale, foreign
+or made up are refused and change nothing. `drain` lets all groups receive all that is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from commitlog import limits, properties
+from commitlog.errors import (
+    InvalidReceiptHandle,
+    TooManyRequests,
+)
+from commitlog.message import Message
+from services.broker.group_values import From, Received
+from services.broker.groups import GROUP_TOPIC
+from services.broker.topics import DEAD_LETTER_PREFIX
+from services.broker.values import Delivery
+from tests.simulation.receiving_checks import FILTERS, ORDERED, PRIORITIES, TOPICS
+from tests.simulation.receiving_operators import Operators
+from tests.simulation.receiving_oracle import (
+    FOREVER,
+    Course,
+    Held,
+    stored_of,
+)
+
+CLIENTS: Final = ("c1", "c2", "c3")
+MESSAGE_GROUPS: Final = ("", "", "m1", "m2", "m3", "m4")
+SPANS_MS: Final = (100, 1_000, 5_000, 20_000, 3_600_000)
+NOBODYS: Final = (
+    "", "x", "1 2 3", "0 0 0 0 0 tidewheel 0 0 0 0", "0 1 1 0 0 tidewheel 7 99 0 1",
+    "9 9 9 0 0 tidewheel 1 4000000000 5 6", "-1 0 0 0 0 tidewheel 0 0 0 0", "０ 0 0 0 0 tidewheel 0 0 0 0",
+)  # fmt: skip
+
+
+class World(Operators):
+    """A broker, its machine, its clients and the oracle."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.count = 0
+        self.is_unfinished = False
+
+    def step(self) -> None:
+        usual = [
+            self.send, self.send, self.send, self.send_many, self.receive, self.receive, self.receive,
+            self.receive, self.acknowledge, self.acknowledge, self.acknowledge, self.change, self.release,
+            self.forward, self.cheat, self.hear, self.pass_time, self.pass_time, self.flush, self.flush,
+            self.take_flush, self.compare,
+        ]  # fmt: skip
+        rare = [
+            self.crash, self.crash, self.crash, self.fail_to_flush, self.reopen, self.checkpoint, self.reset,
+            self.set_policy, self.set_policy, self.create, self.delete, self.redrive, self.redrive,
+            self.purge, self.lose_client, self.lose_client,
+        ]  # fmt: skip
+        self.chance.choice(rare if self.chance.random() < 0.12 else usual)()
+        if self.broker.is_checkpoint_due and self.chance.random() < 0.3:
+            self.checkpoint()
+
+    def send(self) -> None:
+        self.count += 1
+        topic = self.chance.choice([*ORDERED, *ORDERED, PRIORITIES])
+        is_ordered = topic in ORDERED
+        message = Message(
+            topic=topic,
+            body=self.chance.randbytes(self.chance.choice([1, 20, 200, 900])),
+            message_id=f"M{self.count}",
+            tag=self.chance.choice(["", "red", "blue"]),
+            message_group=self.chance.choice(MESSAGE_GROUPS) if is_ordered else "",
+            priority=None if is_ordered else self.chance.randrange(5),
+        )
+        self.broker.send(message, self.now_ms)
+
+    def send_many(self) -> None:
+        for _ in range(self.chance.randrange(2, 9)):
+            self.send()
+
+    def receive(self) -> None:
+        group, topic = self.chance.choice([*FILTERS]), self.chance.choice(TOPICS)
+        self.receive_from(group, topic, self.chance.choice([1, 1, 2, 3, 6, 40]))
+
+    def receive_from(self, group: str, topic: str, count: int) -> int:
+        """Receives once; returns how many messages came."""
+        client, is_push = self.chance.choice(CLIENTS), group == "push"
+        if self.oracle.course(group, topic) is None:
+            self._joined(group, topic)
+        before = self.broker.end_offset
+        span_ms = 0 if is_push else self.chance.choice(SPANS_MS)
+        self.receive_count += 1
+        try:
+            got = self.broker.receive(
+                group, topic, FILTERS[group][0], count, span_ms, client, is_push, self.now_ms
+            )
+        except TooManyRequests:
+            got = None
+        self.is_unfinished = got is not None and got.is_unfinished
+        course = self._course(group, topic)
+        if course.durable_at == FOREVER:
+            [course.durable_at] = [one.physical_offset + 1 for one in self._appended(GROUP_TOPIC, before)]
+        self._see_buried(course, before)
+        if got is None:
+            self._check_crowded(course)
+            return 0
+        assert not (got.deliveries and self.policy(group).is_paused), "paused, yet given out"
+        assert len(got.deliveries) <= min(count, limits.RECEIVE_BATCH_MAX)
+        for delivery in got.deliveries:
+            self._check_given(course, delivery)
+            self._given(course, delivery, client, is_push, span_ms, got)
+        if got.deliveries and topic == PRIORITIES:
+            self._check_priority(course, min(got.deliveries, key=lambda one: one.queue_id))
+        if not got.deliveries and not got.is_unfinished and not self.policy(group).is_paused:
+            self._check_nothing_left(course)
+        return len(got.deliveries)
+
+    def _joined(self, group: str, topic: str) -> None:
+        """A receive is about to make the group; its record's place is known behind it."""
+        starts = {}
+        if self.settings.group_start is From.LATEST and topic in self._topic_names():
+            starts = {
+                queue_id: self.broker.queue_range(topic, queue_id)[1]
+                for queue_id in range(self.broker.topic(topic).queue_count)
+            }
+        self.oracle.begin(Course(group, topic, FOREVER, starts))
+
+    def _given(
+        self, course: Course, delivery: Delivery, client: str, is_push: bool, span_ms: int, got: Received
+    ) -> None:
+        place = delivery.queue_id, delivery.queue_offset
+        visible_ms = self.now_ms + (self.settings.auto_renew_lease_ms if is_push else span_ms)
+        assert delivery.visible_ms == visible_ms
+        course.hold(
+            Held(
+                place=place,
+                generation=_generation(delivery.receipt_handle),
+                handle=delivery.receipt_handle,
+                consumer=client,
+                visible_ms=visible_ms,
+                is_renewed=is_push,
+                renewed_until_ms=visible_ms + limits.AUTO_RENEW_MS_MAX,
+                message_group=delivery.message.message_group,
+                granted_at=got.durable_at,
+                receive_number=self.receive_count,
+                failure_count=len(course.failures[place]),
+            )
+        )
+
+    def _any_held(self) -> tuple[Course, Held] | None:
+        """A lease that its consumer has heard of."""
+        durable = self.broker.durable_offset
+        held = [
+            (course, one)
+            for course in self.oracle.now()
+            for one in course.held.values()
+            if one.granted_at <= durable
+        ]
+        return self.chance.choice(held) if held else None
+
+    def acknowledge(self) -> None:
+        for _ in range(self.chance.randrange(1, 4)):
+            found = self._any_held()
+            if found is not None:
+                self._acknowledge(*found)
+
+    def _acknowledge(self, course: Course, held: Held) -> None:
+        durable_at = self.broker.ack(course.group, course.topic, held.handle, self.now_ms)
+        course.end(held.place, durable_at)
+        course.done[held.place] = durable_at
+        self.stale.append((course.group, course.topic, held.handle))
+
+    def change(self) -> None:
+        found = self._any_held()
+        if found is None:
+            return
+        course, held = found
+        span_ms, suspend = self.chance.choice([0, 50, *SPANS_MS]), self.chance.random() < 0.3
+        handle, durable_at = self.broker.change_invisible(
+            course.group, course.topic, held.handle, span_ms, suspend, self.now_ms
+        )
+        self.stale.append((course.group, course.topic, held.handle))
+        course.end(held.place, durable_at if held.message_group else 0).is_replaced = True
+        course.hold(
+            replace(
+                held,
+                generation=_generation(handle),
+                handle=handle,
+                visible_ms=self.now_ms + span_ms,
+                is_renewed=False,
+                granted_at=durable_at,
+                is_gone=False,
+                is_changed=True,
+                is_suspended=suspend,
+                ended_at=FOREVER,
+                is_replaced=False,
+            )
+        )
+
+    def release(self) -> None:
+        """An answer was not heard, of which the shell knows."""
+        held = [(course, one) for course in self.oracle.now() for one in course.held.values()]
+        if held:
+            course, one = self.chance.choice(held)
+            ended_at = self.broker.end_offset + 1
+            self.broker.release(course.group, course.topic, one.handle, self.now_ms)
+            course.end(one.place, ended_at)
+            self.stale.append((course.group, course.topic, one.handle))
+
+    def forward(self) -> None:
+        found = self._any_held()
+        if found is None or self.chance.random() < 0.5:
+            return
+        course, held = found
+        before, stored = self.broker.end_offset, self.oracle.messages[course.topic][held.place]
+        durable_at = self.broker.forward_to_dead_letter(course.group, course.topic, held.handle, self.now_ms)
+        letters = [stored_of(one) for one in self._appended(DEAD_LETTER_PREFIX + course.group, before)]
+        assert letters or stored.physical_offset < self.broker._log.first_offset
+        for letter in letters:
+            assert letter.marks[properties.DEAD_REASON] == "its consumer gave it up"
+            self._check_letter(course, stored, letter, len(course.failures[held.place]) + 1)
+        course.end(held.place, durable_at)
+        course.done[held.place] = durable_at
+        self.stale.append((course.group, course.topic, held.handle))
+
+    def hear(self) -> None:
+        """A client is alive: its leases go on."""
+        client = self.chance.choice(CLIENTS)
+        self.broker.client_alive(client, self.now_ms)
+        for held in self._renewed(client):
+            held.is_gone = False
+            held.visible_ms = min(self.now_ms + self.settings.auto_renew_lease_ms, held.renewed_until_ms)
+
+    def lose_client(self) -> None:
+        client = self.chance.choice(CLIENTS)
+        self.broker.client_gone(client, self.now_ms)
+        for held in self._renewed(client):
+            held.is_gone = True
+            held.visible_ms = min(self.now_ms, held.renewed_until_ms)
+
+    def _renewed(self, client: str) -> list[Held]:
+        held = [one for course in self.oracle.now() for one in course.held.values()]
+        return [one for one in held if one.is_renewed and one.consumer == client]
+
+    def cheat(self) -> None:
+        """Handles that are stale, somebody else's, or made up are refused and change nothing."""
+        handles = [(self.chance.choice([*FILTERS]), "a", self.chance.choice(NOBODYS))]
+        handles += self.chance.sample(self.stale, min(3, len(self.stale)))
+        found = self._any_held()
+        if found is not None:
+            course, held = found
+            handles.append((self.chance.choice([one for one in FILTERS if one != course.group]), course.topic,
+                            held.handle))  # fmt: skip
+            other = TOPICS[(TOPICS.index(course.topic) + 1) % len(TOPICS)]
+            handles.append((course.group, other, held.handle))
+            handles.append(("nobody", course.topic, held.handle))
+        before = self._everything()
+        for group, topic, handle in handles:
+            verb = self.chance.choice(["ack", "change", "release", "forward"])
+            try:
+                self._try(verb, group, topic, handle)
+            except InvalidReceiptHandle:
+                assert self._everything() == before, f"{verb} was refused, and has changed something"
+            else:
+                raise AssertionError(f"{verb} with {handle!r} of {group} on {topic} was accepted")
+
+    def _try(self, verb: str, group: str, topic: str, handle: str) -> None:
+        if verb == "ack":
+            self.broker.ack(group, topic, handle, self.now_ms)
+        elif verb == "change":
+            self.broker.change_invisible(group, topic, handle, 1_000, False, self.now_ms)
+        elif verb == "release":
+            self.broker.release(group, topic, handle, self.now_ms)
+        else:
+            self.broker.forward_to_dead_letter(group, topic, handle, self.now_ms)
+
+    def _reopen(self, trusted_offset: int | None) -> None:
+        """Handles of leases that end with the broker are void; a policy that was told holds."""
+        held = [(course, one) for course in self.oracle.now() for one in course.held.values()]
+        told_offset = self.broker.durable_offset
+        super()._reopen(trusted_offset)
+        standing = {one.handle for course in self.oracle.now() for one in course.held.values()}
+        self.stale = [one for one in self.stale if one[2] not in standing]
+        gone = [(course.group, course.topic, one.handle) for course, one in held]
+        self.stale += [one for one in gone if one[2] not in standing]
+        for said in self.policies.values():
+            while said and said[-1][0] > self.broker.end_offset:
+                assert said.pop()[0] > told_offset
+            said[:] = [(0, policy) for _, policy in said]
+        for view in self.broker.groups(self.now_ms):
+            assert view.policy == self.policy(view.name)
+
+    def drain(self) -> None:
+        """Every group receives and acknowledges all that is left for it."""
+        for group in FILTERS:
+            policy = replace(self.policy(group), is_paused=False)
+            view = self.broker.set_group(group, policy, self.now_ms)
+            self.policies.setdefault(group, []).append((view.durable_at, policy))
+        for _ in range(3):
+            self.quieten()
+            self.broker.postpone_housekeeping(self.now_ms + 5 * 3_600_000)
+            self._tick(self.now_ms + 5 * 3_600_000)
+            for group in FILTERS:
+                for topic in TOPICS:
+                    self._drain(group, topic)
+        self.quieten()
+        self.compare()
+        lag = self.broker.gauges().lag
+        assert not any(lag.values()), f"never comes to an end: {lag}"
+
+    def _drain(self, group: str, topic: str) -> None:
+        for _ in range(1_000):
+            count = self.receive_from(group, topic, 32)
+            self.quieten()
+            if not count and not self.is_unfinished:
+                return
+            for held in [*self._course(group, topic).held.values()]:
+                self._acknowledge(self._course(group, topic), held)
+        raise AssertionError(f"{group} receives {topic} without end")
+
+    def _course(self, group: str, topic: str) -> Course:
+        course = self.oracle.course(group, topic)
+        assert course is not None
+        return course
+
+
+def _generation(handle: str) -> int:
+    return int(handle.split()[-1])

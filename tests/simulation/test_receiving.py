@@ -1,0 +1,44 @@
+"""Consumer groups under every verb, clock and failure, against an oracle: `receiving_world` says how.
+
+A seed decides everything; `pytest tests/simulation/test_receiving.py --seed S` plays it again.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import limits
+from consumequeue import queue, timerindex_recent
+from consumequeue.entry import ENTRY_BYTES
+from services.store.opening import look_at
+from services.store.verify import verify
+from tests.simulation.receiving_world import World
+from timingwheel import wheel
+
+
+def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotten(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timerindex_recent, "_SLOTS", 1023)  # there are no timers here, and many starts
+    if seed % 3 == 1:
+        monkeypatch.setattr(limits, "IN_FLIGHT_PER_QUEUE_MAX", 5)
+        monkeypatch.setattr(limits, "PARKED_PER_QUEUE_MAX", 4)
+    if seed % 4 == 1:
+        monkeypatch.setattr(limits, "AUTO_RENEW_MS_MAX", 7_000)
+    if seed % 4 == 2:
+        monkeypatch.setattr(limits, "SCANNED_PER_RECEIVE_MAX", 3)
+    if seed % 6 == 5:
+        monkeypatch.setattr(queue, "_FILE_BYTES", 4 * ENTRY_BYTES)  # retention deletes files of queues, too
+    if seed % 5 == 1:
+        monkeypatch.setattr(wheel, "_LEFT_BEHIND_MIN", 3)
+    world = World(seed)
+    for _ in range(400):
+        world.step()
+    world.quieten()
+    world.compare()
+    world.drain()
+    if seed % 4 == 0:
+        verdict = verify(look_at(world.disk, "the store"), world.now_ms)
+        assert verdict.is_sound, verdict.findings
+    world.crash()
+    world.compare()

@@ -1,0 +1,357 @@
+"""Receiving: message groups, attempts, filters and bounds, verb by verb."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from commitlog import errors, limits, properties
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from consumequeue.filter import parse_tags
+from services.broker.broker import Broker
+from services.broker.group_values import From, GroupPolicy, Start
+from services.broker.settings import BrokerSettings
+from services.broker.values import Delivery, Wake
+
+NOW_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=1)
+
+
+class Bench:
+    """A broker with everything flushed after each call, and clients that know what they hold."""
+
+    def __init__(self, settings: BrokerSettings = SETTINGS) -> None:
+        self.disk, self.settings, self.now_ms, self.count = MemoryDisk(), settings, NOW_MS, 0
+        self.broker = Broker.open(self.disk, settings, self.now_ms)
+
+    def send(self, message_group: str = "", **attributes: object) -> str:
+        self.count += 1
+        given = {"topic": "t", "body": b"x", "message_id": f"M{self.count}", "message_group": message_group}
+        self.broker.send(Message(**given | attributes), self.now_ms)
+        self.flush()
+        return f"M{self.count}"
+
+    def flush(self) -> list[object]:
+        effects: list[object] = []
+        while flush := self.broker.take_flush():
+            flush.write(self.disk)
+            effects += self.broker.flushed(flush, self.now_ms)
+        return effects
+
+    def receive(self, group: str = "g", tags: str = "*", batch: int = 32, **more: object) -> list[Delivery]:
+        options = {"topic": "t", "invisible_ms": 20_000, "client_id": "c", "auto_renew": False} | more
+        received = self.broker.receive(
+            group=group, wanted=parse_tags(tags), batch_size=batch, now_ms=self.now_ms, **options
+        )
+        self.flush()
+        assert self.broker.durable_offset >= received.durable_at
+        return received.deliveries
+
+    def ids(self, *arguments: object, **options: object) -> list[str]:
+        return [one.message.message_id for one in self.receive(*arguments, **options)]
+
+    def ack(self, delivery: Delivery, group: str = "g") -> list[object]:
+        self.broker.ack(group, delivery.message.topic, delivery.receipt_handle, self.now_ms)
+        return self.flush()
+
+    def advance(self, by_ms: int) -> list[object]:
+        end_ms, effects = self.now_ms + by_ms, []
+        while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            effects += self.broker.tick(self.now_ms) + self.flush()
+        self.now_ms = end_ms
+        return effects
+
+    def checkpoint(self) -> None:
+        checkpoint = self.broker.checkpoint(self.now_ms)
+        checkpoint.write(self.disk)
+        self.broker.checkpointed(checkpoint)
+
+    def reopen(self) -> None:
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_of_a_message_group_one_is_out_at_a_time_and_others_go_on(bench: Bench) -> None:
+    for message_group in ("a", "a", "b", "a", "", "b"):
+        bench.send(message_group)
+    first_a, first_b, plain = bench.receive()
+    assert [one.message.message_id for one in (first_a, first_b, plain)] == ["M1", "M3", "M5"]
+    assert bench.receive() == []
+    assert bench.ack(first_a) == [Wake("t")], "who waits for the next of the group is woken"
+    (second_a,) = bench.receive()
+    assert second_a.message.message_id == "M2"
+    bench.ack(first_b)
+    assert bench.ids() == ["M6"]
+    bench.ack(second_a)
+    assert bench.ids() == ["M4"]
+
+
+def test_a_failed_message_comes_before_its_successors(bench: Bench) -> None:
+    for _ in range(3):
+        bench.send("a")
+    bench.receive()
+    assert bench.advance(20_000) == [Wake("t")]
+    (again,) = bench.receive()
+    assert (again.message.message_id, again.attempt) == ("M1", 2)
+    bench.advance(20_000)
+    (after_the_dead_letter,) = bench.receive()
+    assert after_the_dead_letter.message.message_id == "M2"
+    assert [one.message.message_id for one in bench.broker.dead_letters("g", None, 9).letters] == ["M1"]
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_restart_gives_a_message_group_to_nobody_else(bench: Bench, is_checkpointed: bool) -> None:
+    bench.send("a")
+    bench.send()
+    bench.send("a")
+    ordered, plain = bench.receive()
+    if is_checkpointed:
+        bench.checkpoint()
+    bench.reopen()
+    assert bench.ids() == ["M2"], "a message without a group is given out again"
+    with pytest.raises(errors.InvalidReceiptHandle):
+        bench.ack(plain)
+    bench.ack(ordered)
+    assert bench.ids() == ["M3"]
+
+
+def test_a_lease_of_before_a_restart_runs_out_as_it_would_have(bench: Bench) -> None:
+    bench.send("a")
+    bench.receive()
+    bench.reopen()
+    assert bench.advance(19_999) == []
+    assert bench.advance(1) == [Wake("t")]
+    assert [one.attempt for one in bench.receive()] == [2]
+
+
+def test_a_push_consumer_may_come_back_after_a_restart(bench: Bench) -> None:
+    bench.send("a")
+    (got,) = bench.receive(auto_renew=True, client_id="listener")
+    bench.advance(25_000)
+    bench.broker.client_alive("listener", bench.now_ms)
+    bench.reopen()
+    bench.advance(25_000)
+    bench.broker.client_alive("listener", bench.now_ms)
+    bench.advance(25_000)
+    bench.ack(got)
+    assert bench.broker.gauges().lag == {("t", "g"): 0}
+
+
+def test_a_receive_whose_answer_was_lost_in_a_restart_is_answered_again(bench: Bench) -> None:
+    bench.send("a")
+    bench.send("b")
+    listener = {"auto_renew": True, "client_id": "listener"}
+    bench.receive(batch=1, attempt_id="first", **listener)
+    (heard,) = bench.receive(batch=1, attempt_id="second", **listener)
+    bench.reopen()
+    assert bench.receive(attempt_id="first", auto_renew=True, client_id="somebody else") == []
+    (again,) = bench.receive(attempt_id="first", **listener)
+    assert (again.message.message_id, again.attempt) == ("M1", 1)
+    assert bench.receive(attempt_id="first", **listener) == [], "asked once more it is another receive"
+    bench.ack(heard)
+    bench.ack(again)
+
+
+def test_a_group_is_forgotten_whole_by_one_record(bench: Bench) -> None:
+    bench.send()
+    bench.send(topic="u")
+    bench.receive()
+    bench.receive(topic="u")
+    bench.broker.set_group("g", GroupPolicy(attempts_max=9), NOW_MS)
+    before = bench.broker.end_offset
+    bench.broker.delete_group("g", "", NOW_MS)
+    bench.flush()
+    assert bench.broker.end_offset - before < 300
+    bench.reopen()
+    assert bench.broker.groups(NOW_MS) == []
+    assert sorted(bench.ids() + bench.ids(topic="u")) == ["M1", "M2"]
+    assert bench.broker.group("g", NOW_MS).policy.attempts_max == SETTINGS.attempts_max
+
+
+def test_a_run_takes_several_of_a_message_group_and_closes_it_until_all_are_done(bench: Bench) -> None:
+    bench.broker.set_group("g", GroupPolicy(attempts_max=5, fifo_run_max=2), NOW_MS)
+    for _ in range(5):
+        bench.send("a")
+    first, second = bench.receive()
+    assert bench.receive() == []
+    bench.ack(second)
+    assert bench.receive() == [], "the first is still out"
+    bench.advance(20_000)
+    assert bench.ids() == ["M1", "M3"], "what failed comes first, then the run goes on"
+    assert first.message.message_id == "M1"
+
+
+def test_attempts_outlive_a_restart_and_their_errors_are_in_the_dead_letter(bench: Bench) -> None:
+    bench.send()
+    bench.receive(client_id="one")
+    bench.advance(20_000)
+    bench.reopen()
+    (second,) = bench.receive(client_id="two")
+    assert second.attempt == 2
+    bench.broker.change_invisible("g", "t", second.receipt_handle, 5_000, False, bench.now_ms)
+    bench.advance(5_000)
+    bench.reopen()
+    assert bench.receive() == []
+    (letter,) = bench.broker.dead_letters("g", None, 9).letters
+    assert (letter.topic, letter.message.message_id, letter.attempts) == ("t", "M1", 2)
+    assert letter.reason == "attempts used up"
+    assert letter.first_error == f"{NOW_MS + 20_000} not acknowledged in time, consumer one"
+    assert letter.last_error == f"{NOW_MS + 25_000} set aside by its consumer, consumer two"
+
+
+def test_an_attempt_that_is_suspended_or_never_heard_of_does_not_count(bench: Bench) -> None:
+    bench.send()
+    for _ in range(5):
+        (got,) = bench.receive()
+        assert got.attempt == 1
+        bench.broker.release("g", "t", got.receipt_handle, bench.now_ms)
+    for _ in range(5):
+        (got,) = bench.receive()
+        assert got.attempt == 1
+        bench.broker.change_invisible("g", "t", got.receipt_handle, 100, True, bench.now_ms)
+        bench.advance(100)
+        bench.reopen()
+
+
+def test_a_filter_that_lets_nothing_through_is_done_in_slices(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SCANNED_PER_RECEIVE_MAX", 10)
+    for _ in range(25):
+        bench.send(tag="other")
+    bench.send(tag="mine")
+    colliding = parse_tags("mine")
+    read_all = replace(colliding, tags_codes=None)  # as an expression, which must read every record
+    seen = []
+    for _ in range(3):
+        received = bench.broker.receive("g", "t", read_all, 32, 20_000, "c", False, NOW_MS)
+        seen.append((len(received.deliveries), received.is_unfinished))
+    assert seen == [(0, True), (0, True), (1, False)]
+    assert bench.ids("tags", tags="mine") == ["M26"]
+    assert bench.broker.gauges().lag == {("t", "g"): 1, ("t", "tags"): 1}
+
+
+def test_a_group_with_too_much_in_flight_is_told_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "IN_FLIGHT_PER_QUEUE_MAX", 3)
+    for _ in range(5):
+        bench.send()
+    first, *_ = bench.receive(batch=3)
+    with pytest.raises(errors.TooManyRequests, match="Acknowledge"):
+        bench.receive()
+    assert len(bench.receive("other", batch=3)) == 3, "others go on"
+    bench.ack(first)
+    assert len(bench.receive()) == 1
+
+
+def test_one_crowded_message_group_parks_only_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PARKED_PER_QUEUE_MAX", 4)
+    for _ in range(10):
+        bench.send("hot")
+    bench.send("cold")
+    got = bench.receive()
+    (view,) = bench.broker.group("g", NOW_MS).queues
+    assert (view.in_flight, view.waiting, view.fresh_offset) == (1, 4, 5)
+    seen = []
+    while got:
+        seen += [one.message.message_id for one in got]
+        for one in got:
+            bench.ack(one)
+        got = bench.receive()
+    assert [one for one in seen if one != "M11"] == [f"M{number}" for number in range(1, 11)]
+    assert "M11" in seen
+
+
+def test_a_late_group_begins_where_the_settings_say() -> None:
+    bench = Bench(replace(SETTINGS, group_start=From.LATEST))
+    bench.send()
+    assert bench.ids() == []
+    bench.send()
+    bench.reopen()
+    assert bench.ids() == ["M2"]
+
+
+def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
+    for _ in range(4):
+        bench.send()
+    first, *_ = bench.receive()
+    bench.ack(first)
+    plan = bench.broker.reset_group("g", "t", Start(From.EARLIEST), True, NOW_MS)
+    assert [(one.before, one.after, one.next_offset) for one in plan.moves] == [(1, 0, 4)]
+    assert bench.ids() == []
+    bench.broker.reset_group("g", "", Start(From.OFFSET, 2), False, NOW_MS)
+    bench.flush()
+    with pytest.raises(errors.InvalidReceiptHandle):
+        bench.ack(first)
+    bench.reopen()
+    assert bench.ids() == ["M3", "M4"]
+    assert bench.advance(20_000) == [Wake("t")]
+
+
+def test_a_paused_group_gets_nothing(bench: Bench) -> None:
+    bench.send()
+    policy = bench.broker.set_group("g", GroupPolicy(is_paused=True), NOW_MS).policy
+    assert bench.ids() == []
+    bench.reopen()
+    assert bench.ids() == []
+    bench.broker.set_group("g", replace(policy, is_paused=False), NOW_MS)
+    assert bench.ids() == ["M1"]
+
+
+def test_groups_that_are_not_there_are_said_to_be_missing(bench: Bench) -> None:
+    with pytest.raises(errors.GroupNotFound, match="tidewheel group ls"):
+        bench.broker.group("nobody", NOW_MS)
+    bench.send()
+    bench.receive()
+    with pytest.raises(errors.GroupNotFound, match="it receives t"):
+        bench.broker.reset_group("g", "elsewhere", Start(), False, NOW_MS)
+    with pytest.raises(errors.GroupExists, match="tidewheel group reset"):
+        bench.broker.create_group("g", "t", Start(), NOW_MS)
+    bench.broker.delete_group("g", "", NOW_MS)
+    with pytest.raises(errors.GroupNotFound):
+        bench.broker.group("g", NOW_MS)
+
+
+def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench: Bench) -> None:
+    for _ in range(3):
+        bench.send(keys=("k",))
+    for one in bench.receive():
+        bench.broker.forward_to_dead_letter("g", "t", one.receipt_handle, NOW_MS)
+    bench.flush()
+    for one in bench.receive("other"):
+        bench.ack(one, "other")
+    assert [one.reason for one in bench.broker.dead_letters("g", None, 9).letters] == [
+        "its consumer gave it up"
+    ] * 3
+    bench.broker.redrive("g", 0, "", NOW_MS)
+    bench.broker.redrive("g", 1, "elsewhere", NOW_MS)
+    bench.broker.purge("g", 2, NOW_MS)
+    bench.flush()
+    bench.reopen()
+    assert bench.broker.dead_letters("g", None, 9).letters == []
+    assert bench.ids("other") == []
+    (again,) = bench.receive()
+    assert (again.message.message_id, again.attempt) == ("M1", 1)
+    assert again.message.properties[properties.REDRIVE_OF] == "%DLQ%g:0"
+    assert bench.ids("anybody", topic="elsewhere") == ["M2"]
+    with pytest.raises(errors.MessageNotFound, match="tidewheel dlq ls g"):
+        bench.broker.redrive("g", 0, "", NOW_MS)
+
+
+def test_dead_letters_come_in_pages(bench: Bench) -> None:
+    for _ in range(5):
+        bench.send()
+    for one in bench.receive():
+        bench.broker.forward_to_dead_letter("g", "t", one.receipt_handle, NOW_MS)
+    bench.flush()
+    bench.broker.purge("g", 1, NOW_MS)
+    page = bench.broker.dead_letters("g", None, 2)
+    assert [one.queue_offset for one in page.letters] == [0, 2]
+    page = bench.broker.dead_letters("g", page.after, 2)
+    assert ([one.queue_offset for one in page.letters], page.after) == ([3, 4], None)

@@ -1,0 +1,53 @@
+"""How consumer groups are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog import limits
+from services.cli.group_views import group_lines, group_row, lag_rows, moved, reset_line, retries
+
+
+def queue(**more: Any) -> dict[str, Any]:
+    """Return a queue as the HTTP interface shows it."""
+    offsets = {"min_offset": "0", "low_offset": "0", "fresh_offset": "0", "next_offset": "9"}
+    counts = {"lag": 9, "in_flight": 0, "waiting": 0, "oldest_ms": None}
+    return {"topic": "orders", "queue_id": 1} | offsets | counts | more
+
+
+def group(*queues: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a group as the HTTP interface shows it."""
+    policy = {"attempts_max": 17, "retry_after_ms": [1_000], "fifo_run_max": 1, "is_paused": False}
+    counts = {"lag": 9, "in_flight": 0, "waiting": 0, "oldest_ms": None, "consumers": 0}
+    return {"name": "shop", "topics": ["orders"], "policy": policy, "queues": list(queues)} | counts | more
+
+
+def test_the_state_is_only_there_when_somebody_should_act() -> None:
+    assert group_row(group())[-1] == "no consumer"
+    assert group_row(group(consumers=1))[-1] == ""
+    assert group_row(group(lag=0))[-1] == ""
+    paused = group()["policy"] | {"is_paused": True}
+    assert group_row(group(policy=paused, consumers=1))[-1] == "paused"
+
+
+def test_a_queue_that_gives_out_nothing_new_is_named() -> None:
+    held = queue(in_flight=limits.IN_FLIGHT_PER_QUEUE_MAX)
+    assert "held up    orders queue 1 " in "\n".join(group_lines(group(held)))
+    assert "held up" not in "\n".join(group_lines(group(queue(in_flight=3))))
+
+
+def test_lag_is_summed_by_topic_the_largest_first() -> None:
+    found = lag_rows([group(queue(), queue(queue_id=2, topic="pushes", lag=20), queue(queue_id=3))])
+    assert [(topic, lag) for _, topic, lag, *_ in found] == [("pushes", "20"), ("orders", "18")]
+
+
+def test_a_reset_says_what_comes_again_and_what_is_skipped() -> None:
+    assert (moved(0), moved(2), moved(-1_000)) == ("stays", "skips 2", "gives 1,000 again")
+    moves = [{"before": "5", "after": "3"}, {"before": "0", "after": "4"}]
+    assert reset_line({"moves": moves}) == "gives up to 2 again and skips up to 4"
+    assert reset_line({"moves": moves[:0]}) == "moves nothing"
+
+
+def test_many_pauses_are_told_by_the_first_and_the_last() -> None:
+    assert retries([1_000, 60_000]) == "1s 1m"
+    assert retries([*range(1_000, 18_000, 1_000), 7_200_000]) == "1s 2s 3s ... 2h (18 steps)"
