@@ -41,12 +41,20 @@ from pyspark.sql.types import StructType
 
 from commitlog.errors import UnknownChoice
 from commitlog.recovery import Damage
-from spark_jobs.decode import ALL, SCHEMA, Wanted, batches, damage_batch
+from spark_jobs.decode import ALL, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
+from spark_jobs.properties import MAP
 from spark_jobs.segments import SLICE_BYTES_DEFAULT, Slice, StoreLog, holes, open_log, slices
 from spark_jobs.walk import Check
 
 FORMAT: Final = "tidewheel"
-_SQL_TYPES: Final = {pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary"}
+_SQL_TYPES: Final = {
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    TIMESTAMP: "timestamp",
+    MAP: "map<string,string>",
+}
 COLUMNS: Final = ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in SCHEMA)
 
 
