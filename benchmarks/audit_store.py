@@ -193,7 +193,7 @@ class Queues:
         for (topic, queue_id), parts in self._parts.items():
             folder = self._folder / layout.CONSUMEQUEUE / topic / str(queue_id)
             folder.mkdir(parents=True)
-            entries = np.concatenate(parts)
+            entries = np.concatenate(parts).astype(ENTRY)  # which comes in native order
             crcs = []
             for first in range(0, len(entries), limits.QUEUE_FILE_ENTRIES):
                 stored = entries[first : first + limits.QUEUE_FILE_ENTRIES].tobytes()

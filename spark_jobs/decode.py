@@ -85,7 +85,7 @@ SCHEMA: Final = pa.schema([
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What to read: columns of `SCHEMA` in order, records of which topics and kinds, which topics' bodies,
-    and stored in which milliseconds, from the first to before the second.
+    stored in which milliseconds, from the first to before the second, and only those that name a half.
     """
 
     columns: tuple[str, ...] = tuple(SCHEMA.names)
@@ -94,6 +94,7 @@ class Wanted:
     check: Check = Check.RECORD
     kinds: frozenset[str] = frozenset(KINDS)
     stored_ms: tuple[int, int] | None = None
+    only_of_halves: bool = False
 
     @property
     def property_names(self) -> list[str]:
@@ -146,6 +147,10 @@ def chunk_batches(first_offset: int, chunk: Chunk, wanted: Wanted) -> Iterator[p
 
 
 def _chosen(records: Records, wanted: Wanted) -> Records:
+    if wanted.kinds == {"damage"}:
+        return records.chosen(slice(0))
+    if wanted.only_of_halves:
+        records = records.chosen(records.numbers("half_offset") != 0)
     if wanted.topics != ALL and len(records):
         records = records.chosen(_is_of(topic_column(records), wanted.topics))
     if wanted.stored_ms and len(records):
