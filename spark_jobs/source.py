@@ -19,7 +19,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from commitlog.errors import StoreError, UnknownChoice
@@ -149,7 +154,7 @@ class LogReader(DataSourceReader):
         return open_index(store, self._log, self._rows.wanted.topics)
 
 
-class LogStreamReader(DataSourceStreamReader):
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The log as it grows. An offset is a log offset, and a batch the records that start between two of them.
 
     So a batch that is read again has the same rows: nothing below the durable offset changes, and a record
@@ -162,6 +167,7 @@ class LogStreamReader(DataSourceStreamReader):
         self._slice_bytes = int(options.get("slice_bytes", SLICE_BYTES_DEFAULT))
         self._bytes_max = int(options.get("max_bytes_per_trigger", 0))
         self._first = options.get("from")
+        self._stop_offset: int | None = None
         self._rows = Rows(options, columns, ours=True)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -176,9 +182,16 @@ class LogStreamReader(DataSourceStreamReader):
         """So many bytes of log in one batch, if there is a limit."""
         return ReadMaxBytes(self._bytes_max) if self._bytes_max else ReadAllAvailable()
 
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on nothing newer: a query with that trigger ends where the log ended at its start."""
+        self._stop_offset = read_durable(self._store) or 0
+
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The durable offset, or what the limit allows."""
-        end_offset = max(read_durable(self._store) or 0, start["offset"])
+        durable_offset = self._stop_offset
+        if durable_offset is None:
+            durable_offset = read_durable(self._store) or 0
+        end_offset = max(durable_offset, start["offset"])
         if isinstance(limit, ReadMaxBytes):
             end_offset = min(end_offset, start["offset"] + limit.max_bytes)
         return {"offset": end_offset}

@@ -45,8 +45,12 @@ class Writer:
     def killed_and_restarted(self) -> None:
         """Dies with half a record written behind the durable offset; the next run writes over it."""
         offset = layout.read_durable(self.disk)
-        torn = encode(Record(topic="t", body=b"never answered", queue_offset=self.count, physical_offset=offset))
-        self.disk.write(layout.segment_path(offset // SEGMENT_BYTES * SEGMENT_BYTES), offset % SEGMENT_BYTES, torn[:60])
+        torn = encode(
+            Record(topic="t", body=b"never answered", queue_offset=self.count, physical_offset=offset)
+        )
+        self.disk.write(
+            layout.segment_path(offset // SEGMENT_BYTES * SEGMENT_BYTES), offset % SEGMENT_BYTES, torn[:60]
+        )
         self.disk.close()
         self.open(offset)
 
@@ -110,5 +114,6 @@ def test_a_batch_that_was_planned_but_not_committed_is_read_again_alike(
     for path in (tmp_path / "out").glob("*.parquet"):
         path.unlink()
     writer.append(10)
+    drain(writer.store)
     drain(writer.store)
     assert offsets(spark, tmp_path) == list(range(20))
