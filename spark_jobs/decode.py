@@ -114,7 +114,7 @@ def batches(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The records and damaged regions of one slice of the log, in log order per batch."""
     data = mapped(part.segment.path)
     for chunk in walk(data, part, wanted.check):
-        yield from chunk_batches(part.segment.first_offset, chunk, wanted)
+        yield from chunk_batches(chunk, wanted)
 
 
 def mapped(path: str) -> Bytes:
@@ -135,11 +135,11 @@ def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.R
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def chunk_batches(first_offset: int, chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def chunk_batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The wanted records of a chunk, and its damage, as batches."""
     records = _chosen(chunk.records, wanted)
     if len(records):
-        columns = Columns(first_offset, records, wanted)
+        columns = Columns(records, wanted)
         kept = columns.of_kinds()
         yield columns.batch() if kept.all() else columns.batch().filter(pa.array(kept))
     if chunk.damaged and "damage" in wanted.kinds:
@@ -172,8 +172,7 @@ def _is_of(topic: pa.StringArray, topics: frozenset[str]) -> Flags:
 class Columns:
     """The columns of some records; each is made when it is asked for."""
 
-    def __init__(self, first_offset: int, records: Records, wanted: Wanted) -> None:
-        self._first_offset = first_offset
+    def __init__(self, records: Records, wanted: Wanted) -> None:
         self._records = records
         self._wanted = wanted
         self._made: dict[str, pa.Array] = {}
@@ -207,7 +206,7 @@ class Columns:
         return _MAKERS[name](self)
 
     def _offsets(self) -> pa.Array:
-        return pa.array(self._first_offset + self._records.positions)
+        return pa.array(self._records.numbers("physical_offset"))
 
     def _nothing(self) -> pa.Array:
         return pa.nulls(len(self._records), pa.string())

@@ -109,7 +109,7 @@ def _checked(
     bad = np.flatnonzero(~flags)
     starts = (records.positions[bad] + first_offset).tolist()
     damaged = [Damage(at, at + size) for at, size in zip(starts, sizes[bad].tolist(), strict=True)]
-    yield from chunk_batches(first_offset, Chunk(records.chosen(flags), damaged), wanted)
+    yield from chunk_batches(Chunk(records.chosen(flags), damaged), wanted)
 
 
 def _places(part: Indexed) -> tuple[Integers, Integers]:

@@ -31,6 +31,7 @@ from commitlog.errors import StoreError, UnknownChoice
 from commitlog.recovery import Damage
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
 from spark_jobs.decode import ALL, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
+from spark_jobs.kept import Kept, kept_batches, kept_part
 from spark_jobs.properties import MAP
 from spark_jobs.queue_index import Index, Indexed, indexed_batches, open_index
 from spark_jobs.ranges import Range, range_of
@@ -79,9 +80,9 @@ class TidewheelSource(DataSource):
 
 @dataclass
 class Part(InputPartition):
-    """What one task reads: a slice of the log, records by the index, or ranges that no file covers."""
+    """What one task reads: a slice of the log, records by the index, kept records, or holes."""
 
-    part: Slice | Indexed | tuple[Damage, ...]
+    part: Slice | Indexed | Kept | tuple[Damage, ...]
 
 
 class Rows:
@@ -106,13 +107,15 @@ class Rows:
             only_of_halves=chosen.only_of_halves,
         )
 
-    def of(self, part: Slice | Indexed | tuple[Damage, ...], within: Range | None) -> Iterator[Any]:
+    def of(self, part: Slice | Indexed | Kept | tuple[Damage, ...], within: Range | None) -> Iterator[Any]:
         """The rows of one part, those of a range of time only if it is one."""
         wanted = replace(self.wanted, stored_ms=within.stored_ms if within else None)
         if isinstance(part, Slice):
             found = batches(part, wanted)
         elif isinstance(part, Indexed):
             found = indexed_batches(part, wanted)
+        elif isinstance(part, Kept):
+            found = kept_batches(part, wanted)
         else:
             found = iter([damage_batch(part, wanted.schema, NO_SEGMENT)] if "damage" in wanted.kinds else [])
         return (ranges(batch, self.schema) for batch in found) if self.is_acks else found
@@ -128,6 +131,8 @@ class LogReader(DataSourceReader):
         self._log = open_log(store, None if durable is None else int(durable))
         self._rows = Rows(options, columns, self._log.ours)
         self._range = range_of(self._log, options.get("from"), options.get("to"))
+        is_whole = not options.get("from", "").isdigit()
+        self._kept = kept_part(store, self._log) if is_whole else None
         self._index = self._opened_index(store, options.get("index", "auto"))
 
     def partitions(self) -> list[InputPartition]:
@@ -138,6 +143,8 @@ class LogReader(DataSourceReader):
             parts += [Part(part) for part in self._index.parts(self._log, self._range)]
             first_offset = max(first_offset, min(self._index.until, end_offset))
         parts += [Part(part) for part in slices(self._log, self._slice_bytes, first_offset, end_offset)]
+        if self._kept is not None:
+            parts.append(Part(self._kept))
         missing = tuple(holes(self._log, self._range.first_offset, end_offset))
         return [*parts, Part(missing)] if missing else parts
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from commitlog import layout, properties
+from commitlog import keep, layout, properties
 from commitlog.errors import UnknownChoice
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
-from commitlog.record import Record
+from commitlog.record import Record, encode
 from consumequeue import acks
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
@@ -201,3 +201,22 @@ def test_damage_is_a_dataset(write_log: WriteLog) -> None:
     path.write_bytes(stored)
     assert read(store, "physical_offset record_bytes", dataset="damaged") == [second]
     assert len(read(store, "queue_offset", dataset="messages")) == 5
+
+
+def test_kept_records_are_read_beside_the_log_that_lost_them(write_log: WriteLog) -> None:
+    halves = [
+        Record(topic="RMQ_SYS_TRANS_HALF_TOPIC", body=bytes(300), queue_offset=number) for number in range(12)
+    ]
+    store = write_log(halves, segment_bytes=2048)
+    stored = [encode(half) for half in halves]
+    segments = sorted((store / layout.COMMITLOG).iterdir())
+    segments[0].unlink()
+    (store / layout.KEEP).mkdir()
+    (store / keep.path_of(1024)).write_bytes(stored[1])
+    (store / keep.path_of(2048)).write_bytes(stored[1] + stored[2] + stored[8])
+    rows = read(store, "physical_offset queue_offset", dataset="halves")
+    expected = [half for half in halves if half.physical_offset >= 2048 or half.queue_offset in (1, 2)]
+    assert ordered(rows) == [
+        {"physical_offset": half.physical_offset, "queue_offset": half.queue_offset} for half in expected
+    ]
+    assert numbers(read(store, **{"from": "2048"})) == numbers(rows)[2:]
