@@ -1,6 +1,7 @@
 """One side of the stream test: `write STORE ACKED` is a broker that takes messages.
 
-`read STORE FOLDER` is a query that follows it; `drain STORE FOLDER ANSWER` reads what is left, and writes every id that arrived.
+`read STORE FOLDER` is a query that follows it. `drain STORE FOLDER ANSWER` reads what is left, and writes
+every id that arrived.
 """
 
 from __future__ import annotations
