@@ -50,6 +50,7 @@ bench: install        ## lateness, the store beside a bare disk, timers beside R
 	$(BIN)/python benchmarks/timers.py crowd --count 1000000
 	$(BIN)/python benchmarks/timers.py steady
 	$(BIN)/python benchmarks/transactions.py
+	$(BIN)/python benchmarks/audit.py decode
 
 protos: install       ## generate the protobuf code from the .proto files
 	$(BIN)/python -m services.rpc.generate

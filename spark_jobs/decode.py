@@ -7,6 +7,10 @@ CRC run per record in Python. Batches of about 8,000 records stay in the process
 A damaged region of the log is a row too: `physical_offset` and `record_bytes` say where, `damage` says why,
 `kind` is "damage" and all else is null. So nothing is lost without a trace, and a filter on any other column
 leaves it out.
+
+Measured (`benchmarks/audit.py decode`) on one core that others used as well, by processor time, records of
+436 bytes: all 38 columns with bodies 0.69 million records/s, five columns 1.22; with every CRC checked 0.45
+and 0.76.
 """
 
 from __future__ import annotations
