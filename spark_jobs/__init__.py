@@ -2,8 +2,10 @@
 
 Paths and URLs in, a verdict per order out; nothing here writes to what it reads or calls a service.
 
-    segments, walk, properties, decode    log bytes -> Arrow, no Spark
-    source                                the same as a PySpark data source, "tidewheel"
+    segments, walk, records               where the log's records are, and the places of their parts
+    ragged, properties, hosts, kinds      columns of them; decode joins these into Arrow batches, no Spark
+    ranges, queue_index, kept             a part of the log by time, by topic; what outlived its segment
+    datasets, source                      the same as a PySpark data source, "tidewheel"; archive ships it
     databases, carts                      the other books, exported to Parquet
     facts, reconcile, statistics          what the log says; which case each order is; rates and lateness
     charts, report                        one HTML page

@@ -7,7 +7,7 @@ those. Ranges must ascend and not overlap; a buffer must stay below 2 GiB, as a 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +18,33 @@ Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 
+_POOL: Final = pa.system_memory_pool()
+"""Gives what one batch freed to the next, where Arrow's own gives it back to the kernel: fewer faults."""
+
 
 def ragged(data: Bytes, starts: Integers, lengths: Integers, present: Flags | None = None) -> pa.BinaryArray:
     """The ranges of `data` as a binary column; null where `present` is false."""
-    chosen = np.arange(len(starts)) if present is None else np.flatnonzero(present)
-    edges = np.empty(2 * len(chosen) + 1, np.int32)
-    edges[0:-1:2] = starts[chosen]
-    edges[1::2] = starts[chosen] + lengths[chosen]
-    edges[-1] = edges[-2] if len(chosen) else 0
+    if present is not None:
+        starts, lengths = starts[present], lengths[present]
+    edges = np.empty(2 * len(starts) + 1, np.int32)
+    edges[0:-1:2] = starts
+    np.add(starts, lengths, out=edges[1::2], casting="unsafe")
+    edges[-1] = edges[-2] if len(starts) else 0
     whole = pa.Array.from_buffers(
-        pa.binary(), 2 * len(chosen), [None, pa.py_buffer(edges), pa.py_buffer(data)]
+        pa.binary(), 2 * len(starts), [None, pa.py_buffer(edges), pa.py_buffer(data)]
     )
-    return whole.take(_places(len(starts), present))
+    values = pc.take(whole, pa.array(np.arange(0, 2 * len(starts), 2)), memory_pool=_POOL)
+    return values if present is None else _spread(values, present)
+
+
+def _spread(values: pa.BinaryArray, present: Flags) -> pa.BinaryArray:
+    """The values at their places, nulls between them; their bytes stay where they are."""
+    _, edges, stored = values.buffers()
+    reached = np.zeros(len(present) + 1, np.int64)
+    np.cumsum(present, out=reached[1:])
+    offsets = np.frombuffer(edges, np.int32)[reached]
+    validity = pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(present), [validity, pa.py_buffer(offsets), stored])
 
 
 def text(values: pa.BinaryArray) -> pa.StringArray:
@@ -49,12 +64,6 @@ def numbers(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
         return pc.cast(text(values), kind)
     except pa.ArrowInvalid:
         return pa.array([_number(value, kind.bit_width) for value in text(values).to_pylist()], kind)
-
-
-def _places(count: int, present: Flags | None) -> pa.Array:
-    if present is None:
-        return pa.array(np.arange(0, 2 * count, 2))
-    return pa.array((np.cumsum(present) - 1) * 2, mask=~present)
 
 
 def _number(value: str | None, bits: int) -> int | None:

@@ -100,24 +100,39 @@ def read_durable(store: Path) -> int | None:
     return layout.parse_durable(path.read_bytes()) or None if path.exists() else None
 
 
-def slices(log: StoreLog, slice_bytes: int = SLICE_BYTES_DEFAULT) -> list[Slice]:
-    """The log cut for reading, in log order."""
+def slices(
+    log: StoreLog,
+    slice_bytes: int = SLICE_BYTES_DEFAULT,
+    first_offset: int = 0,
+    end_offset: int | None = None,
+) -> list[Slice]:
+    """The log cut for reading, in log order: the records that start between two log offsets."""
+    last_offset = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
     parts = []
     for segment in log.segments:
         end = min(segment.segment_bytes, log.end_offset - segment.first_offset)
+        stop = min(end, last_offset - segment.first_offset)
+        begin = max(0, first_offset - segment.first_offset)
+        if begin >= stop:
+            continue
         has_tail = log.durable_offset is None and segment is log.segments[-1]
         own_from = min(max(log.own_from - segment.first_offset, 0), end)
-        starts = sorted({*range(0, end, slice_bytes), *((own_from,) if own_from < end else ())})
-        for start, until in pairwise([*starts, end]):
+        starts = sorted({*range(begin, stop, slice_bytes), *((own_from,) if begin < own_from < stop else ())})
+        for start, until in pairwise([*starts, stop]):
             parts.append(Slice(segment, start, until, end, has_tail, may_lack_crc=start < own_from))
     return parts
 
 
-def holes(log: StoreLog) -> list[Damage]:
-    """The ranges that no segment file covers although the log goes on behind them."""
+def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
+    """The ranges that no segment file covers although the log goes on behind them, between two offsets."""
+    last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]
-    return [Damage(edge, start) for edge, start in zip(edges, starts, strict=True) if start > edge]
+    found = [
+        Damage(max(edge, first_offset), min(start, last_offset))
+        for edge, start in zip(edges, starts, strict=True)
+    ]
+    return [hole for hole in found if hole.end_offset > hole.first_offset]
 
 
 def _read_imported(store: Path) -> int:

@@ -3,26 +3,8 @@
     spark.dataSource.register(TidewheelSource)
     spark.read.format("tidewheel").schema("topic string, keys string, store_ms long").load(store)
 
-Columns (ask for few with `.schema(...)`, the API does not prune by itself; all by `COLUMNS`):
-
-    physical_offset, record_bytes long       where the record lies in the log
-    topic string, queue_id int, queue_offset long
-    flag, sys_flag, reconsume_times int      see `commitlog.record`
-    born_ms, store_ms long                   milliseconds since 1970, by the producer's and the broker's clock
-    half_offset long                         of committed, outcome and check records: their half
-    body binary                              inflated if stored compressed; null unless asked for
-    message_id, tag, keys, producer_group, real_topic, outcome, verb, cancels, dead_letter_topic,
-    dead_letter_message_id string            properties; null where a record has none
-    real_queue_id int, due_ms, timer_offset, replaces long
-    damage string                            why these bytes are no record; then only the first two are set
-
-Options:
-
-    topics       only records of these topics, by comma (default: all)
-    bodies       topics whose bodies are wanted, by comma, or * (default: none)
-    verify       record, body or none (see `spark_jobs.walk`); default: record in a store of ours, else body
-    durable      stop at this log offset instead of the published one, to read a growing store twice alike
-    slice_bytes  how much of a segment one task reads (default 128 MiB)
+Columns, options and datasets: docs/spark.md. Ask for few columns with `.schema(...)`: the API does not
+prune by itself. A stream reads the same rows as they become durable (see `LogStreamReader`).
 
 Never add `pushFilters`: in pyspark 4.1 and 4.3 its state is shared by all uses of one DataFrame, so one
 use's filter silently drops rows of another. Choose rows by option, on a load of its own.
@@ -30,24 +12,49 @@ use's filter silently drops rows of another. Choose rows by option, on a load of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from commitlog.errors import UnknownChoice
+from commitlog.errors import StoreError, UnknownChoice
 from commitlog.recovery import Damage
-from spark_jobs.decode import ALL, SCHEMA, Wanted, batches, damage_batch
-from spark_jobs.segments import SLICE_BYTES_DEFAULT, Slice, StoreLog, holes, open_log, slices
+from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
+from spark_jobs.decode import ALL, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
+from spark_jobs.kept import Kept, kept_batches, kept_part
+from spark_jobs.properties import MAP
+from spark_jobs.queue_index import Index, Indexed, indexed_batches, open_index
+from spark_jobs.ranges import Range, range_of
+from spark_jobs.segments import SLICE_BYTES_DEFAULT, Slice, holes, open_log, read_durable, slices
 from spark_jobs.walk import Check
 
 FORMAT: Final = "tidewheel"
-_SQL_TYPES: Final = {pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary"}
-COLUMNS: Final = ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in SCHEMA)
+_SQL_TYPES: Final = {
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    TIMESTAMP: "timestamp",
+    MAP: "map<string,string>",
+}
+NO_SEGMENT: Final = "no segment file covers these bytes"
+
+
+def _sql(schema: pa.Schema) -> str:
+    return ", ".join(f"`{field.name}` {_SQL_TYPES[field.type]}" for field in schema)
+
+
+COLUMNS: Final = _sql(SCHEMA)
 
 
 class TidewheelSource(DataSource):
@@ -59,55 +66,160 @@ class TidewheelSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """All columns."""
-        return COLUMNS
+        """Every column of the dataset."""
+        return _sql(ACKS if self.options.get("dataset") == "acks" else SCHEMA)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the columns of `schema`."""
-        return LogReader(self.options, tuple(schema.names))
+    def reader(self, schema: StructType) -> LogReader:
+        """Reads the columns of `schema` from the store at the given path."""
+        return LogReader(self.options, tuple(schema.fieldNames()))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
+        """The same as a stream."""
+        return LogStreamReader(self.options, tuple(schema.fieldNames()))
 
 
 @dataclass
 class Part(InputPartition):
-    """What one task reads: a slice, or the ranges that no segment covers."""
+    """What one task reads: a slice of the log, records by the index, kept records, or holes."""
 
-    part: Slice | tuple[Damage, ...]
+    part: Slice | Indexed | Kept | tuple[Damage, ...]
+
+
+class Rows:
+    """The rows that the options ask for, from any part of the log."""
+
+    def __init__(self, options: Mapping[str, str], columns: tuple[str, ...], ours: bool) -> None:
+        """Raises `UnknownChoice`."""
+        self.is_acks = options.get("dataset") == "acks"
+        known = ACKS if self.is_acks else SCHEMA
+        unknown = [name for name in columns if name not in known.names]
+        if unknown:
+            raise UnknownChoice(f"A log has no column {unknown[0]!r}; it has {', '.join(known.names)}.")
+        self.schema = pa.schema([known.field(name) for name in columns])
+        chosen = dataset(options.get("dataset", "records"))
+        topics = _topics(options.get("topics", "*"))
+        self.wanted = Wanted(
+            ACK_COLUMNS if self.is_acks else columns,
+            topics=chosen.topics if topics == ALL or self.is_acks else topics,
+            bodies=ALL if self.is_acks else _topics(options.get("bodies", "")),
+            check=_check(options.get("verify", "record" if ours else "body")),
+            kinds=chosen.kinds,
+            only_of_halves=chosen.only_of_halves,
+        )
+
+    def of(self, part: Slice | Indexed | Kept | tuple[Damage, ...], within: Range | None) -> Iterator[Any]:
+        """The rows of one part, those of a range of time only if it is one."""
+        wanted = replace(self.wanted, stored_ms=within.stored_ms if within else None)
+        if isinstance(part, Slice):
+            found = batches(part, wanted)
+        elif isinstance(part, Indexed):
+            found = indexed_batches(part, wanted)
+        elif isinstance(part, Kept):
+            found = kept_batches(part, wanted)
+        else:
+            found = iter([damage_batch(part, wanted.schema, NO_SEGMENT)] if "damage" in wanted.kinds else [])
+        return (ranges(batch, self.schema) for batch in found) if self.is_acks else found
 
 
 class LogReader(DataSourceReader):
-    """Plans the slices once and reads each in a task, as Arrow record batches."""
+    """Plans and reads one log; what cannot be read as records becomes rows with `damage`."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
         durable = options.get("durable")
+        store = Path(options["path"])
         self._slice_bytes = int(options.get("slice_bytes", SLICE_BYTES_DEFAULT))
-        self._log = open_log(Path(options["path"]), None if durable is None else int(durable))
-        self._wanted = wanted(options, columns, self._log)
+        self._log = open_log(store, None if durable is None else int(durable))
+        self._rows = Rows(options, columns, self._log.ours)
+        self._range = range_of(self._log, options.get("from"), options.get("to"))
+        is_whole = not options.get("from", "").isdigit()
+        self._kept = kept_part(store, self._log) if is_whole else None
+        self._index = self._opened_index(store, options.get("index", "auto"))
 
     def partitions(self) -> list[InputPartition]:
-        """One per slice, and one for all holes if there are any."""
-        missing = tuple(holes(self._log))
-        parts: list[InputPartition] = [Part(part) for part in slices(self._log, self._slice_bytes)]
+        """One per slice, or per segment that the index leads to, and one for all holes if there are any."""
+        first_offset, end_offset = self._range.first_offset, self._range.end_offset
+        parts: list[InputPartition] = []
+        if self._index is not None:
+            parts += [Part(part) for part in self._index.parts(self._log, self._range)]
+            first_offset = max(first_offset, min(self._index.until, end_offset))
+        parts += [Part(part) for part in slices(self._log, self._slice_bytes, first_offset, end_offset)]
+        if self._kept is not None:
+            parts.append(Part(self._kept))
+        missing = tuple(holes(self._log, self._range.first_offset, end_offset))
         return [*parts, Part(missing)] if missing else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The record batches of one partition."""
         assert isinstance(partition, Part)
-        if isinstance(partition.part, Slice):
-            return batches(partition.part, self._wanted)
-        return iter([damage_batch(partition.part, self._wanted.schema, "no segment file covers these bytes")])
+        return self._rows.of(partition.part, self._range)
+
+    def _opened_index(self, store: Path, use: str) -> Index | None:
+        if use not in ("auto", "never"):
+            raise UnknownChoice(f"index={use!r} is none of auto, never.")
+        if use == "never" or self._rows.wanted.topics == ALL or self._rows.is_acks:
+            return None
+        return open_index(store, self._log, self._rows.wanted.topics)
 
 
-def wanted(options: Mapping[str, str], columns: tuple[str, ...], log: StoreLog) -> Wanted:
-    """What the options ask for; raises `UnknownChoice`."""
-    unknown = [name for name in columns if name not in SCHEMA.names]
-    if unknown:
-        raise UnknownChoice(f"A log has no column {unknown[0]!r}; it has {', '.join(SCHEMA.names)}.")
-    return Wanted(
-        columns,
-        topics=_topics(options.get("topics", "*")),
-        bodies=_topics(options.get("bodies", "")),
-        check=_check(options.get("verify", "record" if log.ours else "body")),
-    )
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The log as it grows. An offset is a log offset, and a batch the records that start between two of them.
+
+    So a batch that is read again has the same rows: nothing below the durable offset changes, and a record
+    belongs to the batch in which it starts, wherever the cut falls. A batch ends where the published durable
+    offset was, or sooner by `max_bytes_per_trigger`. Segments that begin meanwhile need no notice.
+    """
+
+    def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
+        self._store = Path(options["path"])
+        self._slice_bytes = int(options.get("slice_bytes", SLICE_BYTES_DEFAULT))
+        self._bytes_max = int(options.get("max_bytes_per_trigger", 0))
+        self._first = options.get("from")
+        self._stop_offset: int | None = None
+        self._rows = Rows(options, columns, ours=True)
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Where `from` says, else where the log begins."""
+        try:
+            log = open_log(self._store)
+        except StoreError:
+            return {"offset": 0}
+        return {"offset": range_of(log, self._first, None).first_offset if self._first else log.first_offset}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """So many bytes of log in one batch, if there is a limit."""
+        return ReadMaxBytes(self._bytes_max) if self._bytes_max else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on nothing newer: a query with that trigger ends where the log ended at its start."""
+        self._stop_offset = read_durable(self._store) or 0
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """The durable offset, or what the limit allows."""
+        durable_offset = self._stop_offset
+        if durable_offset is None:
+            durable_offset = read_durable(self._store) or 0
+        end_offset = max(durable_offset, start["offset"])
+        if isinstance(limit, ReadMaxBytes):
+            end_offset = min(end_offset, start["offset"] + limit.max_bytes)
+        return {"offset": end_offset}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """The slices between two offsets."""
+        if start["offset"] >= end["offset"]:
+            return []
+        log = open_log(self._store)
+        missing = tuple(holes(log, start["offset"], end["offset"]))
+        if start["offset"] < log.first_offset:
+            missing = (Damage(start["offset"], min(log.first_offset, end["offset"])), *missing)
+        parts: list[InputPartition] = [
+            Part(part) for part in slices(log, self._slice_bytes, start["offset"], end["offset"])
+        ]
+        return [*parts, Part(missing)] if missing else parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The record batches of one partition."""
+        assert isinstance(partition, Part)
+        return self._rows.of(partition.part, None)
 
 
 def _topics(listed: str) -> frozenset[str]:

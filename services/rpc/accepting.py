@@ -39,9 +39,11 @@ class Accepting:
     def __init__(self, server: aio.Server, handlers: Mapping[str, Handler]) -> None:
         """Take the handlers by path, each `/service/method`."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._core = vars(server)["_server"]
-        self._handlers = dict(handlers) if grpc.__version__.startswith(KNOWN_RELEASE) else {}
-        self._core.add_registered_method_handlers(self._handlers)
+        self._handlers: dict[str, Handler] = {}
+        if grpc.__version__.startswith(KNOWN_RELEASE):
+            self._core = vars(server)["_server"]
+            self._handlers = dict(handlers)
+            self._core.add_registered_method_handlers(self._handlers)
 
     def start(self) -> None:
         """Accept calls; the server has started."""

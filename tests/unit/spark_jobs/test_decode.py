@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from hypothesis import strategies as st
 
 from commitlog import properties
 from commitlog import record as codec
+from commitlog.message import Host
 from commitlog.record import Record
-from spark_jobs.decode import ALL, FIXED, PROPERTIES, SCHEMA, Wanted, batches
+from spark_jobs.decode import ALL, PROPERTIES, SCHEMA, TIMES, Wanted, batches
+from spark_jobs.kinds import of_topic
+from spark_jobs.records import FIXED
 from spark_jobs.segments import Segment, Slice
 from spark_jobs.walk import Check
 
@@ -36,10 +40,27 @@ def row_of(record: Record, body: bytes | None = None) -> Row:
     row |= {"topic": record.topic, "body": record.body if body is None else body, "damage": None}
     row["record_bytes"] = len(codec.encode(record))
     for column, (name, kind) in PROPERTIES.items():
-        text = pairs.get(name, "")
-        is_number = text.isascii() and text.isdigit()
-        row[column] = (text or None) if str(kind) == "string" else (int(text) if is_number else None)
+        value = pairs.get(name, "")
+        is_number = value.isascii() and value.isdigit()
+        row[column] = (value or None) if str(kind) == "string" else (int(value) if is_number else None)
+    row |= {column: time_of(row[name]) for column, name in TIMES.items()}
+    row |= {"born_host": host_text(record.born_host), "store_host": host_text(record.store_host)}
+    row["delivery_attempt"] = record.reconsume_times + 1
+    row["user_properties"] = [one for one in pairs.items() if one[0] not in properties.RESERVED]
+    row["kind"] = of_topic(record.topic)
+    if row["kind"] == "normal":
+        is_commit = record.type == codec.TYPE_COMMIT
+        is_delivered = properties.TIMER_OFFSET in pairs
+        row["kind"] = "delivered" if is_delivered else "commit" if is_commit else "normal"
     return row
+
+
+def time_of(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+def host_text(host: Host) -> str:
+    return f"[{host[0]}]:{host[1]}" if ":" in host[0] else f"{host[0]}:{host[1]}"
 
 
 @pytest.mark.parametrize("check", [Check.BODY, Check.NONE])
@@ -52,7 +73,8 @@ def test_golden_bytes_read_as_the_record_codec_reads_them(vector: Row, check: Ch
     (batch,) = batches(part, Wanted(bodies=ALL, check=check))
     expected = codec.decode(golden)
     stored = zlib.decompress(expected.body) if expected.sys_flag & codec.COMPRESSED else expected.body
-    assert batch.to_pylist() == [row_of(expected, stored) | {"record_bytes": len(golden)}]
+    (row,) = batch.to_pylist()
+    assert row == row_of(expected, stored) | {"record_bytes": len(golden)}
 
 
 names = st.sampled_from([name for name, kind in PROPERTIES.values() if str(kind) == "string"])
@@ -82,9 +104,13 @@ def test_whatever_the_broker_writes_is_read_back(
     write_log: WriteLog, read_log: ReadLog, written: list[Record], slice_bytes: int
 ) -> None:
     store = write_log(written, segment_bytes=8192)
-    columns = tuple(name for name in SCHEMA.names if name not in ("real_queue_id", "due_ms", "timer_offset"))
+    columns = tuple(
+        name for name in SCHEMA.names if name not in ("real_queue_id", "due_ms", "due_time", "timer_offset")
+    )
     rows = read_log(store, Wanted(columns, bodies=ALL), slice_bytes)
     expected = [row_of(codec.decode(codec.encode(record))) for record in written]
+    for row in (*rows, *expected):
+        row["user_properties"] = sorted(row["user_properties"])
     assert rows == [{name: row[name] for name in columns} for row in expected]
 
 

@@ -181,3 +181,32 @@ def test_imported_records_may_lack_a_crc_and_our_own_may_not(
     rows = read_log(tmp_path, slice_bytes=slice_bytes)
     assert numbers(rows) == [0, 1, 2, 3]
     assert damaged(rows) == [(offsets[4], len(log))]
+
+
+@pytest.mark.parametrize("stretch_bytes", [300, 2000])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_walking_abreast_finds_what_one_walker_finds(
+    write_log: WriteLog, read_log: ReadLog, stretch_bytes: int, data: st.DataObject
+) -> None:
+    sizes = data.draw(st.lists(st.sampled_from([0, 60, 250, 900]), min_size=60, max_size=90), label="sizes")
+    inner = codec.encode(Record(topic="t", body=b"inner", queue_offset=99))
+    written = [
+        Record(topic="t", body=inner[:size].ljust(size), queue_offset=number)
+        for number, size in enumerate(sizes)
+    ]
+    store = write_log(written, segment_bytes=32 * 1024)
+    hits = data.draw(st.sets(st.integers(0, len(sizes) - 1), max_size=3), label="damaged")
+    for hit in hits:
+        place = data.draw(st.integers(0, len(codec.encode(written[hit])) * 8 - 1), label="bit")
+        segment, position = divmod(written[hit].physical_offset, 32 * 1024)
+        flip(segments_of(store)[segment], position + place // 8, place % 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walk, "_STRETCH_BYTES", stretch_bytes)
+        patch.setattr(walk, "_ABREAST_BYTES", 12 * stretch_bytes)
+        patch.setattr(walk, "_WALKERS_MIN", 2)
+        abreast = read_log(store)
+        patch.setattr(walk, "_WALKERS_MIN", 1 << 30)
+        alone = read_log(store)
+    assert abreast == alone
+    assert numbers(abreast) == [number for number in range(len(sizes)) if number not in hits]

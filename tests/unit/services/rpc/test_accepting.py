@@ -71,3 +71,8 @@ def test_accepts_end_with_the_server_and_leave_nothing_behind() -> None:
         assert not more._tasks
 
     asyncio.run(scenario())
+
+
+def test_another_release_of_grpc_is_left_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "KNOWN_RELEASE", "none that there is")
+    Accepting(object(), {PATH: None}).start()  # nothing of the server is touched

@@ -1,0 +1,87 @@
+"""What `dataset` chooses: which kinds of record, and which topics hold them.
+
+    dataset    rows                                                     kinds
+    records    everything, the default                                  all
+    messages   what consumers can get                                   normal, commit, delivered, dead letter
+    halves     half messages, decided or not                            half
+    outcomes   how halves ended: each names its half in `half_offset`   commit, timer of a half, outcome
+    timers     what was to be delivered later, and verbs on it          timer, verb
+    acks       one row per range of acknowledged queue offsets          ack
+    groups     what groups were told, and their leases                  group, lease
+    damaged    bytes that are no record                                 damage
+
+Damaged bytes have a row in every dataset but `acks`, unless topics are read by the queues' index: then only
+damage in the way.
+
+The rows of `acks` have columns of their own: see `ACKS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from commitlog.errors import UnknownChoice
+from consumequeue import acks
+from spark_jobs.decode import ALL, TIMESTAMP
+from spark_jobs.kinds import KINDS, MESSAGES, TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The kinds of a dataset's rows, and the topics of their records if they are few."""
+
+    kinds: frozenset[str]
+    topics: frozenset[str] = ALL
+    only_of_halves: bool = False
+
+
+def _of_system(*kinds: str) -> Dataset:
+    return Dataset(frozenset((*kinds, "damage")), frozenset(TOPICS[kind] for kind in kinds))
+
+
+DATASETS: Final = {
+    "records": Dataset(frozenset(KINDS)),
+    "messages": Dataset(frozenset((*MESSAGES, "damage"))),
+    "halves": _of_system("half"),
+    "outcomes": Dataset(frozenset(("commit", "timer", "outcome", "damage")), only_of_halves=True),
+    "timers": _of_system("timer", "verb"),
+    "acks": _of_system("ack"),
+    "groups": _of_system("group", "lease"),
+    "damaged": Dataset(frozenset(("damage",))),
+}
+
+ACKS: Final = pa.schema([
+    ("physical_offset", pa.int64()),
+    ("store_time", TIMESTAMP),
+    ("group", pa.string()),
+    ("topic", pa.string()),
+    ("queue_id", pa.int32()),
+    ("first_offset", pa.int64()),
+    ("offset_count", pa.int64()),
+])  # fmt: skip
+ACK_COLUMNS: Final = ("physical_offset", "store_time", "body", "damage")
+
+
+def dataset(name: str) -> Dataset:
+    """The dataset of that name; raises `UnknownChoice`."""
+    if name not in DATASETS:
+        raise UnknownChoice(f"dataset={name!r} is none of {', '.join(DATASETS)}.")
+    return DATASETS[name]
+
+
+def ranges(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The ranges that acknowledgement records hold, as rows of `schema`, some columns of `ACKS`."""
+    rows = [
+        (row["physical_offset"], row["store_time"], group, topic, queue_id, first, count)
+        for row in batch.to_pylist()
+        if row["damage"] is None
+        for group, topic, queue_id, found in acks.decode(row["body"])
+        for first, count in found
+    ]
+    columns = dict(zip(ACKS.names, zip(*rows, strict=True), strict=True)) if rows else {}
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns.get(field.name, ()), field.type) for field in schema], schema=schema
+    )
