@@ -14,6 +14,7 @@ The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
     8      queue_offset
     8      generation if leased
     8      visible_ms if leased, else when it ended
+    8      when it was leased, if leased
     1 + c  client length, client id UTF-8: whose it is
     1      bits: 1 the broker renews it for that client, 2 its consumer asked for another time,
            4 this attempt is not to be counted
@@ -33,7 +34,7 @@ from typing import Final, NamedTuple
 from consumequeue.acks import read_text, text
 
 _QUEUE: Final = struct.Struct(">HH")
-_ENTRY: Final = struct.Struct(">BBHQQQ")
+_ENTRY: Final = struct.Struct(">BBHQQQQ")
 _ENTRY_COUNT_MAX: Final = 0xFFFF
 _ATTEMPTS_MAX: Final = 0xFFFF
 
@@ -54,6 +55,7 @@ class LeaseEntry(NamedTuple):
     queue_offset: int
     generation: int
     at_ms: int
+    leased_ms: int
     client_id: str
     is_renewed: bool
     message_group: str
@@ -93,7 +95,9 @@ def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:
 
 def _encoded(one: LeaseEntry) -> bytes:
     attempts = min(one.attempts, _ATTEMPTS_MAX)
-    fixed = _ENTRY.pack(one.kind, one.cause, attempts, one.queue_offset, one.generation, one.at_ms)
+    fixed = _ENTRY.pack(
+        one.kind, one.cause, attempts, one.queue_offset, one.generation, one.at_ms, one.leased_ms
+    )
     bits = one.is_renewed | one.is_changed << 1 | one.is_suspended << 2
     return b"".join(
         (fixed, text(one.client_id), bytes((bits,)), text(one.message_group), text(one.attempt_id))
@@ -101,11 +105,11 @@ def _encoded(one: LeaseEntry) -> bytes:
 
 
 def _decoded(body: bytes, position: int) -> tuple[LeaseEntry, int]:
-    kind, cause, attempts, queue_offset, generation, at_ms = _ENTRY.unpack_from(body, position)
+    kind, cause, attempts, queue_offset, generation, at_ms, leased_ms = _ENTRY.unpack_from(body, position)
     client_id, position = read_text(body, position + _ENTRY.size)
     bits = body[position]
     message_group, position = read_text(body, position + 1)
     attempt_id, position = read_text(body, position)
     flags = bool(bits & 1), bool(bits & 2), bool(bits & 4)
-    fixed = Kind(kind), cause, attempts, queue_offset, generation, at_ms, client_id
+    fixed = Kind(kind), cause, attempts, queue_offset, generation, at_ms, leased_ms, client_id
     return LeaseEntry(*fixed, flags[0], message_group, *flags[1:], attempt_id), position

@@ -32,7 +32,7 @@ class Lease:
     `client_id` is set when the broker renews the lease for that client; it does so until `renewed_until_ms`.
     `consumer` is who has it, in any case; `is_gone`: it left. `is_changed`: it asked for another time;
     `is_suspended`: this attempt is not to be counted. `attempt_id` is what the receive that leased it called
-    itself: a receive of the same name has not heard of the lease. `leased_ms` is 0 after a restart.
+    itself: a receive of the same name has not heard of the lease.
     """
 
     generation: int
@@ -329,6 +329,7 @@ def _frozen(lease: Lease) -> list[Any]:
         lease.is_changed,
         lease.is_suspended,
         lease.attempt_id,
+        lease.leased_ms,
     ]
 
 
@@ -342,6 +343,7 @@ def _thawed(
     is_changed: bool = False,
     is_suspended: bool = False,
     attempt_id: str = "",
+    leased_ms: int = 0,
 ) -> Lease:
     return Lease(
         generation,
@@ -353,4 +355,5 @@ def _thawed(
         is_changed=is_changed,
         is_suspended=is_suspended,
         attempt_id=attempt_id,
+        leased_ms=leased_ms,
     )

@@ -135,6 +135,7 @@ class Groups:
                 lease.queue_offset,
                 lease.generation,
                 lease.visible_ms,
+                lease.leased_ms,
                 lease.consumer,
                 is_renewed,
                 lease.message_group,
@@ -153,7 +154,7 @@ class Groups:
             return
         cause = 0 if failure is None else failure.cause
         attempts = progress.attempts(offset).count
-        entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, lease.consumer, False, "")
+        entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, 0, lease.consumer, False, "")
         self._unwritten_leases[key].append(entry)
 
     def write_pending(self) -> None:
@@ -312,4 +313,5 @@ def _lease(entry: LeaseEntry) -> Lease:
         is_changed=entry.is_changed,
         is_suspended=entry.is_suspended,
         attempt_id=entry.attempt_id,
+        leased_ms=entry.leased_ms,
     )

@@ -362,7 +362,7 @@ class Receiving:
         receipt = receipts.decode(handle)
         key = GroupQueue(group, topic, receipt.queue_id)
         lease = self._groups.held(key, receipt.queue_offset, receipt.generation)
-        if lease is None or lease.leased_ms not in (0, receipt.leased_ms):
+        if lease is None or lease.leased_ms != receipt.leased_ms:
             raise InvalidReceiptHandle(
                 f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
                 "was answered. The message comes again if it was not acknowledged."
