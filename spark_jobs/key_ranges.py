@@ -42,18 +42,15 @@ class KeyRange:
         return and_(key.is_not(None), *bounds)
 
 
-def key_ranges(
-    connection: Connection, table: FromClause, key: ColumnElement[Any], rows_per_range: int = ROWS_PER_RANGE
-) -> list[KeyRange]:
-    """The ranges of a table, at least one, each with about that many rows.
+def key_ranges(connection: Connection, table: FromClause, key: ColumnElement[Any]) -> list[KeyRange]:
+    """The ranges of a table, at least one, each with about `ROWS_PER_RANGE` rows.
 
     Numbers are cut evenly between the first and the last, other keys by stepping through them.
     """
     first, last = connection.execute(select(func.min(key), func.max(key)).select_from(table)).one()
     whole = isinstance(first, int) and isinstance(last, int)
-    bounds = _even(first, last, rows_per_range) if whole else _stepped(connection, table, key, rows_per_range)
-    edges = [None, *bounds, None]
-    return [KeyRange(after, upto) for after, upto in pairwise(edges)]
+    bounds = _even(first, last, ROWS_PER_RANGE) if whole else _stepped(connection, table, key, ROWS_PER_RANGE)
+    return [KeyRange(after, upto) for after, upto in pairwise([None, *bounds, None])]
 
 
 def _even(first: int, last: int, width: int) -> list[Any]:
