@@ -2,7 +2,8 @@
 
     facts/      order_id, order_row, `ORDER_FACTS`            one row per order and part
     pushes/     order_id (the push), order_row, `PUSH_FACTS`  likewise
-    events/     `EVENTS`                                      one row per event: exact cases, timelines
+    events/     `EVENTS`                                      one row per event: exact facts, timelines
+    unnamed/    likewise, of events whose records do not name an order
     acks/       topic, first_place, end_place, physical_offset, store_ms     ranges of the acting groups
     grouped/    topic, queue, message_group, order_id         messages that have an order among them
     counts/     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
@@ -60,6 +61,7 @@ SCHEMAS: Final = {
     "facts": schema(ORDER_FACTS),
     "pushes": schema(PUSH_FACTS),
     "events": EVENTS,
+    "unnamed": EVENTS,
     "acks": pa.schema([
         ("topic", pa.int8()), ("first_place", pa.int64()), ("end_place", pa.int64()),
         ("physical_offset", pa.int64()), ("store_ms", pa.int64()),
@@ -125,6 +127,10 @@ class Staged:
         """One data set for Spark, also where it has no file."""
         fields = ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in SCHEMAS[name])
         return spark.read.schema(fields).parquet(str(self.path(name)))
+
+    def has(self, name: str) -> bool:
+        """Whether a data set has any row."""
+        return any(self.path(name).glob("*.parquet"))
 
     def table(self, name: str) -> pa.Table:
         """One of the small data sets, in memory."""
@@ -201,14 +207,15 @@ def _bodies_of(mapping: Mapping) -> frozenset[str]:
 
 def _write(path: Path, name: str, table: pa.Table) -> None:
     """Writes a file under its name only when it is whole."""
+    table = table.cast(SCHEMAS[name])
     unfinished = path.with_name(f".{path.name}")
     ascending = {column: how for column, how in _ASCENDING.items() if column in table.column_names}
     dictionaries = [column for column in table.column_names if column not in ascending]
     pq.write_table(
-        table.cast(SCHEMAS[name]),
+        table,
         unfinished,
         compression="lz4",
-        use_dictionary=dictionaries if name == "events" else True,
-        column_encoding=ascending if name == "events" else None,
+        use_dictionary=dictionaries if table.schema == EVENTS else True,
+        column_encoding=ascending if table.schema == EVENTS else None,
     )
     unfinished.replace(path)
