@@ -39,7 +39,7 @@ from spark_jobs.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.segments import Slice, StoreLog, holes, slices
 from spark_jobs.source import NO_SEGMENT
 from spark_jobs.tally import Tally
-from spark_jobs.walk import Check, walk
+from spark_jobs.walk import Check, Chunk, walk
 
 Part = Slice | Kept | tuple[Damage, ...]
 
@@ -190,15 +190,25 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    wanted = Wanted((*COLUMNS, "message_id"), bodies=_bodies_of(mapping), check=check)
+    wanted = Wanted(COLUMNS, bodies=_bodies_of(mapping), check=check)
     if isinstance(part, Slice):
         data = mapped(part.segment.path)
         for chunk in walk(data, part, check):
-            yield from chunk_batches(chunk, wanted)
+            for batch in chunk_batches(chunk, wanted):
+                yield _with_message_ids(batch, chunk)
     elif isinstance(part, Kept):
         yield from kept_batches(part, wanted)
     else:
         yield damage_batch(part, wanted.schema, NO_SEGMENT)
+
+
+def _with_message_ids(batch: pa.RecordBatch, chunk: Chunk) -> pa.RecordBatch:
+    """The batch, with the ids of its messages if any was sent by a schedule: they have the occurrence's time."""
+    schedules = batch.column("schedule")
+    if schedules.null_count == len(schedules):
+        return batch
+    (with_ids,) = chunk_batches(Chunk(chunk.records), Wanted(("message_id",)))
+    return batch.append_column("message_id", with_ids.column(0))
 
 
 def _bodies_of(mapping: Mapping) -> frozenset[str]:
