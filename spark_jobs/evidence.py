@@ -1,0 +1,219 @@
+"""The few records of a log that hold some bytes, found without walking the log.
+
+Who asks for one order of a log of gigabytes wants a dozen records. What they are known by stands in them as
+it is: a key or an id in the properties, the log offset of a half as eight bytes, that of a timer as digits, a
+queue in the body of an acknowledgement. So the bytes of the log are searched, and around each place that was
+found lies a record: back to the nearest magic whose record names its own log offset, reaches over the place and
+is sound. What is found may only quote the bytes, in its body or in a longer name; whoever asked looks.
+
+    log       ...|record|record|re[name]ord|record|...
+                         <-------             back to its magic
+
+Windows are small, so that a broker's loop that waits for the interpreter gets it within a fraction of a
+millisecond. Inner batches of imported logs are one record. Nothing is locked and nothing is written.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from commitlog import foreign, keep, layout, limits, record
+from commitlog.errors import Busy, StoreDamaged
+from commitlog.record import Record
+from spark_jobs.segments import open_log
+
+WINDOW_BYTES: Final = 256 * 1024
+
+_MAGIC_START: Final = record.MAGIC_V1.to_bytes(4, "big")[:3]
+_HEAD: Final = struct.Struct(">II20xq")
+_LOOK_BACK_BYTES: Final = (4 * 1024, 64 * 1024, limits.RECORD_BYTES_MAX)
+
+
+class Files(Protocol):
+    """What is needed of a store's files; a `commitlog.disk.Disk` has it."""
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+
+    def view(self, path: str) -> memoryview:
+        """The whole file to read in place."""
+
+
+class Folder:
+    """The files below a folder, for reading only."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+        path = self._root / folder
+        return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+
+    def view(self, path: str) -> memoryview:
+        """The whole file to read in place."""
+        with open(self._root / path, "rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+class Found(NamedTuple):
+    """A record, and the position in its segment behind it."""
+
+    record: Record
+    end: int
+
+
+def never() -> bool:
+    """Do not stop."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedLog:
+    """The durable part of a log, to be searched; log offsets.
+
+    Records before `own_from` were imported and may lack a CRC. `stops` is asked between windows.
+    """
+
+    name: str
+    files: Files
+    end_offset: int
+    own_from: int = 0
+    stops: Callable[[], bool] = never
+
+    @classmethod
+    def at(cls, store: Path) -> SearchedLog:
+        """The log of a store, at rest or in use.
+
+        Raises `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
+        """
+        log = open_log(store)
+        own_from = log.own_from if log.ours else log.end_offset
+        return cls(str(store), Folder(store), log.end_offset, own_from)
+
+    @property
+    def first_offset(self) -> int:
+        """Where the kept log starts."""
+        return min(self._segment_offsets(), default=self.end_offset)
+
+    def holding(self, needles: Collection[bytes], from_offset: int = 0) -> Iterator[Record]:
+        """The sound records from a log offset on that hold one of these bytes, in log order."""
+        if not needles:
+            return
+        for first_offset in self._segment_offsets():
+            if first_offset >= self.end_offset:
+                return
+            view = self._segment(first_offset)
+            start = max(0, from_offset - first_offset)
+            if view is not None and start < len(view):
+                yield from self._holding(view, first_offset, start, needles)
+
+    def record_at(self, physical_offset: int) -> Record | None:
+        """The sound record that starts at a log offset, also one that outlived its segment; else None."""
+        for kept in self.kept():
+            if kept.physical_offset == physical_offset:
+                return kept
+        firsts = [first for first in self._segment_offsets() if first <= physical_offset < self.end_offset]
+        view = self._segment(max(firsts)) if firsts else None
+        if view is None:
+            return None
+        position = physical_offset - max(firsts)
+        found = self._decoded(view, max(firsts), position, position)
+        return found and found.record
+
+    def kept(self) -> Iterator[Record]:
+        """The records that outlived their segment (see `commitlog.keep`), each once."""
+        seen: set[int] = set()
+        for name in self.files.list(layout.KEEP):
+            try:
+                stored = bytes(self.files.view(f"{layout.KEEP}/{name}"))
+            except (FileNotFoundError, ValueError):  # it has just gone, or is empty
+                continue
+            for physical_offset, position, _ in keep.records(stored, self.own_from):
+                if physical_offset < self.first_offset and physical_offset not in seen:
+                    seen.add(physical_offset)
+                    yield record.decode(stored, position)
+
+    def _segment_offsets(self) -> list[int]:
+        names = self.files.list(layout.COMMITLOG)
+        return sorted(int(name) for name in names if name.isdigit() and len(name) == layout.OFFSET_DIGITS)
+
+    def _segment(self, first_offset: int) -> memoryview | None:
+        """The durable bytes of a segment; None if it has just been deleted."""
+        try:
+            view = self.files.view(layout.segment_path(first_offset))
+        except (FileNotFoundError, ValueError):
+            return None
+        return view[: self.end_offset - first_offset]
+
+    def _holding(
+        self, view: memoryview, first_offset: int, start: int, needles: Collection[bytes]
+    ) -> Iterator[Record]:
+        done = start
+        for place in self._places(view, start, needles):
+            found = self._around(view, first_offset, place) if place >= done else None
+            if found is not None:
+                done = found.end
+                yield found.record
+
+    def _places(self, view: memoryview, start: int, needles: Collection[bytes]) -> Iterator[int]:
+        overlap = max(map(len, needles)) - 1
+        for begin in range(start, len(view), WINDOW_BYTES):
+            if self.stops():
+                raise Busy("The search was given up, because the broker stops. Ask again when it serves.")
+            window = bytes(view[begin : begin + WINDOW_BYTES + overlap])
+            found = {place for needle in needles for place in _all_places(window, needle)}
+            yield from (begin + place for place in sorted(found) if place < WINDOW_BYTES)
+
+    def _around(self, view: memoryview, first_offset: int, place: int) -> Found | None:
+        """The sound record that covers a place of a segment; None if there is none."""
+        end = place
+        for look_back_bytes in _LOOK_BACK_BYTES:
+            begin = max(0, place - look_back_bytes)
+            before = bytes(view[begin:end])
+            at = len(before)
+            while (at := before.rfind(_MAGIC_START, 0, at)) >= 0:
+                found = self._decoded(view, first_offset, begin + at - 4, place)
+                if found is not None:
+                    return found
+            if begin == 0:
+                return None
+            end = min(end, begin + len(_MAGIC_START) - 1)
+        return None
+
+    def _decoded(self, view: memoryview, first_offset: int, start: int, place: int) -> Found | None:
+        """The record that starts at a position of a segment, if it is sound and covers `place`."""
+        if start < 0 or start + record.RECORD_BYTES_MIN > len(view):
+            return None
+        record_bytes, magic, physical_offset = _HEAD.unpack_from(view, start)
+        if magic not in (record.MAGIC_V1, record.MAGIC_V2) or physical_offset != first_offset + start:
+            return None
+        end = start + record_bytes
+        if not place < end <= len(view):
+            return None
+        whole = view[start:end]
+        if not record.is_sound(whole, may_lack_crc=physical_offset < self.own_from):
+            return None
+        try:
+            return Found(record.decode(whole), end)
+        except StoreDamaged:
+            return None
+
+
+def imported_until(files: Files) -> int:
+    """The log offset from which on every record carries a CRC; 0 unless the store was imported."""
+    if foreign.IMPORTED not in files.list(""):
+        return 0
+    return layout.parse_durable(bytes(files.view(foreign.IMPORTED)))
+
+
+def _all_places(window: bytes, needle: bytes) -> Iterator[int]:
+    at = window.find(needle)
+    while at >= 0:
+        yield at
+        at = window.find(needle, at + 1)
