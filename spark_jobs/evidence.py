@@ -1,10 +1,11 @@
 """The few records of a log that hold some bytes, found without walking the log.
 
 Who asks for one order of a log of gigabytes wants a dozen records. What they are known by stands in them as
-it is: a key or an id in the properties, the log offset of a half as eight bytes, that of a timer as digits, a
-queue in the body of an acknowledgement. So the bytes of the log are searched, and around each place that was
-found lies a record: back to the nearest magic whose record names its own log offset, reaches over the place and
-is sound. What is found may only quote the bytes, in its body or in a longer name; whoever asked looks.
+it is: a key or an id in the properties, the log offset of a half as eight bytes, that of a timer as digits,
+a queue in the body of an acknowledgement. So the bytes of the log are searched, and around each place that
+was found lies a record: back to the nearest magic whose record names its own log offset, reaches over the
+place and is sound. What is found may only quote the bytes, in its body or in a longer name; whoever asked
+looks.
 
     log       ...|record|record|re[name]ord|record|...
                          <-------             back to its magic

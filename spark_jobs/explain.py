@@ -1,8 +1,9 @@
 """The life of one message or order, from the log: what `tidewheel explain` and `/api/explain` tell.
 
-A name is a word of the message keys, a message id, a timer key, a transaction id, or @ and a log offset. The
-records that carry the name are found first, then what only refers to them: check-backs and outcomes name their
-half by its log offset, verbs their timer, acknowledgements and leases their message by its place in a queue.
+A name is a word of the message keys, a message id, a timer key, a transaction id, or @ and a log offset.
+The records that carry the name are found first, then what only refers to them: check-backs and outcomes
+name their half by its log offset, verbs their timer, acknowledgements and leases their message by its place
+in a queue.
 
     name -> records that carry it -> half and timer offsets, places in queues -> records that name those
          -> events in log order, and for each message how it stands
@@ -117,8 +118,9 @@ def _checked(name: str) -> str:
 
 def _sought(log: SearchedLog, name: str) -> str:
     """The name to look for: of a transaction or a log offset, the id of the message that is there."""
-    is_offset = name.startswith("@") and name[1:].isascii() and name[1:].isdigit()
-    offset = int(name[1:]) if is_offset else claimed_offset(name)
+    digits = name.removeprefix("@").replace(",", "")
+    is_offset = name.startswith("@") and digits.isascii() and digits.isdigit()
+    offset = int(digits) if is_offset else claimed_offset(name)
     there = log.record_at(offset) if offset >= 0 else None
     return (ids_of(there).message_id if there else "") or name
 

@@ -155,9 +155,7 @@ def standing(events: Iterable[Event]) -> str:
         if event.what != "settled" or state == _GIVEN_UP:
             state = _STATES.get(event.what, state)
     if state == _AVAILABLE:
-        return (
-            f"acknowledged by {', '.join(done_by)}" if done_by else "can be received; acknowledged by nobody"
-        )
+        return f"acknowledged by {', '.join(done_by)}" if done_by else "acknowledged by nobody yet"
     if state == _UNDECIDED and asked_count:
         return f"{state}; its producer was asked {asked_count} times"
     return state
@@ -208,8 +206,7 @@ def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
     if one.topic == HALF_TOPIC:
         return "half", f"sent by {host}"
     if one.topic == TIMER_TOPIC:
-        by = f"by the commit of the half at {one.half_offset:,}" if one.half_offset else f"sent by {host}"
-        return "armed", by
+        return "armed", f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
     if one.topic.startswith(DEAD_LETTER_PREFIX):
         return "dead letter", _given_up(one, stored)
     if properties.TIMER_OFFSET in stored:
@@ -217,12 +214,12 @@ def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
     if properties.REDRIVE_OF in stored:
         return "sent back", f"from the dead letters of {stored[properties.REDRIVE_OF]}"
     if one.type == TYPE_COMMIT:
-        return "committed", f"by the commit of the half at {one.half_offset:,}"
+        return "committed", f"the half @{one.half_offset:,}"
     return "stored", f"sent by {host}"
 
 
 def _delivered(one: Record, stored: dict[str, str]) -> tuple[str, str]:
-    timer = f"timer at {_number(stored[properties.TIMER_OFFSET]):,}"
+    timer = f"timer @{_number(stored[properties.TIMER_OFFSET]):,}"
     due_ms = _number(stored.get(properties.DUE_MS, ""))
     if stored.get(properties.VERB) == "FIRE":
         return "fired", f"before its time, because somebody asked for it; {timer}"
@@ -258,7 +255,7 @@ def _cancelled_by(one: Record, ids: Ids, stored: dict[str, str], subjects: Subje
     cancelled = _number(stored.get(properties.CANCELS, "").partition(" ")[0])
     ended = subjects.anchors.get(-1 if cancelled is None else cancelled)
     if ended is not None and one.topic != HALF_TOPIC:
-        note = f"by message {ids.message_id} of {ids.topic}; timer at {cancelled:,}"
+        note = f"by the message of {ids.topic} that carries it; timer @{cancelled:,}"
         yield Event(one.physical_offset, one.store_ms, "cancelled", ended.topic, ended.message_id, note)
 
 
@@ -273,7 +270,7 @@ def _outcome(one: Record, subjects: Subjects) -> Iterator[Event]:
     ids = subjects.anchors.get(one.half_offset) or ids_of(one)
     what = "expired" if stored.get(properties.OUTCOME) == "EXPIRED" else "rolled back"
     reason = stored.get(properties.REASON, "")
-    note = f"the half at {one.half_offset:,}" + (f", because: {reason}" if reason else "")
+    note = f"the half @{one.half_offset:,}" + (f", because: {reason}" if reason else "")
     yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 
@@ -282,7 +279,7 @@ def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
     timer_offset = _number(stored.get(properties.TIMER_OFFSET, ""))
     ids = subjects.anchors.get(-1 if timer_offset is None else timer_offset) or ids_of(one)
     reason = stored.get(properties.REASON, "")
-    note = f"by a call; timer at {timer_offset or 0:,}" + (f", because: {reason}" if reason else "")
+    note = f"by a call; timer @{timer_offset or 0:,}" + (f", because: {reason}" if reason else "")
     yield Event(one.physical_offset, one.store_ms, "cancelled", ids.topic, ids.message_id, note)
 
 

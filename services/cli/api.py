@@ -33,9 +33,9 @@ class Api:
     def __init__(self, http: str | None) -> None:
         self._address: Address = load(ClientSettings, http=http).http
 
-    def get(self, *path: str, **query: object) -> Any:
-        """Ask for something."""
-        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"))
+    def get(self, *path: str, wait_seconds: float = ANSWER_SECONDS, **query: object) -> Any:
+        """Ask for something; the broker may take `wait_seconds` for its answer."""
+        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"), wait_seconds)
 
     def post(self, *path: str, body: object, wait_seconds: float = ANSWER_SECONDS) -> Any:
         """Hand something in; the broker may take `wait_seconds` for its answer."""
