@@ -100,7 +100,7 @@ def messages_per_minute(statistics: LogStatistics) -> Chart:
         )
         for start in range(first, statistics.last_ms + 1, width)
     ]
-    return draw(f"Messages per minute, a bar for each {duration(width)}", groups, has_legend=True)
+    return draw(f"Messages per minute, a bar for {each(width)}", groups, has_legend=True)
 
 
 def lateness(statistics: LogStatistics) -> Chart:
@@ -147,6 +147,11 @@ def _short(value: float) -> str:
         if value >= limit:
             return f"{value / limit:g}{unit}"
     return f"{value:g}"
+
+
+def each(ms: int) -> str:
+    """Every span of that width: each minute, each 5 min."""
+    return "each minute" if ms == 60_000 else f"each {duration(ms)}"
 
 
 def duration(ms: int) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil, log10
 from typing import Final
 
-from spark_jobs.charts import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Label, duration, time_of_day
+from spark_jobs.charts import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Label, each, time_of_day
 from spark_jobs.statistics import Lateness, LogStatistics
 
 CURVES: Final = {"p50": "p50_ms", "p99": "p99_ms", "p99.9": "p999_ms", "latest": "max_ms"}
@@ -55,7 +55,7 @@ def lateness_over_time(statistics: LogStatistics) -> CurveChart | None:
         x = LEFT + 5 + (one.start_ms - first_ms) // width_ms * across
         return round(x, 1), round(HEIGHT - BOTTOM - height * (HEIGHT - TOP - BOTTOM), 1)
 
-    chart = CurveChart(f"Lateness of deliveries, by {duration(width_ms)}")
+    chart = CurveChart(f"Lateness of deliveries, a point for {each(width_ms)}")
     for name, column in CURVES.items():
         runs = [[at(one, column) for one in run] for run in _unbroken(points, width_ms)]
         stretches = [" ".join(f"{x},{y}" for x, y in run) for run in runs if len(run) > 1]

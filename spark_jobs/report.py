@@ -33,6 +33,7 @@ ROWS_MAX: Final = 500
 WINDOW_MS: Final = 300_000
 """How wide windows are where the summary has none to say it."""
 
+_PUSH_WORDS: Final = {"delivered": "sent", "scheduled": "left", "cancelled": "cancelled", "failed": "failed"}
 _OFFSETS: Final = {
     "half": "half_offset",
     "announced": "committed_offset",
@@ -115,9 +116,11 @@ def _read(folder: Path, case: str, count_max: int) -> list[Finding]:
 
 
 def _pushes(totals: dict[str, int]) -> dict[str, int]:
-    """The pushes by what became of them."""
+    """The pushes by what became of them; known words first, and whatever else a ledger says."""
     prefix = "pushes "
-    return {name.removeprefix(prefix): count for name, count in totals.items() if name.startswith(prefix)}
+    counts = {name.removeprefix(prefix): count for name, count in totals.items() if name.startswith(prefix)}
+    known = {word: counts.pop(status, 0) for status, word in _PUSH_WORDS.items()} if counts else {}
+    return known | counts
 
 
 def _environment() -> Environment:
@@ -129,6 +132,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "each": charts.each,
         "moment": moment,
         "minute": minute,
         "number": number,

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 LATENESS_EDGES_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 """Where a histogram's bars begin; the first bar is what is early."""
@@ -38,16 +36,10 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Staged(Protocol):
-    """Folders of Parquet files with the columns above."""
+    """What was counted when the log was read."""
 
-    @property
-    def counts(self) -> Path: ...
-    @property
-    def lateness(self) -> Path: ...
-    @property
-    def ends(self) -> Path: ...
-    @property
-    def damaged(self) -> Path: ...
+    def table(self, name: str) -> pa.Table:
+        """One of the data sets above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +86,18 @@ class LogStatistics:
 def log_statistics(staged: Staged) -> LogStatistics:
     """The figures of a log, from the counts that were made when it was read."""
     figures = LogStatistics()
-    counts = _table(staged.counts).to_pylist()
+    counts = staged.table("counts").to_pylist()
     for row in counts:
         _add_count(figures, row)
     span_ms = figures.last_ms - figures.first_ms
     figures.bar_ms, figures.point_ms = _width(span_ms, BARS_MAX), _width(span_ms, POINTS_MAX)
     for row in counts:
         _add_bar(figures, row)
-    figures.timer_ends = {row["how"]: row["timers"] for row in _table(staged.ends).to_pylist()}
-    _add_lateness(figures, _table(staged.lateness))
-    _add_damage(figures, _table(staged.damaged))
+    for row in staged.table("ends").to_pylist():
+        figures.timer_ends[row["how"]] = figures.timer_ends.get(row["how"], 0) + row["timers"]
+    _add_lateness(figures, staged.table("lateness"))
+    _add_damage(figures, staged.table("damaged"))
     return figures
-
-
-def _table(folder: Path) -> pa.Table:
-    return ds.dataset(folder, format="parquet").to_table()
 
 
 def _add_count(figures: LogStatistics, row: dict[str, Any]) -> None:

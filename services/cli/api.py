@@ -20,6 +20,7 @@ from commitlog.errors import BrokerUnreachable, TidewheelError
 from services.config import Address, ClientSettings, load
 
 ANSWER_SECONDS = 30
+SEARCH_SECONDS = 600
 
 HttpOption = Annotated[
     str | None, typer.Option("--http", help="HOST:PORT of the broker's HTTP interface; else TIDEWHEEL_HTTP.")
@@ -33,9 +34,13 @@ class Api:
     def __init__(self, http: str | None) -> None:
         self._address: Address = load(ClientSettings, http=http).http
 
-    def get(self, *path: str, wait_seconds: float = ANSWER_SECONDS, **query: object) -> Any:
-        """Ask for something; the broker may take `wait_seconds` for its answer."""
-        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"), wait_seconds)
+    def get(self, *path: str, **query: object) -> Any:
+        """Ask for something."""
+        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"))
+
+    def search(self, *path: str, **query: object) -> Any:
+        """Ask for something that the broker may have to look for all over its log."""
+        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"), SEARCH_SECONDS)
 
     def post(self, *path: str, body: object, wait_seconds: float = ANSWER_SECONDS) -> Any:
         """Hand something in; the broker may take `wait_seconds` for its answer."""

@@ -13,8 +13,6 @@ from services.cli.times import exactly, span
 
 app = typer.Typer(add_completion=False)
 
-SEARCH_SECONDS = 600
-
 
 @app.command()
 def explain(
@@ -50,7 +48,7 @@ def from_store(store: Path, name: str, topic: str) -> dict[str, Any]:
 
 def from_broker(http: str | None, name: str, topic: str) -> dict[str, Any]:
     """Ask a broker, which searches its own log."""
-    found: dict[str, Any] = Api(http).get("explain", wait_seconds=SEARCH_SECONDS, name=name, topic=topic)
+    found: dict[str, Any] = Api(http).search("explain", name=name, topic=topic)
     return found
 
 
