@@ -19,7 +19,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -102,8 +102,15 @@ class SearchedLog:
         """Where the kept log starts."""
         return min(self._segment_offsets(), default=self.end_offset)
 
-    def holding(self, needles: Collection[bytes], from_offset: int = 0) -> Iterator[Record]:
-        """The sound records from a log offset on that hold one of these bytes, in log order."""
+    def holding(
+        self, needles: Collection[bytes], from_offset: int = 0, until_offset: int | None = None
+    ) -> Iterator[Record]:
+        """The sound records between two log offsets that hold one of these bytes, in log order."""
+        if until_offset is not None:
+            yield from replace(self, end_offset=min(until_offset, self.end_offset)).holding(
+                needles, from_offset
+            )
+            return
         if not needles:
             return
         for first_offset in self._segment_offsets():

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from commitlog import properties
@@ -36,7 +36,7 @@ from spark_jobs.life import (
     place_of,
     standing,
 )
-from txn.half import HALF_TOPIC, claimed_offset
+from txn.half import CHECK_TOPIC, HALF_TOPIC, claimed_offset
 
 RECORDS_MAX: Final = 1_000
 """Of a name that more records carry, the first so many are told."""
@@ -142,23 +142,52 @@ def _carries(one: Record, name: str, topic: str) -> bool:
 
 
 def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
-    """The records that only refer to these: by a half's or timer's log offset, or by a place in a queue."""
-    halves = {one.physical_offset for one in named if one.topic == HALF_TOPIC}
-    timers = {one.physical_offset for one in named if one.topic == TIMER_TOPIC}
-    timers |= {int(value) for one in named if (value := _value(one, properties.TIMER_OFFSET)).isdigit()}
+    """The records that only refer to these: by a half's or timer's log offset, or by a place in a queue.
+
+    Nothing refers to a half or timer after its end, so it is only looked for up to there.
+    """
+    anchors = {one.physical_offset: _needle(one) for one in named if one.topic in (HALF_TOPIC, TIMER_TOPIC)}
+    anchors |= {
+        timer: b"\x01%d" % timer for one in named for timer in _timers_of(one, properties.TIMER_OFFSET)
+    }
+    ends = _ends(named)
     places = {place for one in named if (place := place_of(one))}
-    needles = [
-        *(offset.to_bytes(8, "big") for offset in halves),
-        *(b"\x01%d" % offset for offset in timers),
-        *{acks.text(place.topic) + place.queue_id.to_bytes(2, "big") for place in places},
-    ]
+    queues = {acks.text(place.topic) + place.queue_id.to_bytes(2, "big") for place in places}
+    ended = [anchors[offset] for offset in anchors if offset in ends]
+    waiting = [anchors[offset] for offset in anchors if offset not in ends]
     first_offset = min(one.physical_offset for one in named)
-    for one in log.holding(needles, first_offset):
-        if _refers(one, halves, timers, places):
+    last_end = max(ends.values(), default=first_offset)
+    for one in chain(
+        log.holding(ended, first_offset, last_end), log.holding([*waiting, *queues], first_offset)
+    ):
+        if _refers(one, anchors, places):
             yield one
 
 
-def _refers(one: Record, halves: set[int], timers: set[int], places: set[Place]) -> bool:
+def _needle(one: Record) -> bytes:
+    """What stands in a record that refers to this half or timer."""
+    offset = one.physical_offset
+    return offset.to_bytes(8, "big") if one.topic == HALF_TOPIC else b"\x01%d" % offset
+
+
+def _ends(named: Collection[Record]) -> dict[int, int]:
+    """The halves and timers that some of these records end: their log offset, and that of the record."""
+    ends = {
+        one.half_offset: one.physical_offset for one in named if one.half_offset and one.topic != CHECK_TOPIC
+    }
+    names = properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS
+    return ends | {timer: one.physical_offset for one in named for timer in _timers_of(one, *names)}
+
+
+def _timers_of(one: Record, *names: str) -> Iterator[int]:
+    """The timers that a record names, under these names."""
+    for name in names:
+        digits = _value(one, name).partition(" ")[0]
+        if digits.isascii() and digits.isdigit():
+            yield int(digits)
+
+
+def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
     if one.topic == ACK_TOPIC:
         return any(
             first <= place.queue_offset < first + count
@@ -168,15 +197,12 @@ def _refers(one: Record, halves: set[int], timers: set[int], places: set[Place])
             for first, count in ranges
         )
     if one.topic == LEASE_TOPIC:
-        told = lease_records.decode(one.body)
         return any(
-            Place(topic, queue_id, entry.queue_offset) in places for (_, topic, queue_id), entry in told
+            Place(topic, queue_id, entry.queue_offset) in places
+            for (_, topic, queue_id), entry in lease_records.decode(one.body)
         )
-    named_timers = {
-        _value(one, name).partition(" ")[0]
-        for name in (properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS)
-    }
-    return one.half_offset in halves or bool(named_timers & {str(offset) for offset in timers})
+    named = _timers_of(one, properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS)
+    return one.half_offset in anchors or any(timer in anchors for timer in named)
 
 
 def _standings(named: Collection[Record], events: Collection[Event]) -> list[Standing]:
