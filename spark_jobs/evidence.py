@@ -10,13 +10,14 @@ looks.
     log       ...|record|record|re[name]ord|record|...
                          <-------             back to its magic
 
-Windows are small, so that a broker's loop that waits for the interpreter gets it within a fraction of a
-millisecond. Inner batches of imported logs are one record. Nothing is locked and nothing is written.
+Bytes are read and searched in small windows: reading lets go of the interpreter, searching takes a fraction
+of a millisecond, so a broker's loop beside it hardly waits. Inner batches of imported logs are one record.
+Nothing is locked and nothing is written.
 """
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -28,8 +29,10 @@ from commitlog.errors import Busy, StoreDamaged
 from commitlog.record import Record
 from spark_jobs.segments import open_log
 
-WINDOW_BYTES: Final = 256 * 1024
+WINDOW_BYTES: Final = 64 * 1024
 
+_WHOLE_FILE_BYTES: Final = 1 << 31
+_MAGICS: Final = (record.MAGIC_V1, record.MAGIC_V2)
 _MAGIC_START: Final = record.MAGIC_V1.to_bytes(4, "big")[:3]
 _HEAD: Final = struct.Struct(">II20xq")
 _LOOK_BACK_BYTES: Final = (4 * 1024, 64 * 1024, limits.RECORD_BYTES_MAX)
@@ -41,8 +44,8 @@ class Files(Protocol):
     def list(self, folder: str) -> list[str]:
         """The names in a folder, sorted; none if there is no such folder."""
 
-    def view(self, path: str) -> memoryview:
-        """The whole file to read in place."""
+    def read(self, path: str, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer at the end of the file. May raise OSError."""
 
 
 class Folder:
@@ -56,10 +59,37 @@ class Folder:
         path = self._root / folder
         return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
-    def view(self, path: str) -> memoryview:
-        """The whole file to read in place."""
-        with open(self._root / path, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    def read(self, path: str, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer at the end of the file. May raise OSError."""
+        with open(self._root / path, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), length, position)
+
+
+class Segment:
+    """The durable bytes of one file of the log; what was read last as a window is kept."""
+
+    def __init__(self, files: Files, first_offset: int, length: int) -> None:
+        self.first_offset, self.length = first_offset, length
+        self._files, self._begin, self._window = files, 0, b""
+
+    def window(self, begin: int, length: int) -> bytes:
+        """The bytes from a position on, which are likely to be looked at more closely."""
+        self._begin, self._window = begin, self._read(begin, length)
+        return self._window
+
+    def read(self, position: int, length: int) -> bytes:
+        """The bytes from a position on; none once retention has deleted the file."""
+        at = position - self._begin
+        if at >= 0 and at + length <= len(self._window):
+            return self._window[at : at + length]
+        return self._read(position, length)
+
+    def _read(self, position: int, length: int) -> bytes:
+        inside = min(length, self.length - position)
+        try:
+            return self._files.read(layout.segment_path(self.first_offset), position, inside)
+        except FileNotFoundError:
+            return b""
 
 
 class Found(NamedTuple):
@@ -113,34 +143,30 @@ class SearchedLog:
             return
         if not needles:
             return
-        for first_offset in self._segment_offsets():
-            if first_offset >= self.end_offset:
-                return
-            view = self._segment(first_offset)
-            start = max(0, from_offset - first_offset)
-            if view is not None and start < len(view):
-                yield from self._holding(view, first_offset, start, needles)
+        for segment in self._segments():
+            start = max(0, from_offset - segment.first_offset)
+            if start < segment.length:
+                yield from self._holding(segment, start, needles)
 
     def record_at(self, physical_offset: int) -> Record | None:
         """The sound record that starts at a log offset, also one that outlived its segment; else None."""
         for kept in self.kept():
             if kept.physical_offset == physical_offset:
                 return kept
-        firsts = [first for first in self._segment_offsets() if first <= physical_offset < self.end_offset]
-        view = self._segment(max(firsts)) if firsts else None
-        if view is None:
-            return None
-        position = physical_offset - max(firsts)
-        found = self._decoded(view, max(firsts), position, position)
-        return found and found.record
+        for segment in self._segments():
+            position = physical_offset - segment.first_offset
+            if 0 <= position < segment.length:
+                found = self._decoded(segment, position, position)
+                return found and found.record
+        return None
 
     def kept(self) -> Iterator[Record]:
         """The records that outlived their segment (see `commitlog.keep`), each once."""
         seen: set[int] = set()
         for name in self.files.list(layout.KEEP):
             try:
-                stored = bytes(self.files.view(f"{layout.KEEP}/{name}"))
-            except (FileNotFoundError, ValueError):  # it has just gone, or is empty
+                stored = self.files.read(f"{layout.KEEP}/{name}", 0, _WHOLE_FILE_BYTES)
+            except FileNotFoundError:  # nothing in it is needed any more
                 continue
             for physical_offset, position, _ in keep.records(stored, self.own_from):
                 if physical_offset < self.first_offset and physical_offset not in seen:
@@ -151,42 +177,38 @@ class SearchedLog:
         names = self.files.list(layout.COMMITLOG)
         return sorted(int(name) for name in names if name.isdigit() and len(name) == layout.OFFSET_DIGITS)
 
-    def _segment(self, first_offset: int) -> memoryview | None:
-        """The durable bytes of a segment; None if it has just been deleted."""
-        try:
-            view = self.files.view(layout.segment_path(first_offset))
-        except (FileNotFoundError, ValueError):
-            return None
-        return view[: self.end_offset - first_offset]
+    def _segments(self) -> Iterator[Segment]:
+        """The files of the log that hold durable bytes."""
+        firsts = [first for first in self._segment_offsets() if first < self.end_offset]
+        for first, end in zip(firsts, [*firsts[1:], self.end_offset], strict=True):
+            yield Segment(self.files, first, end - first)
 
-    def _holding(
-        self, view: memoryview, first_offset: int, start: int, needles: Collection[bytes]
-    ) -> Iterator[Record]:
+    def _holding(self, segment: Segment, start: int, needles: Collection[bytes]) -> Iterator[Record]:
         done = start
-        for place in self._places(view, start, needles):
-            found = self._around(view, first_offset, place) if place >= done else None
+        for place in self._places(segment, start, needles):
+            found = self._around(segment, place) if place >= done else None
             if found is not None:
                 done = found.end
                 yield found.record
 
-    def _places(self, view: memoryview, start: int, needles: Collection[bytes]) -> Iterator[int]:
+    def _places(self, segment: Segment, start: int, needles: Collection[bytes]) -> Iterator[int]:
         overlap = max(map(len, needles)) - 1
-        for begin in range(start, len(view), WINDOW_BYTES):
+        for begin in range(start, segment.length, WINDOW_BYTES):
             if self.stops():
                 raise Busy("The search was given up, because the broker stops. Ask again when it serves.")
-            window = bytes(view[begin : begin + WINDOW_BYTES + overlap])
+            window = segment.window(begin, WINDOW_BYTES + overlap)
             found = {place for needle in needles for place in _all_places(window, needle)}
             yield from (begin + place for place in sorted(found) if place < WINDOW_BYTES)
 
-    def _around(self, view: memoryview, first_offset: int, place: int) -> Found | None:
+    def _around(self, segment: Segment, place: int) -> Found | None:
         """The sound record that covers a place of a segment; None if there is none."""
         end = place
         for look_back_bytes in _LOOK_BACK_BYTES:
             begin = max(0, place - look_back_bytes)
-            before = bytes(view[begin:end])
+            before = segment.read(begin, end - begin)
             at = len(before)
             while (at := before.rfind(_MAGIC_START, 0, at)) >= 0:
-                found = self._decoded(view, first_offset, begin + at - 4, place)
+                found = self._decoded(segment, begin + at - 4, place)
                 if found is not None:
                     return found
             if begin == 0:
@@ -194,17 +216,17 @@ class SearchedLog:
             end = min(end, begin + len(_MAGIC_START) - 1)
         return None
 
-    def _decoded(self, view: memoryview, first_offset: int, start: int, place: int) -> Found | None:
+    def _decoded(self, segment: Segment, start: int, place: int) -> Found | None:
         """The record that starts at a position of a segment, if it is sound and covers `place`."""
-        if start < 0 or start + record.RECORD_BYTES_MIN > len(view):
+        head = segment.read(start, _HEAD.size) if start >= 0 else b""
+        if len(head) < _HEAD.size:
             return None
-        record_bytes, magic, physical_offset = _HEAD.unpack_from(view, start)
-        if magic not in (record.MAGIC_V1, record.MAGIC_V2) or physical_offset != first_offset + start:
-            return None
+        record_bytes, magic, physical_offset = _HEAD.unpack(head)
+        is_its_own = physical_offset == segment.first_offset + start
         end = start + record_bytes
-        if not place < end <= len(view):
+        if magic not in _MAGICS or not is_its_own or not place < end <= segment.length:
             return None
-        whole = view[start:end]
+        whole = segment.read(start, record_bytes)
         if not record.is_sound(whole, may_lack_crc=physical_offset < self.own_from):
             return None
         try:
@@ -217,7 +239,7 @@ def imported_until(files: Files) -> int:
     """The log offset from which on every record carries a CRC; 0 unless the store was imported."""
     if foreign.IMPORTED not in files.list(""):
         return 0
-    return layout.parse_durable(bytes(files.view(foreign.IMPORTED)))
+    return layout.parse_durable(files.read(foreign.IMPORTED, 0, _WHOLE_FILE_BYTES))
 
 
 def _all_places(window: bytes, needle: bytes) -> Iterator[int]:
