@@ -29,7 +29,7 @@ from commitlog.errors import Busy, StoreDamaged
 from commitlog.record import Record
 from spark_jobs.segments import open_log
 
-WINDOW_BYTES: Final = 64 * 1024
+WINDOW_BYTES: Final = 256 * 1024
 
 _WHOLE_FILE_BYTES: Final = 1 << 31
 _MAGICS: Final = (record.MAGIC_V1, record.MAGIC_V2)
