@@ -17,11 +17,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spark_jobs import charts, curves
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED, OTHER_FINDINGS
+from spark_jobs.cases.table import MEANINGS as RULES
 from spark_jobs.flow import FINDING, flow, merged
 from spark_jobs.flow_chart import TALL, WIDE, flow_chart
 from spark_jobs.layout import RunFolders
 from spark_jobs.meanings import MEANINGS
-from spark_jobs.report_timeline import timeline
+from spark_jobs.report_timeline import gap, timeline
 from spark_jobs.segments import StoreLog
 from spark_jobs.statistics import LogStatistics
 from spark_jobs.summary import AuditSummary, Finding, Window
@@ -31,9 +32,15 @@ EXAMPLES_MAX: Final = 20
 SQUARES_MAX: Final = 288
 ROWS_MAX: Final = 500
 WINDOW_MS: Final = 300_000
-"""How wide windows are where the summary has none to say it."""
+"""How wide windows are where the summary does not say."""
 
 _PUSH_WORDS: Final = {"delivered": "sent", "scheduled": "left", "cancelled": "cancelled", "failed": "failed"}
+_LIMITS: Final = {
+    "undecided_limit_ms": "a message that nobody decides on is a finding after",
+    "unconsumed_limit_ms": "one that nobody acknowledges, after",
+    "late_limit_ms": "a deadline is late after",
+    "grace_ms": "clocks may be apart by",
+}
 _OFFSETS: Final = {
     "half": "half_offset",
     "announced": "committed_offset",
@@ -50,7 +57,8 @@ def write(
     summary: AuditSummary, statistics: LogStatistics, log: StoreLog, store: Path, run: RunFolders
 ) -> None:
     """Writes `summary.report_path` from a run's Parquet and figures."""
-    window_ms = summary.windows[0].end_ms - summary.windows[0].first_ms if summary.windows else WINDOW_MS
+    options: dict[str, Any] = summary.about.get("options", {})
+    window_ms = options.get("window_ms", WINDOW_MS)
     found = flow(run.orders, window_ms)
     page = (
         _environment()
@@ -75,6 +83,8 @@ def write(
             lateness=curves.lateness_over_time(statistics),
             meanings=MEANINGS,
             offsets=_OFFSETS,
+            rules={case: one.what for case, one in RULES.items()},
+            limits=[(what, gap(options[name])) for name, what in _LIMITS.items() if name in options],
         )
     )
     summary.report_path.write_text(page)

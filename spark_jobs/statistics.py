@@ -10,6 +10,7 @@ without Spark, from counts that are small (see `staging`):
     lateness   topic, minute_ms, late_ms, deliveries
     ends       how, timers
     damaged    physical_offset, record_bytes, why
+    unreadable physical_offset, topic, body
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ BARS_MAX: Final = 90
 POINTS_MAX: Final = 1_440
 BAR_WIDTHS_MS: Final = (60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000)
 DAMAGED_MAX: Final = 100
+SAMPLES_MAX: Final = 20
 MESSAGE_KINDS: Final = ("normal", "commit", "delivered", "fired")
 """The kinds of record that a consumer gets."""
 
@@ -72,6 +74,7 @@ class LogStatistics:
     messages_by_topic: dict[str, int] = field(default_factory=dict)
     unreadable: int = 0
     unreadable_first_offset: int | None = None
+    unreadable_samples: list[tuple[int, str, str]] = field(default_factory=list)
     without_key: int = 0
     damaged: list[tuple[int, int, str]] = field(default_factory=list)
     damaged_bytes: int = 0
@@ -97,6 +100,8 @@ def log_statistics(staged: Staged) -> LogStatistics:
         figures.timer_ends[row["how"]] = figures.timer_ends.get(row["how"], 0) + row["timers"]
     _add_lateness(figures, staged.table("lateness"))
     _add_damage(figures, staged.table("damaged"))
+    samples = staged.table("unreadable").to_pylist()
+    figures.unreadable_samples = sorted(tuple(row.values()) for row in samples)[:SAMPLES_MAX]
     return figures
 
 

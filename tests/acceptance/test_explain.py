@@ -1,4 +1,4 @@
-"""`tidewheel explain` as its users meet it: a broker that runs, its store in use and at rest, a real order."""
+"""`tidewheel explain` as its users meet it: a broker that runs, its store in use and at rest, an order."""
 
 from __future__ import annotations
 

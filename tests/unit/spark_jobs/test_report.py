@@ -184,6 +184,7 @@ class Run:
         ends = [{"how": "delivered", "timers": 430}, {"how": "cancelled", "timers": 2_570}]
         write(staged.folder / "ends", ends, pa.schema([("how", pa.string()), ("timers", pa.int64())]))
         write(staged.folder / "damaged", [], DAMAGED)
+        write(staged.folder / "unreadable", [], UNREADABLE)
         return staged
 
 
@@ -194,6 +195,9 @@ COUNTS = pa.schema([
 ])  # fmt: skip
 LATENESS = pa.schema([
     ("topic", pa.string()), ("minute_ms", pa.int64()), ("late_ms", pa.int64()), ("deliveries", pa.int64()),
+])  # fmt: skip
+UNREADABLE = pa.schema([
+    ("physical_offset", pa.int64()), ("topic", pa.string()), ("body", pa.string()),
 ])  # fmt: skip
 DAMAGED = pa.schema([
     ("physical_offset", pa.int64()), ("record_bytes", pa.int64()), ("why", pa.string()),
@@ -307,7 +311,10 @@ def test_a_percentile_is_what_so_many_deliveries_did_not_exceed(tmp_path: Path) 
     )
     write(staged.folder / "ends", [], pa.schema([("how", pa.string()), ("timers", pa.int64())]))
     write(staged.folder / "damaged", [{"physical_offset": 5, "record_bytes": 9, "why": "torn"}], DAMAGED)
+    sample = {"physical_offset": 90, "topic": "t", "body": "{"}
+    write(staged.folder / "unreadable", [sample], UNREADABLE)
     figures = log_statistics(staged)
+    assert figures.unreadable_samples == [(90, "t", "{")]
     (one,) = figures.lateness
     assert (one.p50_ms, one.p99_ms, one.p999_ms, one.max_ms, one.deliveries) == (0, 50, 50, 9_000, 1_000)
     assert (figures.unreadable_first_offset, figures.damaged_bytes) == (90, damage["damaged_bytes"] * 9)
