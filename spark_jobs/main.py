@@ -1,10 +1,6 @@
 """The audit from start to end: read every store once, join, judge, write.
 
-    <out>/orders.parquet/     every order with its case, why, and all evidence
-    <out>/findings.parquet/   the orders that are findings
-    <out>/summary.json        totals, cases, findings
-    <out>/report.html         the same for people; one file, no network
-    <out>/spark.log           what Spark had to say
+What it writes, and where: `layout`.
 
 Order of reading: where the log ends now, the order database, where the log ends then, the carts, and last
 the log up to there. So an effect that was read has its cause in what was read (see `reconcile`).
@@ -15,6 +11,7 @@ Measured on 2 busy cores: 2,000 orders (3.4 MB of log) 21 s, 6 s of it Spark's s
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,7 +31,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from commitlog.errors import ConfigurationError, TidewheelError
 from spark_jobs import facts, reconcile, report, shop
 from spark_jobs.carts import Carts
+from spark_jobs.cases.names import FINDINGS, NOT_COVERED
 from spark_jobs.databases import ORDER_TABLES, PUSH_TABLES, Database
+from spark_jobs.layout import RunFolders
+from spark_jobs.options import AuditOptions
 from spark_jobs.segments import StoreLog, open_log
 from spark_jobs.session import spark_session
 from spark_jobs.source import FORMAT
@@ -59,59 +59,65 @@ class Books:
     unreadable_carts: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The stores beside the broker's: SQLAlchemy URLs of orders and pushes, redis:// URL of carts."""
+
+    orders: str
+    carts: str
+    pushes: str | None = None
+
+
 def audit(
-    store: Path, orders_url: str, carts_url: str, pushes_url: str | None, out: Path, on_progress: Progress
+    store: Path, inputs: Inputs, out: Path, options: AuditOptions, on_progress: Progress
 ) -> AuditSummary:
-    """Compares a broker's store with the shop's databases and carts; writes its files to `out`.
+    """Compares a broker's store with the shop's databases and carts; adds a run to the folder `out`.
 
     Raises `NotAStore`, `StoreTooNew`, `StoreError`, `DatabaseUnreadable`, `JavaMissing`, `ConfigurationError`
     for an `out` that cannot be written, and `TidewheelError` when Spark gives up.
     """
-    sources = Sources(store, orders_url, carts_url, pushes_url)
-    _make_folder(out)
+    sources = Sources(store, inputs)
+    run = RunFolders(out, options.run_id)
+    _make_folder(run.folder)
     with (
-        _spark_failures(out),
+        _spark_failures(run),
         tempfile.TemporaryDirectory(prefix="audit-", dir=out) as scratch,
         ThreadPoolExecutor(1) as reader,
     ):
         exported = reader.submit(sources.export, Path(scratch))
         on_progress("Starting Spark, and reading the databases and carts meanwhile")
-        with spark_session(
-            Path(scratch), out / "spark.log", quick=sources.log_bytes < _QUICK_BYTES_MAX
-        ) as spark:
-            return compare(spark, exported.result(), store, out, on_progress)
+        with spark_session(Path(scratch), run.spark_log, quick=sources.log_bytes < _QUICK_BYTES_MAX) as spark:
+            return compare(spark, exported.result(), store, run, options, on_progress)
 
 
-def _make_folder(out: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"{out} cannot be made ({error.strerror}). Give another folder by --out."
+            f"{folder} cannot be made ({error.strerror}). Give another folder by --out."
         ) from error
 
 
 @contextmanager
-def _spark_failures(out: Path) -> Iterator[None]:
+def _spark_failures(run: RunFolders) -> Iterator[None]:
     """Turns what Spark throws into one sentence; its own words are in its log."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
         kind = type(error).__name__
-        raise TidewheelError(
-            f"Spark gave up ({kind}); {out / 'spark.log'} says why. Run it again."
-        ) from error
+        raise TidewheelError(f"Spark gave up ({kind}); {run.spark_log} says why. Run it again.") from error
 
 
 class Sources:
     """The stores of one audit, opened and checked before anything slow begins."""
 
-    def __init__(self, store: Path, orders_url: str, carts_url: str, pushes_url: str | None) -> None:
+    def __init__(self, store: Path, inputs: Inputs) -> None:
         self._store = store
         self._log = open_log(store)
-        self._orders = Database(orders_url, "--orders", ORDER_TABLES)
-        self._pushes = Database(pushes_url, "--pushes", PUSH_TABLES) if pushes_url else None
-        self._carts = Carts(carts_url)
+        self._orders = Database(inputs.orders, "--orders", ORDER_TABLES)
+        self._pushes = Database(inputs.pushes, "--pushes", PUSH_TABLES) if inputs.pushes else None
+        self._carts = Carts(inputs.carts)
 
     @property
     def log_bytes(self) -> int:
@@ -136,7 +142,14 @@ class Sources:
         }
 
 
-def compare(spark: SparkSession, books: Books, store: Path, out: Path, on_progress: Progress) -> AuditSummary:
+def compare(
+    spark: SparkSession,
+    books: Books,
+    store: Path,
+    run: RunFolders,
+    options: AuditOptions,
+    on_progress: Progress,
+) -> AuditSummary:
     """The audit from exported books on, with a given Spark session."""
     log_bytes = books.log.end_offset - books.log.first_offset
     partitions = min(2 + log_bytes // _BYTES_PER_SHUFFLE_PARTITION, _SHUFFLE_PARTITIONS_MAX)
@@ -144,14 +157,15 @@ def compare(spark: SparkSession, books: Books, store: Path, out: Path, on_progre
     on_progress(f"Reading {log_bytes / 1e6:,.1f} MB of log")
     records = _stage(spark, books, store)
     on_progress("Judging every order")
-    differences = _judge(spark, books, records, out)
+    differences = _judge(spark, books, records, run)
     on_progress("Counting")
     statistics = log_statistics(records)
-    cases = _count_cases(spark, out)
-    summary = _summary(books, statistics, cases, differences, out)
+    cases = _count_cases(spark, run)
+    summary = _summary(books, statistics, cases, differences, run)
     on_progress("Writing the report")
-    report.write(summary, statistics, books.log, store, out)
-    (out / "summary.json").write_text(json.dumps(summary.as_json(), indent=2))
+    report.write(summary, statistics, books.log, store, run)
+    shutil.copyfile(run.report, run.newest_report)
+    run.summary.write_text(json.dumps(summary.as_json(), indent=2))
     return summary
 
 
@@ -169,7 +183,7 @@ def _stage(spark: SparkSession, books: Books, store: Path) -> DataFrame:
     return facts.classified(spark.read.schema(facts.RECORDS).parquet(staged))
 
 
-def _judge(spark: SparkSession, books: Books, records: DataFrame, out: Path) -> list[dict[str, object]]:
+def _judge(spark: SparkSession, books: Books, records: DataFrame, run: RunFolders) -> list[dict[str, object]]:
     """Writes every order with its verdict; returns the first cart differences that no order explains."""
 
     def exported(name: str) -> DataFrame:
@@ -190,7 +204,7 @@ def _judge(spark: SparkSession, books: Books, records: DataFrame, out: Path) -> 
         _covered_from_ms(books.log, records),
     )
     verdicts = reconcile.verdicts(joined).select("order_id", "case", "why", *EVIDENCE)
-    verdicts.write.mode("overwrite").parquet(str(out / "orders.parquet"))
+    verdicts.write.mode("overwrite").parquet(str(run.orders))
     return [
         row.asDict() for row in attributed.filter(F.col("order_id").isNull()).limit(FINDINGS_MAX).collect()
     ]
@@ -204,11 +218,11 @@ def _covered_from_ms(log: StoreLog, records: DataFrame) -> int:
     return int(first[0] or 0) if first else 0
 
 
-def _count_cases(spark: SparkSession, out: Path) -> dict[tuple[str, str | None], int]:
+def _count_cases(spark: SparkSession, run: RunFolders) -> dict[tuple[str, str | None], int]:
     """How many orders each case and status has; also writes the findings to a file of their own."""
-    orders = spark.read.parquet(str(out / "orders.parquet"))
-    findings = orders.filter(F.col("case").isin(*reconcile.FINDINGS))
-    findings.write.mode("overwrite").parquet(str(out / "findings.parquet"))
+    orders = spark.read.parquet(str(run.orders))
+    findings = orders.filter(F.col("case").isin(*FINDINGS))
+    findings.write.mode("overwrite").parquet(str(run.findings))
     return {
         (row["case"], row["status"]): row["count"]
         for row in orders.groupBy("case", "status").count().collect()
@@ -220,14 +234,15 @@ def _summary(
     statistics: LogStatistics,
     counted: dict[tuple[str, str | None], int],
     differences: list[dict[str, object]],
-    out: Path,
+    run: RunFolders,
 ) -> AuditSummary:
     cases = in_case_order(_sums(counted, lambda case, _: case))
-    findings_count = sum(cases[case] for case in reconcile.FINDINGS)
+    findings_count = sum(cases[case] for case in FINDINGS)
     return AuditSummary(
+        run_id=run.run_id,
         balanced=not (
             findings_count
-            or reconcile.NOT_COVERED in cases
+            or NOT_COVERED in cases
             or differences
             or statistics.damaged_bytes
             or books.unreadable_carts
@@ -241,8 +256,8 @@ def _summary(
             **books.pushes,
         },
         cases=cases,
-        findings=read_findings(out / "orders.parquet"),
-        report_path=out / "report.html",
+        findings=read_findings(run.orders),
+        report_path=run.report,
         cart_differences=differences,
     )
 
