@@ -31,7 +31,14 @@ ORDERS: Final = pa.schema([
     ("cancelled_ms", pa.int64()),
 ])  # fmt: skip
 ORDER_LINES: Final = pa.schema([("order_id", pa.string()), ("sku", pa.string()), ("quantity", pa.int64())])
-PUSHES: Final = pa.schema([("push_id", pa.string()), ("status", pa.string()), ("due_ms", pa.int64())])
+PUSHES: Final = pa.schema([
+    ("push_id", pa.string()),
+    ("schedule_id", pa.string()),
+    ("message_id", pa.string()),
+    ("status", pa.string()),
+    ("due_ms", pa.int64()),
+    ("delivered_ms", pa.int64()),
+])  # fmt: skip
 
 ORDER_TABLES: Final = {"orders": ORDERS, "order_lines": ORDER_LINES}
 PUSH_TABLES: Final = {"pushes": PUSHES}
