@@ -17,12 +17,22 @@ effect that was read has its cause in what was read:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from spark_jobs.carts import Carts
-from spark_jobs.databases import ORDER_LINES, ORDERS, PUSHES, Database
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from spark_jobs.carts import open_carts
+from spark_jobs.databases import Database
 from spark_jobs.mapping import SHOP, Mapping
+from spark_jobs.tables import RowCounts
+
+__all__ = ["Inputs", "OpenInputs", "RowCounts"]
+
+SINGLE_ORDERS_MAX: Final = 200_000
+"""So many orders' lines are asked for by id; of more the whole table is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,38 +49,51 @@ class Inputs:
         return OpenInputs(self)
 
 
-@dataclass(frozen=True, slots=True)
-class RowCounts:
-    """What an export of a table has met; a row that repeats a key is left out, the first one stays."""
-
-    rows: int
-    duplicates: int = 0
-    duplicate_keys: list[str] = field(default_factory=list)
-    """The first of them."""
-
-
 class OpenInputs:
     """The stores of one audit, opened and checked. Every export raises `DatabaseUnreadable`."""
 
     def __init__(self, inputs: Inputs) -> None:
-        self._orders = Database(inputs.orders, "--orders", {"orders": ORDERS})
-        self._lines = Database(inputs.orders, "--orders", {"order_lines": ORDER_LINES})
-        self._pushes = Database(inputs.pushes, "--pushes", {"pushes": PUSHES}) if inputs.pushes else None
-        self._carts = Carts(inputs.carts)
+        mapping = inputs.mapping
+        self._orders = Database(inputs.orders, "--orders", mapping.orders, mapping.order_lines)
+        self._pushes = Database(inputs.pushes, "--pushes", mapping.pushes) if inputs.pushes else None
+        self._carts = open_carts(inputs.carts, mapping)
 
     def export_orders(self, folder: Path) -> RowCounts:
         """Writes `orders.parquet`: one row per order."""
-        return RowCounts(self._orders.export(folder)["orders"])
-
-    def export_order_lines(self, folder: Path) -> RowCounts:
-        """Writes `order_lines.parquet`: of the orders of customers whose cart is not as its ledger says; goes
-        after `export_carts`."""
-        return RowCounts(self._lines.export(folder)["order_lines"])
+        return self._orders.export("orders", folder)
 
     def export_carts(self, folder: Path) -> list[str]:
         """Writes carts, ledger and differences (see `carts`); returns the fields that could not be read."""
         return self._carts.export(folder)
 
+    def export_order_lines(self, folder: Path) -> RowCounts:
+        """Writes `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its
+        ledger, which are the only ones that an audit asks for. Goes after the orders and the carts."""
+        order_ids = _orders_in_question(folder)
+        try:
+            if len(order_ids) > SINGLE_ORDERS_MAX:
+                return self._orders.export("order_lines", folder)
+            return self._orders.export_rows_of("order_lines", order_ids, folder)
+        finally:
+            self._orders.close()
+
     def export_pushes(self, folder: Path) -> RowCounts | None:
         """Writes `pushes.parquet`; None without a push database."""
-        return None if self._pushes is None else RowCounts(self._pushes.export(folder)["pushes"])
+        if self._pushes is None:
+            return None
+        try:
+            return self._pushes.export("pushes", folder)
+        finally:
+            self._pushes.close()
+
+
+def _orders_in_question(folder: Path) -> list[str]:
+    """The orders of customers with differences, as far as they were exported."""
+    differing = ds.dataset(folder / "differences.parquet", format="parquet")
+    customers = pc.unique(differing.to_table(columns=["customer_id"])["customer_id"])
+    if not len(customers):
+        return []
+    orders = ds.dataset(folder / "orders.parquet", format="parquet")
+    theirs = orders.to_table(columns=["order_id"], filter=pc.field("customer_id").isin(customers))
+    found: list[str] = theirs["order_id"].to_pylist()
+    return found
