@@ -100,14 +100,20 @@ def runs(out: Path) -> list[Run]:
 def run_of(out: Path, run_id: str = NEWEST) -> Run:
     """One run by its id, or the newest; raises `NotFound`."""
     if run_id == NEWEST:
-        known = runs(out)
-        if known:
-            return known[-1]
-        raise NotFound(f"{out} holds no run of an audit. Make one by: tidewheel audit run --out {out}")
+        newest = newest_run(out)
+        if newest is None:
+            raise NotFound(f"{out} holds no run of an audit. Make one by: tidewheel audit run --out {out}")
+        return newest
     found = _read(out, run_id) if run_id == Path(run_id).name else None
     if found is None:
         raise NotFound(f"{out} holds no run {run_id}. See: tidewheel audit ls --out {out}")
     return found
+
+
+def newest_run(out: Path) -> Run | None:
+    """The newest run; None if there is none."""
+    names = sorted((path.parent.name for path in (out / RUNS).glob("*/summary.json")), reverse=True)
+    return next((run for run in (_read(out, name) for name in names) if run), None)
 
 
 def forget(out: Path, keep: int) -> list[str]:

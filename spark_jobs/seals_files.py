@@ -124,6 +124,14 @@ class SealFolder:
             seals.append(_read(path, number, seals[-1] if seals else None))
         return seals
 
+    def newest_end_ms(self) -> int | None:
+        """Up to when the books are closed, without a look at the chain; None where nothing is sealed."""
+        found = sorted(self.folder.glob("[0-9]" * _DIGITS + "/seal.json"))
+        try:
+            return int(json.loads(found[-1].read_text())["to_ms"]) if found else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def begin(self, number: int) -> Path:
         """An empty folder to write the files of a seal into."""
         fresh = self.folder / f"{number:0{_DIGITS}d}{_NEW}"
