@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.dataset as ds
-from sqlalchemy import Date, DateTime, column, create_engine, inspect
+from sqlalchemy import ColumnElement, Date, DateTime, column, create_engine, inspect, literal
 from sqlalchemy import table as sql_table
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.default import DefaultDialect
@@ -79,7 +79,7 @@ class PlanSources:
         kinds = self._kinds(name, schema)
         theirs = {ours: target.c[column_name] for ours, column_name in of.columns.items()}
 
-        def stored(ours: str, value: Any) -> Any:
+        def stored(ours: str, value: Any) -> ColumnElement[Any]:
             return _stored(value, kinds.get(of.columns[ours]))
 
         statement = target.update().where(theirs[of.key] == stored(of.key, key))
@@ -109,12 +109,12 @@ class PlanSources:
         return {one["name"]: one["type"] for one in inspect(self._engine).get_columns(name, schema or None)}
 
 
-def _stored(value: Any, kind: Any) -> Any:
+def _stored(value: Any, kind: Any) -> ColumnElement[Any]:
     """A value of ours as a column of some kind holds it."""
     if isinstance(kind, DateTime | Date) and isinstance(value, int):
-        return datetime.fromtimestamp(value / 1000, UTC)
+        return literal(datetime.fromtimestamp(value / 1000, UTC))
     is_number = kind is not None and _python_type(kind) is int
-    return int(value) if is_number and isinstance(value, str) and value.isdigit() else value
+    return literal(int(value) if is_number and isinstance(value, str) and value.isdigit() else value)
 
 
 def _python_type(kind: Any) -> type | None:
