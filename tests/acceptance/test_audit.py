@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,56 +94,78 @@ def traded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traded]:
         yield Traded(layout, redis_url)
 
 
-def test_a_run_is_kept_listed_and_shown(traded: Traded, tmp_path: Path) -> None:
-    printed = traded.audit(tmp_path, "run", *traded.stores)
-    assert "The books balance." in printed
-    (listed,) = json.loads(traded.audit(tmp_path, "ls", "--json"))
+def test_runs_are_listed_and_shown(traded: Traded) -> None:
+    out = traded.layout.audit
+    (listed,) = json.loads(traded.audit(out, "ls", "--json"))
     assert listed["balanced"]
     assert listed["orders"] > 0
-    assert listed["run_id"] in traded.audit(tmp_path, "ls")
-    assert "The books balance." in traded.audit(tmp_path, "show", listed["run_id"])
-    (order_id,) = traded.sql("SELECT order_id FROM orders LIMIT 1")[0]
-    shown = traded.audit(tmp_path, "show", "--order", order_id)
-    assert shown.startswith(f"{order_id}   balanced")
-    assert "mq_audit_balanced_ratio" in (tmp_path / "audit.prom").read_text()
+    assert listed["run_id"] in traded.audit(out, "ls")
+    assert "The books balance." in traded.audit(out, "show", listed["run_id"])
+    ((order_id,),) = traded.sql("SELECT order_id FROM orders LIMIT 1")
+    assert traded.audit(out, "show", "--order", order_id).startswith(f"{order_id}   balanced")
+    assert "mq_audit_balanced_ratio" in (out / "audit.prom").read_text()
 
 
-def test_books_are_closed_and_a_change_behind_them_is_found(traded: Traded, tmp_path: Path) -> None:
-    """Sealed by one run; then one order is changed, and the next run names it, its window and its stage."""
-    printed = traded.audit(
-        tmp_path, "run", *traded.stores, "--seal", "--window", "1s", "--watermark", "0s", "--json"
+@pytest.fixture(scope="module")
+def audited_again(traded: Traded) -> tuple[str, str]:
+    """The shop's books are sealed; then two orders are changed behind everybody's back, and a scheduler that
+    was told to run at once finds out. Gives the order with another sum, and the paid one that timed out."""
+    out = traded.layout.audit
+    assert "identities" in traded.audit(out, "seal", "--window", "1s", "--watermark", "0s")
+    assert "none has changed" in traded.audit(out, "verify-seals")
+    paid = "SELECT order_id FROM orders WHERE status = 'PAID' ORDER BY placed_ms, order_id LIMIT 2"
+    (changed,), (timed_out,) = traded.sql(paid)
+    traded.sql(f"UPDATE orders SET total_pence = total_pence + 1 WHERE order_id = '{changed}'")
+    traded.sql(f"UPDATE orders SET timed_out_ms = paid_ms + 86400000 WHERE order_id = '{timed_out}'")
+    options = ("--plan", "--window", "1s", "--metrics", "127.0.0.1:0", "--keep", "1")
+    with scheduling(traded, out, *options) as (scheduler, metrics):
+        eventually(lambda: "plan" in {path.stem for path in out.glob("runs/*/*")}, scheduler)
+        eventually(lambda: "audit ended" in (out / "said").read_text(), scheduler)
+        with urllib.request.urlopen(metrics) as answer:
+            (out / "scraped").write_bytes(answer.read())
+        second = [*COMMAND, "schedule", "--at", "03:00", "--out", str(out), *traded.stores]
+        refused = subprocess.run(second, capture_output=True, text=True)
+        assert (refused.returncode, refused.stderr[:6]) == (2, "TW-160")
+        scheduler.send_signal(signal.SIGTERM)
+        assert scheduler.wait(AWAIT_SECONDS) == 0
+    return changed, timed_out
+
+
+def test_the_scheduler_has_kept_the_newest_run_and_measured_it(
+    traded: Traded, audited_again: tuple[str, str]
+) -> None:
+    (listed,) = json.loads(traded.audit(traded.layout.audit, "ls", "--json"))
+    assert not listed["balanced"]
+    assert (
+        'mq_audit_cases{audit="audit",kind="paid-but-timed-out"} 1.0'
+        in (traded.layout.audit / "scraped").read_text()
     )
-    assert json.loads(printed)["balanced"]
-    assert "none has changed" in traded.audit(tmp_path, "verify-seals")
-    ((order_id, total),) = traded.sql("SELECT order_id, total_pence FROM orders ORDER BY placed_ms LIMIT 1")
-    traded.sql(f"UPDATE orders SET total_pence = total_pence + 1 WHERE order_id = '{order_id}'")
-    try:
-        traded.audit(tmp_path, "run", *traded.stores, "--window", "1s", code=1)
-        found = json.loads(traded.audit(tmp_path, "verify-seals", "--json", code=1))
-        (window,) = found["changed"]
-        assert [(one["stage"], one["order_id"]) for one in window["changes"]] == [("placed", order_id)]
-        assert "(placed of " + order_id in traded.audit(tmp_path, "verify-seals", code=1).replace("\n", " ")
-        rows = json.loads(traded.audit(tmp_path, "show", "--case", "sealed-window-changed", "--json"))
-        assert [one["subject_id"] for one in rows["findings"]] == [window["subject_id"]]
-        traded.audit(tmp_path, "seal", "--window", "1s", code=1)
-        traded.audit(tmp_path, "seal", "--window", "1s", "--accept-changes")
-        traded.audit(tmp_path, "verify-seals")
-    finally:
-        traded.sql(f"UPDATE orders SET total_pence = {total} WHERE order_id = '{order_id}'")
 
 
-def test_findings_come_with_a_plan(traded: Traded, tmp_path: Path) -> None:
-    ((order_id,),) = traded.sql("SELECT order_id FROM orders WHERE status = 'PAID' ORDER BY order_id LIMIT 1")
-    traded.sql(f"UPDATE orders SET timed_out_ms = due_ms WHERE order_id = '{order_id}'")
-    try:
-        traded.audit(tmp_path, "run", *traded.stores, "--plan", code=1)
-    finally:
-        traded.sql(f"UPDATE orders SET timed_out_ms = NULL WHERE order_id = '{order_id}'")
-    (step,) = json.loads(traded.audit(tmp_path, "plan", "--json"))
-    assert (step["kind"], step["subject_id"], step["case"]) == ("look", order_id, "paid-but-timed-out")
-    assert "look" in traded.audit(tmp_path, "plan")
-    (run_folder,) = (tmp_path / "runs").iterdir()
-    assert json.loads((run_folder / "plan.jsonl").read_text()) == step
+def test_a_change_behind_closed_books_is_named_until_it_is_accepted(
+    traded: Traded, audited_again: tuple[str, str]
+) -> None:
+    out, (changed, _) = traded.layout.audit, audited_again
+    found = json.loads(traded.audit(out, "verify-seals", "--json", code=1))
+    (window,) = found["changed"]
+    assert [(one["stage"], one["order_id"]) for one in window["changes"]] == [("placed", changed)]
+    assert f"(placed of {changed})" in traded.audit(out, "verify-seals", code=1)
+    shown = json.loads(traded.audit(out, "show", "--case", "sealed-window-changed", "--json"))
+    assert [one["subject_id"] for one in shown["findings"]] == [window["subject_id"]]
+    traded.audit(out, "seal", "--window", "1s", code=1)
+    traded.audit(out, "seal", "--window", "1s", "--accept-changes")
+    traded.audit(out, "verify-seals")
+
+
+def test_findings_come_with_a_plan(traded: Traded, audited_again: tuple[str, str]) -> None:
+    out, (_, timed_out) = traded.layout.audit, audited_again
+    steps = {one["case"]: one for one in json.loads(traded.audit(out, "plan", "--json"))}
+    assert {name: step["kind"] for name, step in steps.items()} == {
+        "paid-but-timed-out": "look",
+        "sealed-window-changed": "look",
+    }
+    assert steps["paid-but-timed-out"]["subject_id"] == timed_out
+    assert "for a person" in traded.audit(out, "plan")
 
 
 WRONG = {
@@ -178,52 +201,38 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(tmp_path: Path, name: s
     assert len(done.stderr.splitlines()) == 1
 
 
-def eventually(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def eventually(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + AWAIT_SECONDS
     while not condition():
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, "it has ended"
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.1)
 
 
-@pytest.fixture
-def scheduler(traded: Traded, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A scheduler that has just begun, with a first run at once."""
-    options = ("--at", "02:00", "--zone", "Europe/London", "--keep", "1", "--metrics", "127.0.0.1:0", "--now")
-    process = subprocess.Popen(
-        [*COMMAND, "schedule", *options, "--out", str(tmp_path), *traded.stores, "--seal", "--window", "1s"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    process.kill()
-    process.wait()
+@contextmanager
+def scheduling(traded: Traded, out: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A scheduler that has just begun, with a first run at once; and where its metrics are."""
+    out.mkdir(exist_ok=True)
+    when = ("--at", "02:00", "--zone", "Europe/London", "--now")
+    command = [*COMMAND, "schedule", *when, *options, "--out", str(out), *traded.stores]
+    with open(out / "said", "wb") as said:
+        process = subprocess.Popen(command, stderr=said)
+    try:
+        eventually(lambda: "stops it" in (out / "said").read_text(), process)
+        announced = (out / "said").read_text()
+        assert re.search(r"next \d{4}-\d\d-\d\d 02:00 (GMT|BST)", announced)
+        found = re.search(r"http://\S+/metrics", announced)
+        yield process, found[0] if found else ""
+    finally:
+        process.kill()
+        process.wait()
 
 
-def test_the_scheduler_audits_measures_and_stops(
-    scheduler: subprocess.Popen[str], traded: Traded, tmp_path: Path
-) -> None:
-    assert scheduler.stderr is not None
-    announced = scheduler.stderr.readline()
-    assert re.search(r"next \d{4}-\d\d-\d\d 02:00 (GMT|BST)", announced)
-    found = re.search(r"http://\S+/metrics", announced)
-    assert found, announced
-    eventually(lambda: list((tmp_path / "runs").glob("*/summary.json")), scheduler)
-    with urllib.request.urlopen(found[0]) as answer:
-        assert "mq_audit_balanced_ratio" in answer.read().decode()
-    second = [*COMMAND, "schedule", "--at", "03:00", "--out", str(tmp_path), *traded.stores]
-    refused = subprocess.run(second, capture_output=True, text=True)
-    assert (refused.returncode, refused.stderr[:6]) == (2, "TW-160")
-    scheduler.send_signal(signal.SIGTERM)
-    assert scheduler.wait(60) == 0
-
-
-def test_a_run_is_interrupted_when_its_scheduler_stops(
-    scheduler: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_a_run_is_interrupted_when_its_scheduler_stops(traded: Traded, tmp_path: Path) -> None:
     """Its process ends, and what it had begun to read is gone."""
-    eventually(lambda: list(tmp_path.glob("audit-*")), scheduler)
-    scheduler.send_signal(signal.SIGTERM)
-    assert scheduler.wait(60) == 0
+    with scheduling(traded, tmp_path) as (scheduler, _):
+        eventually(lambda: list(tmp_path.glob("audit-*")), scheduler)
+        scheduler.send_signal(signal.SIGTERM)
+        assert scheduler.wait(AWAIT_SECONDS) == 0
     assert not list(tmp_path.glob("audit-*"))
     assert not list(tmp_path.glob("runs/*/summary.json"))
