@@ -75,6 +75,17 @@ def test_the_newest_runs_stay_with_all_that_is_theirs(out: Path) -> None:
         forget(out, 0)
 
 
+def test_what_was_interrupted_goes_when_it_is_older_than_what_stays(out: Path) -> None:
+    for run_id in ("20261118T020000Z", "20261122T020000Z"):
+        folders = RunFolders(out, run_id)
+        folders.folder.mkdir()
+        folders.orders.mkdir()
+    assert forget(out, len(IDS)) == ["20261118T020000Z"]
+    assert sorted(path.name for path in (out / "orders").iterdir()) == [
+        f"run_id={one}" for one in (*IDS, "20261122T020000Z")
+    ]
+
+
 def test_findings_are_chosen_by_case_and_subject(out: Path) -> None:
     run = run_of(out)
     rows = [
