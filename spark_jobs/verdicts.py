@@ -57,7 +57,8 @@ def write_findings(spark: SparkSession, books: Books, sides: Sides, run: RunFold
         told = timelines(events, sides.staged, sides.mapping)
         named = {"subject": F.lit("order"), "subject_id": F.col("order_id")}
         _append(found.frame.join(told, "order_id", "left").withColumns(named), run)
-    run.findings.mkdir(parents=True, exist_ok=True)
+    else:
+        _append(found.frame, run)
     if books.differences.rows:
         _append(_cart_findings(_unexplained(books)), run)
     if sides.is_exported("pushes"):
