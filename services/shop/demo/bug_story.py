@@ -79,10 +79,12 @@ class BugStory:
         for order_id in late:
             self._place(order_id, PAID_IN_TIME_MS, pays=False)
         self.processes.halt("broker")
-        due_ms = max(_values(engine, orders.c.due_ms, orders.c.order_id.in_(late)))
-        for order_id in late:
-            write_down(self.fault_log, bugs.BROKER_AWAY, order_id)
-        _sleep_until(due_ms + bugs.LATE_LIMIT_MS + 500)
+        gone_ms = wall_clock_ms()
+        dues_ms = [_values(engine, orders.c.due_ms, orders.c.order_id == order_id)[0] for order_id in late]
+        for order_id, due_ms in zip(late, dues_ms, strict=True):
+            if due_ms > gone_ms:
+                write_down(self.fault_log, bugs.BROKER_AWAY, order_id)
+        _sleep_until(max(dues_ms) + bugs.LATE_LIMIT_MS + 500)
         self.processes.resume("broker")
         self._await_timed_out(engine, late)
 
