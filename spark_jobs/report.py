@@ -78,7 +78,11 @@ def _shown(summary: AuditSummary, run: RunFolders) -> dict[str, list[Finding]]:
     shown = {}
     for case in CASES:
         count_max = EXAMPLES_MAX.get(case, SHOWN_PER_CASE_MAX)
-        shown[case] = read_case(run.orders, case, count_max) if summary.cases.get(case) else []
+        shown[case] = (
+            read_case(run.findings if case in FINDINGS else run.orders, case, count_max)
+            if summary.cases.get(case)
+            else []
+        )
     return shown
 
 
