@@ -152,10 +152,10 @@ def show(summary: DemoSummary) -> None:
     output.print_table(("what", "count", "which is"), rows_of(summary))
     print()
     output.print_table(("audit case", "orders"), summary.audit["cases"].items())
-    findings = [(found["order_id"], found["case"], found["why"]) for found in summary.audit["findings"]]
+    findings = [(found["subject_id"], found["case"], found["why"]) for found in summary.audit["findings"]]
     if findings:
         print()
-        output.print_table(("order", "case", "why"), findings[:FINDINGS_SHOWN])
+        output.print_table(("whom", "case", "why"), findings[:FINDINGS_SHOWN])
     if summary.bugs:
         print()
         output.print_table(("bug", "done", "found", "not found", "found beside"), rows_of_bugs(summary))

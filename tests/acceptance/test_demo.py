@@ -37,8 +37,8 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def findings(summary: Any) -> dict[str, str]:
-    """What the audit found: order id -> case."""
-    return {found["order_id"]: found["case"] for found in summary["findings"]}
+    """What the audit found: whom -> case."""
+    return {found["subject_id"]: found["case"] for found in summary["findings"]}
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PAID_IN_TIME_MS = 6_000
 """How long the deadline of an order waits that is to be paid before it, or met by the broker's absence."""
 NEVER_MS = 3_600_000
+PUSH_AGE_MS = 2_000
+"""How long ago a push was due that is said to be delivered."""
 CLOSING = "closing-time"
 PATIENCE_S = 90
 POLL_S = 0.1
@@ -65,7 +67,7 @@ class BugStory:
         for order_id in self._subjects(TIMED_OUT):
             self._place(order_id, PAID_IN_TIME_MS, pays=True)
         for push_id in self._subjects(PUSHED):
-            self._push(push_id, wall_clock_ms() + NEVER_MS)
+            self._push(push_id, wall_clock_ms() - PUSH_AGE_MS)
 
     def await_timeouts(self, engine: Engine) -> None:
         """Wait until deadlines have fired for orders that were paid."""
