@@ -19,6 +19,7 @@ The plan is `runs/<id>/plan.jsonl`; each line also has subject, subject_id, case
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ CORRECT_CART: Final = (
     "return redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2]) end return false"
 )
 """Changes a quantity by a difference, once: a second time finds the marker of the first."""
+
+_OF_HALF: Final = re.compile(r"the half at (\d+)")
+_UNSENT: Final = ("SCHEDULED", "FAILED")
 
 Row = dict[str, Any]
 
@@ -227,21 +231,32 @@ def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
-    """The halves of an order without an outcome, as (log offset, topic)."""
+    """The halves of an order without an outcome, as (log offset, topic).
+
+    An outcome names its half; the commit of a half with a delivery time is a timer of its topic behind it.
+    """
     events = row["timeline"] or []
-    ended = {event["topic"] for event in events if event["kind"] in ENDS}
+    ended = {int(found[1]) for event in events if (found := _OF_HALF.search(event["note"] or ""))}
+    armed = {event["topic"]: event["physical_offset"] for event in events if event["kind"] == "timer"}
     found = {
         event["physical_offset"]: event["topic"]
         for event in events
-        if event["kind"] == "half" and event["topic"] not in ended
+        if event["kind"] == "half" and event["physical_offset"] > armed.get(event["topic"], -1)
     }
     if row["half_offset"] is not None and row["half_end"] is None:
         found[row["half_offset"]] = order_created
-    return sorted(found.items())
+    return sorted((offset, topic) for offset, topic in found.items() if offset not in ended)
 
 
-ENDS: Final = frozenset({"commit", "committed", "rollback", "rolled back", "expired", "timer"})
-"""Kinds of a timeline that end a half of their topic; the commit of one with a delivery time is its timer."""
+def set_push(row: Row, planning: Planning) -> Iterator[Step]:
+    """Let the ledger say of a push what the log says: that it was delivered."""
+    sources, table = planning.sources, planning.sources.mapping.pushes
+    if row["status"] in _UNSENT and row["delivered_offset"] is not None:
+        values = {"status": sources.statuses(table, "DELIVERED")[0], "delivered_ms": row["delivered_ms"]}
+        unsent = [status for one in _UNSENT for status in sources.statuses(table, one)]
+        sql = sources.update(table, row["subject_id"], values, {"status": unsent})
+        safe = "It changes only a push that is still to be sent or has failed."
+        yield statement("Say in the ledger that the push was delivered.", "pushes", sql, safe)
 
 
 def correct_cart(row: Row, planning: Planning) -> Iterator[Step]:
@@ -317,6 +332,7 @@ REPAIRS: Final[dict[str, Callable[[Row, Planning], Iterable[Step]]]] = {
     names.CART_DIFFERENCE: correct_cart,
     names.TIMEOUT_NOT_FIRED: fire_timer,
     names.DEAD_LETTERED: redrive,
+    names.PUSHES_DO_NOT_SUM: set_push,
 }
 
 ANNOUNCED: Final = frozenset(

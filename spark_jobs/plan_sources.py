@@ -88,7 +88,11 @@ class PlanSources:
             statement = statement.where(
                 one.is_(None) if wanted is None else one.in_([stored(ours, value) for value in wanted])
             )
-        changed = {theirs[ours]: stored(ours, value) for ours, value in values.items() if ours in theirs}
+        changed = {
+            theirs[ours]: stored(ours, value)
+            for ours, value in values.items()
+            if ours in theirs and value is not None
+        }
         words = statement.values(changed).compile(
             dialect=self._dialect, compile_kwargs={"literal_binds": True}
         )

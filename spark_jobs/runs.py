@@ -20,6 +20,7 @@ from spark_jobs.cases.names import FINDINGS
 from spark_jobs.layout import RUNS, RunFolders
 
 NEWEST: Final = "newest"
+_RUN_ID: Final = "run_id="
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +118,21 @@ def newest_run(out: Path) -> Run | None:
 
 
 def forget(out: Path, keep: int) -> list[str]:
-    """Delete all but the newest `keep` runs, and their orders and findings; returns the ids that went.
+    """Delete everything older than the newest `keep` runs; returns the ids that went.
 
-    Seals hold their own identities and stay.
+    What is older and did not end, whoever interrupted it, goes too. Seals hold their own identities and stay.
     """
     if keep < 1:
         raise ConfigurationError("At least one run is kept. Give --keep 1 or more.")
-    gone = runs(out)[:-keep]
-    for run in gone:
-        folders = run.folders
+    oldest = next((run.run_id for run in runs(out)[-keep:]), "")
+    begun = {path.name for path in (out / RUNS).glob("*")}
+    begun |= {path.name.removeprefix(_RUN_ID) for path in out.glob(f"*/{_RUN_ID}*")}
+    gone = sorted(run_id for run_id in begun if run_id < oldest)
+    for run_id in gone:
+        folders = RunFolders(out, run_id)
         for folder in (folders.orders, folders.findings, folders.folder):
             shutil.rmtree(folder, ignore_errors=True)
-    return [run.run_id for run in gone]
+    return gone
 
 
 def _read(out: Path, run_id: str) -> Run | None:

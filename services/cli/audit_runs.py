@@ -135,9 +135,15 @@ def evidence(row: dict[str, Any]) -> Iterator[str]:
     skipped = ("order_id", "case", "why", "timeline", "subject", "subject_id")
     for name, value in row.items():
         if name not in skipped and value not in (None, []):
-            shown = exactly(value) if name.endswith("_ms") else value
-            yield f"  {name.removesuffix('_ms').replace('_', ' '):22} {shown}"
+            yield f"  {name.removesuffix('_ms').replace('_', ' '):22} {shown(name, value)}"
     yield from timeline(row.get("timeline") or [])
+
+
+def shown(name: str, value: Any) -> object:
+    """A fact's value for people."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return exactly(value) if name.endswith("_ms") else value
 
 
 def timeline(events: list[dict[str, Any]]) -> Iterator[str]:

@@ -59,8 +59,7 @@ def test_every_finding_has_a_step_with_its_reason(case: str) -> None:
 
 
 def test_what_has_no_repair_says_why_of_its_own() -> None:
-    repairable = {names.CART_DIFFERENCE, names.CART_NOT_CLEARED}
-    assert plan.REPAIRS.keys() | UNSAFE.keys() == {*names.FINDINGS, *names.OTHER_FINDINGS} | repairable
+    assert plan.REPAIRS.keys() | UNSAFE.keys() == {*names.FINDINGS, *names.OTHER_FINDINGS}
 
 
 def test_an_unannounced_order_is_announced_with_its_lines(shop: Shop) -> None:
@@ -137,15 +136,17 @@ def test_an_offset_where_no_half_lies_names_no_transaction(shop: Shop) -> None:
 
 
 def test_halves_of_other_topics_are_found_by_the_timeline() -> None:
-    def event(offset: int, kind: str, topic: str) -> dict[str, Any]:
-        return {"physical_offset": offset, "store_ms": 1, "kind": kind, "topic": topic, "note": None}
+    def event(offset: int, kind: str, topic: str, note: str = "") -> dict[str, Any]:
+        return {"physical_offset": offset, "store_ms": 1, "kind": kind, "topic": topic, "note": note}
 
     timeline = [
         event(10, "half", "order-created"),
         event(20, "half", "order-timeouts"),
-        event(30, "commit", "order-created"),
-        event(40, "timer", "order-timeouts"),
+        event(30, "committed", "order-created", "the half at 10"),
+        event(40, "timer", "order-timeouts", "due 2026-11-21 22:00:00.000"),
         event(50, "half", "order-paid"),
+        event(60, "half", "order-paid"),
+        event(70, "rolled back", "order-paid", "the half at 50"),
     ]
     row = finding(
         names.HALF_UNRESOLVED,
@@ -156,8 +157,20 @@ def test_halves_of_other_topics_are_found_by_the_timeline() -> None:
         timeline=timeline,
     )
     assert [step["command"] for step in steps(row)] == [
-        "tidewheel txn resolve <transaction whose half lies at 50> commit"
+        "tidewheel txn resolve <transaction whose half lies at 60> commit"
     ]
+
+
+def test_a_push_that_was_delivered_is_said_so_once(shop: Shop) -> None:
+    shop.push("p1", 500)
+    told = {"subject": "push", "subject_id": "p1", "order_id": None, "status": "SCHEDULED"}
+    row = finding(names.PUSHES_DO_NOT_SUM) | told | {"delivered_offset": 70, "delivered_ms": 7_000}
+    step = one(row)
+    assert (step["kind"], step["store"]) == ("statement", "pushes")
+    with shop.push_database.begin() as connection:
+        assert [connection.execute(text(step["statement"])).rowcount for _ in range(2)] == [1, 0]
+        found = connection.execute(text("SELECT status, delivered_ms FROM pushes")).one()
+    assert tuple(found) == ("DELIVERED", 7_000)
 
 
 @pytest.mark.parametrize(("case", "cart", "ledger"), [("cart-not-cleared", 5, 3), ("effect-twice", 1, 3)])

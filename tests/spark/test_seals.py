@@ -1,4 +1,7 @@
-"""Closed books: what was sealed stays provable, and a later change is found and named. No Spark is needed."""
+"""Closed books: what was sealed stays provable, and a later change is found and named.
+
+Sealing needs no Spark; the last test has the audits of a real shop made by it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import pytest
 from commitlog.errors import ConfigurationError, StoreDamaged
 from spark_jobs import seals, seals_identities
 from spark_jobs.layout import RunFolders
+from spark_jobs.main import Inputs, Sources, compare
+from spark_jobs.options import AuditOptions
 from spark_jobs.runs import Run, run_of
 from spark_jobs.seals_changes import moment
 from spark_jobs.seals_files import Seal, SealFolder
@@ -317,3 +322,40 @@ def test_windows_of_another_width_are_refused(books: Books) -> None:
     books.seal(trade())
     with pytest.raises(ConfigurationError, match="--window 300000ms"):
         seals.seal(books.out, books.run(trade()), 60_000, 0)
+
+
+def audited(spark: Any, shop: Any, out: Path, run_id: str) -> Run:
+    """A run over a shop's stores as they are now."""
+    folders, exported = RunFolders(out, run_id), out / f"exported-{run_id}"
+    folders.folder.mkdir(parents=True)
+    exported.mkdir()
+    sources = Sources(shop.store, Inputs(shop.orders_url, shop.redis_url, shop.pushes_url))
+    compare(spark, sources.export(exported), shop.store, folders, AuditOptions(run_id), lambda _: None)
+    return run_of(out, run_id)
+
+
+def test_the_books_of_a_real_shop_stay_closed_when_retention_deletes_what_they_were_made_of(
+    spark: Any, traded: Any, tmp_path: Path
+) -> None:
+    traded.advance(5_000)
+    traded.place("later", "customer-9", {"pear": 1})
+    sealing = seals.seal(tmp_path, audited(spark, traded, tmp_path, "before"), 1_000, 0)
+    assert sealing.seal is not None
+    counts = {"placed": 0, "committed": 0, "decided": 0, "cleared": 0, "fired": 0}
+    for stages in sealing.seal.windows.values():
+        for stage, holds in stages.items():
+            counts[stage] += holds.count
+    assert counts == {"placed": 4, "committed": 4, "decided": 4, "cleared": 4, "fired": 2}
+    assert (sealing.seal.account.entered, sealing.seal.account.open) == (4, 0)
+    next(iter(sorted((traded.store / "commitlog").iterdir()))).unlink()
+    traded.set_order("t1", total_pence=1)
+    after = audited(spark, traded, tmp_path, "after")
+    assert after.covered_from_ms > 0
+    found = seals.verify(tmp_path, after)
+    assert found.not_covered > 0
+    assert [(one.stage, one.order_id) for window in found.changed for one in window.changes] == [
+        ("placed", "t1")
+    ]
+    told = list(after.rows("sealed-window-changed"))
+    assert [(row["subject"], row["subject_id"]) for row in told] == [("window", found.changed[0].subject_id)]
+    assert not after.is_balanced
