@@ -167,11 +167,12 @@ def order_columns(chunk: Chunk, here: Array) -> list[list[Any]]:
     """The columns of `orders` behind the customer, of those that have a row."""
     moments, rows = chunk.moments, [story.row for story in chunk.all_stories]
     chosen = chunk.stories[here]
+    statuses = [str(row.status) if row else "" for row in rows]
     placed_ms, at_ms = moments["placed"][here], moments["at"][here]
     after_ms = np.array([row.timed_out_after_ms if row else 0 for row in rows])[chosen]
     timed_out_ms = moments["due"][here] + after_ms + ROW_LAG_MS
     return [
-        np.array([row.status.value if row else "" for row in rows], object)[chosen].tolist(),
+        [statuses[story] for story in chosen.tolist()],
         _TOTALS[chunk.variants[here]].tolist(),
         placed_ms.tolist(),
         moments["due"][here].tolist(),

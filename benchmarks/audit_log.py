@@ -234,7 +234,8 @@ def _put_crcs(rows: Array, template: Template) -> None:
 
 
 def _crcs(rows: Array, start: int, end: int) -> Array:
-    view, crc = memoryview(rows.reshape(-1)), zlib.crc32
+    view: Any = memoryview(rows.reshape(-1).data)
+    crc = zlib.crc32
     firsts = range(0, rows.size, rows.shape[1])
     return np.array([crc(view[first + start : first + end]) for first in firsts], np.int64) & record.CRC_MASK
 

@@ -4,13 +4,14 @@
 
     FOLDER/store                  the log, its queue files and a snapshot that names them
     FOLDER/orders.db, pushes.db   SQLite, with the shop's own tables
-    FOLDER/carts/                 carts.parquet, ledger.parquet, differences.parquet, as the audit exports them
+    FOLDER/carts/                 carts, ledger and differences.parquet, as the audit exports them
     FOLDER/truth.parquet          subject, subject_id, case: every finding there is
 
 Every record is one that a real broker wrote (`audit_templates`), with other ids, times and places; what
-happens to an order is a story (`audit_stories`), drawn by the seed. Orders come at an even rate, so their
-stories overlap in the log as a shop's do. The last push is due two hours after everything else: every limit
-of the audit has passed by then, and nothing is in flight.
+happens to an order is a story (`audit_stories`), drawn by the seed. Orders come evenly, 100 per second or so
+many that they fill three hours, and their stories overlap in the log as a shop's do. The last push is due
+twenty minutes after everything else, so that nothing is in flight. Planted orders are either older than what
+the audit calls long unacknowledged (an hour), or young.
 
 It goes in chunks of orders: their records up to the next chunk's first moment are written, the rest waits.
 So memory does not grow with the shop. No broker opens this store: the snapshot has nothing but the queues.
@@ -42,10 +43,13 @@ from audit_templates import (
     lift,
 )
 
-ORDERS_PER_SECOND: Final = 100
+MS_PER_ORDER_MIN: Final = 10
+DAY_MS_MIN: Final = 3 * 3_600_000
+OLD_MS_MIN: Final = 45 * 60_000
+YOUNG_MS_MAX: Final = 25 * 60_000
 CHUNK: Final = 5_000
 ORDERS_PER_PUSH: Final = 20
-LAST_PUSH_MS: Final = 2 * 3_600_000
+LAST_PUSH_MS: Final = 20 * 60_000
 ORDER_BYTES: Final = 3_600
 SPARE_BYTES: Final = 1 << 30
 _DRAIN_MS: Final = 600_000
@@ -70,28 +74,40 @@ class Stories:
 
     def __init__(self, orders: int, plants_per_case: int, seed: int) -> None:
         self._orders, self._seed = orders, seed
-        self.all: list[Story] = list(SOUND.values())
-        self._shares = np.array([story.share for story in self.all])
+        self.ms_per_order = max(MS_PER_ORDER_MIN, DAY_MS_MIN // orders)
+        planted = [story for stories in PLANTED.values() for story in stories]
+        partners = [story.partner for story in planted if story.partner]
+        self.all: list[Story] = [*SOUND.values(), *planted, *partners]
+        self._shares = np.array([story.share for story in SOUND.values()])
         self._planted: dict[int, int] = {}
         draw = np.random.default_rng(seed)
-        wanted = [stories[n % len(stories)] for stories in PLANTED.values() for n in range(plants_per_case)]
-        if 2 * len(wanted) > orders - 2:
-            sys.exit(f"{orders:,} orders have no room for {len(wanted):,} planted ones. Give more --orders.")
-        for place, story in zip(
-            draw.permutation(orders // 2 - 1)[: len(wanted)].tolist(), wanted, strict=True
-        ):
-            self._plant(2 * place, story)
-            if story.partner:
-                self._plant(2 * place + 1, story.partner)
+        self._plant(plants_per_case, draw)
         self._planted_numbers = np.array(sorted(self._planted), np.int64)
         pushed = np.arange(ORDERS_PER_PUSH // 2, orders - 1, ORDERS_PER_PUSH)
         chosen = draw.permutation(pushed)[:plants_per_case].tolist()
         count = len(PLANTED_PUSHES)
         self._planted_pushes = {order: len(SOUND_PUSHES) + n % count for n, order in enumerate(chosen)}
 
-    def _plant(self, order: int, story: Story) -> None:
-        self._planted[order] = len(self.all)
-        self.all.append(story)
+    def placed_ms(self, numbers: Any) -> Any:
+        """When orders are placed."""
+        return PLACED_MS + numbers * self.ms_per_order
+
+    def _plant(self, plants_per_case: int, draw: np.random.Generator) -> None:
+        """Gives planted stories to orders of even numbers, and their partners' to the next ones."""
+        old_until = self._orders - OLD_MS_MIN // self.ms_per_order
+        young_from = self._orders - YOUNG_MS_MAX // self.ms_per_order
+        old = iter(draw.permutation(old_until // 2).tolist())
+        young_count = (self._orders - young_from) // 2 - 2
+        young = iter((young_from // 2 + 1 + draw.permutation(young_count)).tolist())
+        for stories in PLANTED.values():
+            for number in range(plants_per_case):
+                story = stories[number % len(stories)]
+                place = next(young if story.is_young else old, None)
+                if place is None:
+                    sys.exit(f"{self._orders:,} orders leave no room for planted ones. Give more --orders.")
+                self._planted[2 * place] = self.all.index(story)
+                if story.partner:
+                    self._planted[2 * place + 1] = self.all.index(story.partner)
 
     def of(self, numbers: Array) -> Array:
         """The place in `all` of each order's story; `numbers` is one chunk."""
@@ -140,7 +156,7 @@ class Chunk:
         self.variants = self.numbers % LINES_MAX + LINES_MAX * is_grouped
         self.queues = self.customers % QUEUE_COUNT
         self.spread = mixed(self.numbers)
-        placed = placed_ms(self.numbers)
+        placed: Array = stories.placed_ms(self.numbers)
         due = placed + TIMEOUT_MS
         push = placed + 15_000 + self.spread % 10_000
         if is_last:
@@ -184,11 +200,6 @@ class Chunk:
         }
 
 
-def placed_ms(numbers: Any) -> Any:
-    """When orders were placed."""
-    return PLACED_MS + numbers * 1000 // ORDERS_PER_SECOND
-
-
 def mixed(numbers: Array) -> Array:
     """A number below 65,536 for each, in no visible order."""
     spread: Array = ((numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype(
@@ -227,8 +238,9 @@ def build(folder: Path, orders: int, plants_per_case: int = 0, seed: int = 1) ->
         chunk = Chunk(stories, first, end, end == orders)
         ring.take(chunk)
         books.add(chunk)
-        pending = write_until(writer, ring, np.concatenate((pending, chunk.events())), int(placed_ms(end)))
-    last_ms = int(placed_ms(orders)) + _DRAIN_MS
+        pending = np.concatenate((pending, chunk.events()))
+        pending = write_until(writer, ring, pending, int(stories.placed_ms(end)))
+    last_ms = int(stories.placed_ms(orders)) + _DRAIN_MS
     while len(pending):
         pending = write_until(writer, ring, pending, last_ms)
         last_ms += LAST_PUSH_MS

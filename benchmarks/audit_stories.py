@@ -3,7 +3,8 @@
 A story is steps: the record's template (`audit_templates`), and when it is stored, so many milliseconds after
 a moment of the order's own. A step also says where its place in the log is remembered (`out`), and which
 remembered place its half or its timer is. Sound stories have a share of all orders; planted ones have the
-case that the audit must give.
+case that the audit must give. A young one is so near the end of the log that a message which nobody has
+acknowledged is no finding yet; a partner is what happens to the same customer's next order.
 
     moment   is
     placed   when the order was placed
@@ -15,7 +16,7 @@ case that the audit must give.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from services.shop.tables import OrderStatus, PushStatus
@@ -35,24 +36,24 @@ class Kind:
     acked_by: str = ""
 
 
-CREATED_HALF, DEADLINE_HALF, CHANGE_HALF, TIMER, MOVED_TIMER, PUSH_TIMER = range(6)
-SLOT_COUNT: Final = 6
+CREATED_HALF, DEADLINE_HALF, PAID_HALF, CANCELLED_HALF, TIMER, MOVED_TIMER, PUSH_TIMER = range(7)
+SLOT_COUNT: Final = 7
 
 KINDS: Final = {
     "half created": Kind("half created", out=CREATED_HALF),
     "half deadline": Kind("half deadline", out=DEADLINE_HALF),
-    "half paid": Kind("half paid", out=CHANGE_HALF),
-    "half cancelled": Kind("half cancelled", out=CHANGE_HALF),
+    "half paid": Kind("half paid", out=PAID_HALF),
+    "half cancelled": Kind("half cancelled", out=CANCELLED_HALF),
     "check": Kind("check", half=CREATED_HALF),
     "rollback created": Kind("rollback created", half=CREATED_HALF),
     "rollback deadline": Kind("rollback deadline", half=DEADLINE_HALF),
-    "rollback paid": Kind("rollback paid", half=CHANGE_HALF),
+    "rollback paid": Kind("rollback paid", half=PAID_HALF),
     "created": Kind("created", half=CREATED_HALF, acked_by="acked created"),
     "created, ignored": Kind("created", half=CREATED_HALF),
     "timer": Kind("timer", out=TIMER, half=DEADLINE_HALF),
-    "paid": Kind("paid", half=CHANGE_HALF, timer=TIMER),
-    "paid unarmed": Kind("paid unarmed", half=CHANGE_HALF),
-    "cancelled": Kind("cancelled", half=CHANGE_HALF, timer=TIMER),
+    "paid": Kind("paid", half=PAID_HALF, timer=TIMER),
+    "paid unarmed": Kind("paid unarmed", half=PAID_HALF),
+    "cancelled": Kind("cancelled", half=CANCELLED_HALF, timer=TIMER),
     "delivered": Kind("delivered", timer=TIMER, acked_by="acked deadline"),
     "fired": Kind("fired", timer=TIMER, acked_by="acked deadline"),
     "moved": Kind("moved", out=MOVED_TIMER, timer=TIMER),
@@ -96,6 +97,7 @@ class Story:
     share: float = 0.0
     case: str = ""
     is_grouped: bool = False
+    is_young: bool = False
     partner: Story | None = None
 
 
@@ -149,10 +151,7 @@ SOUND: Final = {
 
 
 def _planted(case: str, *stories: Story) -> list[Story]:
-    return [
-        Story(one.steps, one.row, one.cart, 0.0, one.case or case, one.is_grouped, one.partner)
-        for one in stories
-    ]
+    return [replace(one, case=case) for one in stories]
 
 
 PLANTED: Final[dict[str, list[Story]]] = {
@@ -166,6 +165,8 @@ PLANTED: Final[dict[str, list[Story]]] = {
         Story((*_PLACED, _PAID_HALF, ("rollback paid", "at", 6), _DELIVERED), _PAID_ROW),
         Story((*_PLACED, _DELIVERED), _PAID_ROW),
         Story((*_PLACED, *_PAYMENT), _PLACED_ROW),
+        Story((*_PLACED, ("half cancelled", "at", 1), ("cancelled", "at", 6)), _PLACED_ROW),
+        Story((*_PLACED, _DELIVERED), _OFF_ROW),
     ),
     "half-unresolved": _planted(
         "half-unresolved",
@@ -225,13 +226,13 @@ PLANTED: Final[dict[str, list[Story]]] = {
             (*_HALVES, ("created, ignored", "placed", 8), _ARMED, *_PAYMENT),
             _PAID_ROW,
             "kept",
-            case="never-delivered",
             is_grouped=True,
-            partner=Story((*_PLACED, *_PAYMENT), _PAID_ROW, case="fifo-gap", is_grouped=True),
+            is_young=True,
+            partner=Story((*_PLACED, *_PAYMENT), _PAID_ROW, is_grouped=True),
         ),
     ),
 }
-"""The planted stories of each case; a partner is the story of the same customer's next order."""
+"""The planted stories of each case."""
 
 _PUSHED: Final[Step] = ("push timer", "placed", 20)
 _PUSH_SENT: Final[Step] = ("push delivered", "push", 1)
