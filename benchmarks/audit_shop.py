@@ -43,6 +43,8 @@ from audit_templates import (
     lift,
 )
 
+from commitlog import limits
+
 MS_PER_ORDER_MIN: Final = 10
 DAY_MS_MIN: Final = 3 * 3_600_000
 OLD_MS_MIN: Final = 45 * 60_000
@@ -225,12 +227,18 @@ class Ring:
             kept[ring] = digits
 
 
-def build(folder: Path, orders: int, plants_per_case: int = 0, seed: int = 1) -> Truth:
+def build(
+    folder: Path,
+    orders: int,
+    plants_per_case: int = 0,
+    seed: int = 1,
+    segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT,
+) -> Truth:
     """Builds everything below `folder`; exits with a sentence where the disk is too small."""
     folder.mkdir(parents=True, exist_ok=True)
     check_room(folder, orders)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        writer = LogWriter(folder / "store", lift(Path(scratch)))
+        writer = LogWriter(folder / "store", lift(Path(scratch)), segment_bytes)
     stories, ring, books = Stories(orders, plants_per_case, seed), Ring(), Books(folder)
     pending = np.zeros(0, EVENT)
     for first in range(0, orders, CHUNK):
