@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from audit_log import Array, digits_of
-from audit_stories import PLANTED_PUSHES, ROW_LAG_MS, SOUND_PUSHES
-from audit_templates import ID_DIGITS, LINES_MAX, SKU_DIGITS, VARIANT_COUNT, lines_of, total_of
+from audit_stories import CART_CASE, PLANTED_PUSHES, PUSH_CASE, ROW_LAG_MS, SOUND_PUSHES
+from audit_templates import ID_DIGITS, LINES_MAX, PLACED_MS, SKU_DIGITS, VARIANT_COUNT, lines_of, total_of
 from sqlalchemy import create_engine
 
-from services.shop.tables import order_metadata, push_metadata
+from services.shop.tables import PushStatus, order_metadata, push_metadata
 from spark_jobs.carts import CARTS, DIFFERENCES, LEDGER
 
 if TYPE_CHECKING:
@@ -31,10 +31,12 @@ SURPLUS_COUNT: Final = 1
 _ADDED_BEFORE_MS: Final = 5_000
 _LEDGER_TWIN: Final = 5_000_000_000
 """What is added to a customer's number for the other one who has an entry of the same order."""
+_STRANGER: Final = 4_000_000_000
+"""The number of the first customer who has a cart and no order."""
 
 _ORDER_ROW: Final = "INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LINE_ROW: Final = "INSERT INTO order_lines VALUES (?, ?, ?, ?)"
-_PUSH_ROW: Final = "INSERT INTO pushes VALUES (?, NULL, ?, 'hello', ?, ?, ?, ?, NULL)"
+_PUSH_ROW: Final = "INSERT INTO pushes VALUES (?, ?, ?, 'hello', ?, ?, ?, ?, NULL)"
 _LINES: Final = lines_of(LINES_MAX - 1)
 _TOTALS: Final = np.array([total_of(variant) for variant in range(VARIANT_COUNT)])
 
@@ -65,17 +67,16 @@ class Books:
                 found = ids.orders.take(np.flatnonzero(chunk.stories == number)).to_pylist()
                 self._truth += [("order", one, case) for one in found]
 
-    def close(self, push_case: str) -> dict[str, int]:
+    def close(self) -> dict[str, int]:
         """Ends all files; returns how many findings each case has."""
         for database in (self._orders, self._pushes):
             database.commit()
             database.close()
         for writer in self._carts.values():
             writer.close()
-        truth = [(subject, one, case or push_case) for subject, one, case in self._truth]
-        columns = list(zip(*truth, strict=True)) or [(), (), ()]
+        columns = list(zip(*self._truth, strict=True)) or [(), (), ()]
         pq.write_table(pa.table(columns, schema=TRUTH), self._folder / "truth.parquet")
-        return dict(Counter(case for _, _, case in truth))
+        return dict(Counter(case for _, _, case in self._truth))
 
     def _add_orders(self, chunk: Chunk, ids: Ids) -> None:
         here = np.flatnonzero(flags(chunk, lambda story: story.row is not None))
@@ -89,16 +90,28 @@ class Books:
 
     def _add_pushes(self, chunk: Chunk, ids: Ids) -> None:
         pushes = (*SOUND_PUSHES, *PLANTED_PUSHES)
-        due_ms = chunk.moments["push"]
         for place in np.flatnonzero(chunk.pushes >= 0).tolist():
             push = pushes[chunk.pushes[place]]
             push_id = ids.orders[place].as_py().replace("order", "push")
-            due = int(due_ms[place])
-            delivered_ms = due + ROW_LAG_MS if push.status == "DELIVERED" else None
-            customer = ids.customers[place].as_py()
-            self._pushes.execute(_PUSH_ROW, (push_id, customer, push.status, due, delivered_ms, push_id))
-            if push.is_finding:
-                self._truth.append(("push", push_id, ""))
+            schedule_id = push_id.replace("push", "schedule") if push.has_schedule else None
+            due_ms = int(chunk.moments["push"][place])
+            delivered_ms = due_ms + ROW_LAG_MS if push.status == PushStatus.DELIVERED else None
+            named = (push_id, schedule_id, ids.customers[place].as_py())
+            self._pushes.execute(_PUSH_ROW, (*named, push.status, due_ms, delivered_ms, push_id))
+            wrong = (push_id, schedule_id) if push.is_finding else ()
+            self._truth += [("push", one, PUSH_CASE) for one in wrong if one]
+
+    def add_strangers(self, count: int) -> None:
+        """Puts carts that are not as their ledgers say beside those of all orders."""
+        for number in range(count):
+            customer, sku = f"customer-{_STRANGER + number:0{ID_DIGITS}d}", "sku-00000"
+            is_more = number % 2 == 0
+            if is_more:
+                self._write("carts", [[customer], [sku], [1]])
+            else:
+                self._write("ledger", [[customer], ["add"], [f"add-{number}"], [sku], [1], [PLACED_MS]])
+            self._write("differences", [[customer], [sku], [int(is_more)], [int(not is_more)]])
+            self._truth.append(("cart", f"{customer} {sku}", CART_CASE))
 
     def _add_carts(self, chunk: Chunk, ids: Ids) -> None:
         for line, (_, quantity, _) in enumerate(_LINES):

@@ -32,7 +32,7 @@ from typing import Any, Final
 import numpy as np
 from audit_books import Books
 from audit_log import EVENT, RING, Array, Fields, LogWriter, digits_of
-from audit_stories import KINDS, PLANTED, PLANTED_PUSHES, PUSH_CASE, SOUND, SOUND_PUSHES, Step, Story
+from audit_stories import KINDS, PLANTED, PLANTED_PUSHES, SOUND, SOUND_PUSHES, Step, Story
 from audit_templates import (
     ID_DIGITS,
     LINES_MAX,
@@ -253,7 +253,8 @@ def build(
         pending = write_until(writer, ring, pending, last_ms)
         last_ms += LAST_PUSH_MS
     writer.close()
-    cases = books.close(PUSH_CASE)
+    books.add_strangers(plants_per_case)
+    cases = books.close()
     return Truth(folder, orders, writer.record_count, writer.end_offset, cases)
 
 

@@ -103,12 +103,16 @@ class Story:
 
 @dataclass(frozen=True)
 class PushStory:
-    """The records of a push, its row's status, and whether that is a finding."""
+    """The records of a push, its row's status, and whether that is a finding.
+
+    One that has a schedule is its only push, so that a status which is none makes the schedule a finding too.
+    """
 
     steps: tuple[Step, ...]
     status: str
     share: float = 0.0
     is_finding: bool = False
+    has_schedule: bool = False
 
 
 _HALVES: Final[tuple[Step, ...]] = (("half created", "placed", 2), ("half deadline", "placed", 3))
@@ -245,5 +249,7 @@ PLANTED_PUSHES: Final = (
     PushStory((_PUSHED,), PushStatus.DELIVERED, is_finding=True),
     PushStory((_PUSHED, _PUSH_SENT), PushStatus.SCHEDULED, is_finding=True),
     PushStory((_PUSHED, _PUSH_SENT, ("push delivered", "push", 700)), PushStatus.DELIVERED, is_finding=True),
+    PushStory((_PUSHED, _PUSH_SENT), "LOST", is_finding=True, has_schedule=True),
 )
 PUSH_CASE: Final = "pushes-do-not-sum"
+CART_CASE: Final = "cart-difference"
