@@ -9,7 +9,8 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spark_jobs import charts
-from spark_jobs.reconcile import CASES, FINDINGS
+from spark_jobs.cases.names import CASES, FINDINGS
+from spark_jobs.layout import RunFolders
 from spark_jobs.segments import StoreLog
 from spark_jobs.statistics import LogStatistics
 from spark_jobs.summary import EXAMPLES_MAX, AuditSummary, Finding, read_case
@@ -45,7 +46,9 @@ TIMES: Final = {
 }
 
 
-def write(summary: AuditSummary, statistics: LogStatistics, log: StoreLog, store: Path, out: Path) -> None:
+def write(
+    summary: AuditSummary, statistics: LogStatistics, log: StoreLog, store: Path, run: RunFolders
+) -> None:
     """Writes `summary.report_path`."""
     page = (
         _environment()
@@ -56,9 +59,11 @@ def write(summary: AuditSummary, statistics: LogStatistics, log: StoreLog, store
             log=log,
             store=store,
             written_ms=datetime.now(UTC).timestamp() * 1000,
-            cases=[(case, summary.cases[case], MEANINGS[case]) for case in CASES if case in summary.cases],
+            cases=[
+                (case, summary.cases[case], MEANINGS.get(case, "")) for case in CASES if case in summary.cases
+            ],
             findings_count=sum(summary.cases[case] for case in FINDINGS),
-            shown=_shown(summary, out),
+            shown=_shown(summary, run),
             finding_cases=FINDINGS,
             charts=[charts.messages_per_minute(statistics), charts.lateness(statistics)],
             offsets=OFFSETS,
@@ -68,12 +73,16 @@ def write(summary: AuditSummary, statistics: LogStatistics, log: StoreLog, store
     summary.report_path.write_text(page)
 
 
-def _shown(summary: AuditSummary, out: Path) -> dict[str, list[Finding]]:
+def _shown(summary: AuditSummary, run: RunFolders) -> dict[str, list[Finding]]:
     """The orders that the page shows of each case."""
     shown = {}
     for case in CASES:
         count_max = EXAMPLES_MAX.get(case, SHOWN_PER_CASE_MAX)
-        shown[case] = read_case(out / "orders.parquet", case, count_max) if summary.cases.get(case) else []
+        shown[case] = (
+            read_case(run.findings if case in FINDINGS else run.orders, case, count_max)
+            if summary.cases.get(case)
+            else []
+        )
     return shown
 
 

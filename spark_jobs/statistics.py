@@ -1,25 +1,27 @@
 """What the whole log looks like: records by kind and topic, lateness of deliveries, messages over time.
 
 Lateness is the broker's store time of a delivery minus the time it was due; below zero is early, which must
-not happen. Percentiles are exact up to 10,000 distinct values, else within 0.01 %.
-Three passes over the staged records, each one small aggregation.
+not happen. Everything comes of the counts that were made where the log was read (see `staging`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
+import pyarrow as pa
 
-from spark_jobs.facts import MESSAGE_KINDS, timer_ends
+from spark_jobs.events import MESSAGES
+from spark_jobs.staging import Staged
 
 LATENESS_EDGES_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 """Where a histogram's bars begin; the first bar is what is early."""
 
 BARS_MAX: Final = 90
-BAR_WIDTHS_MS: Final = (1_000, 5_000, 15_000, 60_000, 300_000, 3_600_000, 86_400_000, 604_800_000)
+BAR_WIDTHS_MS: Final = (60_000, 300_000, 3_600_000, 86_400_000, 604_800_000)
+DAMAGED_MAX: Final = 100
 
 
 @dataclass(slots=True)
@@ -58,91 +60,68 @@ class LogStatistics:
     bars: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
-def log_statistics(records: DataFrame) -> LogStatistics:
-    """The figures of classified records."""
+def log_statistics(staged: Staged) -> LogStatistics:
+    """The figures of a staged log."""
     figures = LogStatistics()
-    for row in _by_kind(records).collect():
-        _add_kind(figures, row.asDict())
+    counts = staged.table("counts").to_pylist()
+    for row in counts:
+        _add_count(figures, row)
     figures.bar_ms = _bar_width(figures.last_ms - figures.first_ms)
-    for row in timer_ends(records).groupBy("kind").count().collect():
-        figures.timer_ends[row["kind"]] = row["count"]
-    for row in _over_time(records, figures.bar_ms).collect():
-        _add_bar(figures, row.asDict())
-    if figures.damaged_bytes:
-        figures.damaged = _damaged(records)
+    for row in counts:
+        _add_bar(figures, row)
+    for row in staged.table("ends").to_pylist():
+        figures.timer_ends[row["how"]] = figures.timer_ends.get(row["how"], 0) + row["timers"]
+    _add_lateness(figures, staged.table("lateness"))
+    _add_damage(figures, staged.table("damaged"))
     return figures
 
 
-def _by_kind(records: DataFrame) -> DataFrame:
-    lateness = F.when(F.col("kind") == "delivered", F.col("store_ms") - F.col("due_ms"))
-    is_unreadable = ~F.col("readable")
-    return (
-        records.withColumn("lateness", lateness)
-        .groupBy("kind", "about")
-        .agg(
-            F.count("*").alias("records"),
-            F.sum("record_bytes").alias("log_bytes"),
-            F.min("store_ms").alias("first_ms"),
-            F.max("store_ms").alias("last_ms"),
-            F.count_if(is_unreadable).alias("unreadable"),
-            F.min(F.when(is_unreadable, F.col("physical_offset"))).alias("unreadable_first_offset"),
-            F.count_if(F.col("readable").isNotNull() & F.col("order_id").isNull()).alias("without_key"),
-            F.count_if(F.col("lateness") < 0).alias("early"),
-            F.percentile_approx("lateness", [0.5, 0.99], 10_000).alias("percentiles"),
-            F.max("lateness").alias("max_ms"),
-        )
-    )
-
-
-def _add_kind(figures: LogStatistics, row: dict[str, Any]) -> None:
-    kind, topic, count = row["kind"], row["about"], row["records"]
+def _add_count(figures: LogStatistics, row: dict[str, Any]) -> None:
+    kind, topic, count = row["kind"], row["topic"], row["records"]
     figures.by_kind[kind] = figures.by_kind.get(kind, 0) + count
-    if kind == "damage":
-        figures.damaged_bytes += row["log_bytes"]
-        return
     figures.records += count
-    figures.log_bytes += row["log_bytes"]
+    figures.log_bytes += row["record_bytes"]
     figures.first_ms = min(figures.first_ms or row["first_ms"], row["first_ms"])
     figures.last_ms = max(figures.last_ms, row["last_ms"])
     figures.unreadable += row["unreadable"]
     figures.without_key += row["without_key"]
-    places = [figures.unreadable_first_offset, row["unreadable_first_offset"]]
+    places = [figures.unreadable_first_offset, row["unreadable_offset"]]
     figures.unreadable_first_offset = min((place for place in places if place is not None), default=None)
-    if kind in MESSAGE_KINDS:
+    if kind in MESSAGES:
         figures.messages_by_topic[topic] = figures.messages_by_topic.get(topic, 0) + count
-    if row["percentiles"]:
-        p50_ms, p99_ms = row["percentiles"]
-        figures.lateness.append(Lateness(topic, count, row["early"], p50_ms, p99_ms, row["max_ms"]))
-
-
-def _over_time(records: DataFrame, bar_ms: int) -> DataFrame:
-    lateness = F.when(F.col("kind") == "delivered", F.col("store_ms") - F.col("due_ms"))
-    edges = F.array(*(F.lit(edge) for edge in LATENESS_EDGES_MS))
-    reached = F.size(F.filter(edges, lambda edge: edge <= F.col("lateness")))
-    return (
-        records.filter(F.col("kind").isin(*MESSAGE_KINDS))
-        .withColumn("lateness", lateness)
-        .groupBy(
-            F.col("about").alias("topic"),
-            (F.floor(F.col("store_ms") / bar_ms) * bar_ms).alias("bar"),
-            F.when(F.col("lateness").isNotNull(), reached).alias("lateness_bar"),
-        )
-        .agg(F.count("*").alias("messages"))
-    )
 
 
 def _add_bar(figures: LogStatistics, row: dict[str, Any]) -> None:
-    key = (row["topic"], row["bar"])
-    figures.bars[key] = figures.bars.get(key, 0) + row["messages"]
-    if row["lateness_bar"] is not None:
-        figures.lateness_bars[row["lateness_bar"]] += row["messages"]
+    if row["kind"] in MESSAGES:
+        key = (row["topic"], row["minute_ms"] // figures.bar_ms * figures.bar_ms)
+        figures.bars[key] = figures.bars.get(key, 0) + row["records"]
+
+
+def _add_lateness(figures: LogStatistics, rows: pa.Table) -> None:
+    late_ms, deliveries = rows["late_ms"].to_numpy(), rows["deliveries"].to_numpy()
+    bars = np.searchsorted(LATENESS_EDGES_MS, late_ms, side="right")
+    counted = np.bincount(bars, deliveries, len(LATENESS_EDGES_MS) + 1)
+    figures.lateness_bars = counted.astype(np.int64).tolist()
+    topics = np.array(rows["topic"].to_pylist())
+    for topic in sorted(Counter(topics.tolist())):
+        here = np.flatnonzero(topics == topic)
+        here = here[np.argsort(late_ms[here], kind="stable")]
+        figures.lateness.append(_lateness(str(topic), late_ms[here], deliveries[here]))
+
+
+def _lateness(topic: str, late_ms: Any, deliveries: Any) -> Lateness:
+    """Of ascending lateness values and how often each was met."""
+    reached = np.cumsum(deliveries)
+    p50_ms, p99_ms = (int(late_ms[np.searchsorted(reached, share * reached[-1])]) for share in (0.5, 0.99))
+    early = int(deliveries[late_ms < 0].sum())
+    return Lateness(topic, int(reached[-1]), early, p50_ms, p99_ms, int(late_ms[-1]))
+
+
+def _add_damage(figures: LogStatistics, rows: pa.Table) -> None:
+    found = sorted((row["physical_offset"], row["record_bytes"], row["why"]) for row in rows.to_pylist())
+    figures.damaged = found[:DAMAGED_MAX]
+    figures.damaged_bytes = sum(record_bytes for _, record_bytes, _ in found)
 
 
 def _bar_width(span_ms: int) -> int:
     return next((width for width in BAR_WIDTHS_MS if span_ms / width <= BARS_MAX), BAR_WIDTHS_MS[-1])
-
-
-def _damaged(records: DataFrame) -> list[tuple[int, int, str]]:
-    """The first damaged regions as (log offset, bytes, why)."""
-    rows = records.filter(F.col("kind") == "damage").orderBy("physical_offset").limit(100)
-    return [(row.physical_offset, row.record_bytes, row.damage) for row in rows.collect()]

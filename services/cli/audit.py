@@ -33,9 +33,12 @@ def audit(
 
     Example: tidewheel audit --store ./store --orders sqlite:///orders.db --carts redis://127.0.0.1:6379/0
     """
+    from spark_jobs.main import Inputs
     from spark_jobs.main import audit as run_audit
+    from spark_jobs.options import AuditOptions, new_run_id
 
-    summary = run_audit(store, orders, carts, pushes, out, output.say)
+    inputs = Inputs(orders, carts, pushes)
+    summary = run_audit(store, inputs, out, AuditOptions(new_run_id(out)), output.say)
     if as_json:
         output.print_json(summary.as_json())
     else:

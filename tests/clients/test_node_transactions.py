@@ -1,8 +1,8 @@
 """npm's official client, in Node: transactions end once, in whatever order it ends them.
 
 Installed once by `npm ci` into tests/clients/node: `make test-clients` does that; `make test` runs this where
-it has been installed before. Skipped, with the reason, where it has not; under `make test-clients` what cannot
-be installed is a failure.
+it has been installed before. Skipped, with the reason, where it has not; under `make test-clients` what
+cannot be installed is a failure.
 """
 
 from __future__ import annotations
