@@ -35,6 +35,7 @@ from spark_jobs.properties import MAP, Properties
 from spark_jobs.ragged import Bytes, Flags, numbers, ragged, text
 from spark_jobs.records import FIXED, Records
 from spark_jobs.segments import Slice
+from spark_jobs.shapes import Shapes
 from spark_jobs.walk import Check, Chunk, walk
 
 INFLATED_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
@@ -116,9 +117,9 @@ class Wanted:
 
 def batches(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The records and damaged regions of one slice of the log, in log order per batch."""
-    data = mapped(part.segment.path)
+    data, shapes = mapped(part.segment.path), Shapes()
     for chunk in walk(data, part, wanted.check):
-        yield from chunk_batches(chunk, wanted)
+        yield from chunk_batches(chunk, wanted, shapes)
 
 
 def mapped(path: str) -> Bytes:
@@ -139,11 +140,11 @@ def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.R
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def chunk_batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The wanted records of a chunk, and its damage, as batches."""
+def chunk_batches(chunk: Chunk, wanted: Wanted, shapes: Shapes) -> Iterator[pa.RecordBatch]:
+    """The wanted records of a chunk, and its damage, as batches; `shapes` are those of chunks before it."""
     records = _chosen(chunk.records, wanted)
     if len(records):
-        columns = Columns(records, wanted)
+        columns = Columns(records, wanted, shapes)
         kept = columns.of_kinds()
         yield columns.batch() if kept.all() else columns.batch().filter(pa.array(kept))
     if chunk.damaged and "damage" in wanted.kinds:
@@ -176,8 +177,9 @@ def _is_of(topic: pa.StringArray, topics: frozenset[str]) -> Flags:
 class Columns:
     """The columns of some records; each is made when it is asked for."""
 
-    def __init__(self, records: Records, wanted: Wanted) -> None:
+    def __init__(self, records: Records, wanted: Wanted, shapes: Shapes) -> None:
         self._records = records
+        self._shapes = shapes
         self._wanted = wanted
         self._made: dict[str, pa.Array] = {}
         self._stored: Properties | None = None
@@ -221,10 +223,15 @@ class Columns:
     @property
     def _properties(self) -> Properties:
         if self._stored is None:
-            records = self._records
-            lengths = records.properties_bytes - record.CRC_BYTES * records.has_crc()
-            stored = ragged(records.data, records.properties_starts, lengths)
-            self._stored = Properties(stored, self._wanted.property_names)
+            records, wanted = self._records, self._wanted
+            self._stored = Properties(
+                records.data,
+                records.properties_starts,
+                records.properties_bytes,
+                wanted.property_names,
+                self._shapes,
+                "user_properties" in wanted.columns,
+            )
         return self._stored
 
     def _kinds(self) -> pa.StringArray:
@@ -257,6 +264,10 @@ _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
 
 def _timestamps(ms: pa.Array) -> pa.Array:
     """Milliseconds as timestamps; null where they are beyond what a timestamp can hold."""
+    if ms.null_count == 0:
+        numbers_ms = ms.to_numpy()
+        if numbers_ms.min(initial=0) > -_MS_MAX and numbers_ms.max(initial=0) < _MS_MAX:
+            return pa.array(numbers_ms * 1000).view(TIMESTAMP)
     whole = pc.if_else(pc.less(pc.abs(ms), _MS_MAX), ms, pa.scalar(None, pa.int64()))
     return pc.multiply(whole, 1000).view(TIMESTAMP)
 

@@ -6,7 +6,7 @@ A log knows few hosts, so each distinct one is written out once per batch.
 from __future__ import annotations
 
 import ipaddress
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ def hosts(records: Records, name: str) -> pa.StringArray:
         return pa.DictionaryArray.from_arrays(indexed.indices, texts).dictionary_decode()
     starts = records.positions + offset + records.shifts[hosts_before]
     widths = np.where(records.numbers("sys_flag") & v6_flag > 0, 20, 8)
-    view: Any = memoryview(records.data)  # type: ignore[arg-type]
+    view = records.data.data
     pairs = zip(starts.tolist(), widths.tolist(), strict=True)
     return pa.array([_text(bytes(view[start : start + width])) for start, width in pairs], pa.string())
 

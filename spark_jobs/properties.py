@@ -1,13 +1,11 @@
-"""Properties of many records at once: a column of stored property bytes -> one column per name, or a map.
+"""Properties of many records at once: where the value of each wanted name lies in the log, and users' pairs.
 
-A batch in which every record's bytes are exactly `name 0x01 value 0x02`, repeated, is split with numpy by
-the places of 0x01 and 0x02; that is every batch that Tidewheel or Apache RocketMQ writes. Each pair's name
-is then recognised at once among the names that have a meaning: its first and last eight bytes as two
-integers lead to one place of a small table, and length and integers there must be the same. Only names of
-more than 16 bytes are compared further.
+    strings that have the shape of an example    `shapes`: no byte of them is looked at on its own
+    the others, if each is regular               `pairs`: split by the places of 0x01 and 0x02
+    the others, if one is not                    one by one, below
 
-Any other batch goes record by record through `commitlog.properties`, whose rules hold for both ways: pairs
-without a value are dropped, the last of two equal names wins.
+The rules are those of `commitlog.properties` in all three: pairs without a value are dropped, the last of two
+equal names wins.
 """
 
 from __future__ import annotations
@@ -19,235 +17,134 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog import properties
+from spark_jobs.pairs import Pairs
 from spark_jobs.ragged import Bytes, Flags, Integers, ragged, text
+from spark_jobs.shapes import Shape, Shapes
 
 MAP: Final = pa.map_(pa.string(), pa.string())
-_NAME_END: Final = 1
-_PAIR_END: Final = 2
-_WORD: Final = 8
-_SLOT_BITS: Final = 12
-_NEIGHBOURS_MAX: Final = 16
-_TIMER_KEY: Final = properties.TIMER_KEY.encode()
-_MASKS: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], np.uint64)
-
-
-def split(stored: pa.BinaryArray, names: Sequence[str]) -> dict[str, pa.BinaryArray]:
-    """The values of `names` in each record of `stored`, null where a record has none."""
-    found = Properties(stored, names)
-    return {name: found.values(name) for name in names}
+_NO_PAIRS: Final = np.zeros((5, 0), np.int64)
 
 
 class Properties:
-    """The properties of some records, of which those of some names are wanted."""
+    """The properties of some records, of which those of some names are wanted, and users' if `with_users`."""
 
-    def __init__(self, stored: pa.BinaryArray, names: Sequence[str]) -> None:
-        """Each of `names` is one that is reserved or known (see `commitlog.properties`)."""
-        self._stored = stored
-        self._pairs = _Pairs.of(stored, names)
-        self._decoded: list[dict[str, str]] | None = None
+    def __init__(
+        self,
+        data: Bytes,
+        starts: Integers,
+        lengths: Integers,
+        names: Sequence[str],
+        shapes: Shapes,
+        with_users: bool = False,
+    ) -> None:
+        """`starts` and `lengths` say where each record's string lies in `data`.
+
+        Each of `names` is one that is reserved or known (see `commitlog.properties`).
+        """
+        self._data = data
+        self._starts = starts
+        self._lengths = lengths
+        self._row_of = {name: row for row, name in enumerate(names)}
+        self._value_starts = np.zeros((len(names), len(starts)), np.int64)
+        self._value_bytes = np.full((len(names), len(starts)), -1, np.int32)
+        self._users: list[Integers] | None = [] if with_users else None
+        self._find(shapes)
 
     def has(self, name: str) -> Flags:
         """Which records have a property of that name."""
-        if self._pairs is not None:
-            return self._pairs.has(name)
-        return np.array([name in one for one in self._slowly()], np.bool_)
-
-    def values(self, name: str) -> pa.BinaryArray:
-        """The value of one of the names in each record, null where it has none."""
-        if self._pairs is not None:
-            return self._pairs.values(name)
-        return pa.array([_encoded(one.get(name)) for one in self._slowly()], pa.binary())
-
-    def of_users(self) -> pa.MapArray:
-        """Those that users set: all but the names that are reserved."""
-        if self._pairs is not None:
-            return self._pairs.of_users()
-        kept = [
-            [(name, value) for name, value in one.items() if name not in properties.RESERVED]
-            for one in self._slowly()
-        ]
-        return pa.array(kept, MAP)
-
-    def _slowly(self) -> list[dict[str, str]]:
-        if self._decoded is None:
-            self._decoded = [properties.decode(pairs) for pairs in self._stored.to_pylist()]
-        return self._decoded
-
-
-class _Names:
-    """The names that have a meaning, numbered from 1, found by two words of theirs."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        encoded = [b"", *(name.encode() for name in names)]
-        self.codes = {name: code for code, name in enumerate(encoded) if name}
-        self.long = [name for name in encoded if len(name) > 2 * _WORD]
-        self._lengths = np.array([len(name) for name in encoded])
-        self._firsts = np.array([_word(name[:_WORD]) for name in encoded], np.uint64)
-        self._lasts = np.array([_word(name[_WORD:][-_WORD:]) for name in encoded], np.uint64)
-        self._factor, self._table = self._without_collision()
-
-    def code(self, mixed: Integers, firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
-        """The number of each name by `mix` of its words and length; 0 for a name without meaning."""
-        codes = self._table[_slots(mixed, self._factor)]
-        is_same = (self._firsts[codes] == firsts) & (self._lasts[codes] == lasts)
-        codes *= is_same & (self._lengths[codes] == lengths)
-        return codes
-
-    def _without_collision(self) -> tuple[int, Integers]:
-        mixed = mix(self._firsts, self._lasts, self._lengths)[1:]
-        assert len(np.unique(mixed)) == len(mixed)
-        factor = 0x9E3779B97F4A7C15
-        while len(np.unique(_slots(mixed, factor))) < len(mixed):
-            factor = factor * 0xD1342543DE82EF95 % (1 << 64)
-        table = np.zeros(1 << _SLOT_BITS, np.uint8)
-        table[_slots(mixed, factor)] = np.arange(1, len(mixed) + 1, dtype=np.uint8)
-        return factor, table
-
-
-def mix(firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
-    """One number for each name: unequal ones come of unequal names."""
-    mixed: Integers = firsts ^ (lasts << np.uint64(1)) ^ (lengths.astype(np.uint64) << np.uint64(56))
-    return mixed
-
-
-def _slots(mixed: Integers, factor: int) -> Integers:
-    slots: Integers = ((mixed * np.uint64(factor)) >> np.uint64(64 - _SLOT_BITS)).astype(np.intp)
-    return slots
-
-
-def _word(part: bytes) -> int:
-    return int.from_bytes(part, "little")
-
-
-KNOWN: Final = _Names(sorted(properties.RESERVED | {properties.TIMER_KEY}))
-
-
-class _Pairs:
-    """All pairs of a regular batch, in order, by their places in its one data buffer."""
-
-    def __init__(self, rows: Integers, marks: Integers, data: Bytes, names: Sequence[str]) -> None:
-        """A word of bytes follows the end of every name in `data`."""
-        self._data = data
-        self._rows = rows
-        self._name_ends = marks[0::2]
-        self._pair_ends = marks[1::2]
-        self._name_starts = np.empty_like(self._name_ends)
-        self._name_starts[:1] = 0
-        self._name_starts[1:] = self._pair_ends[:-1] + 1
-        self._has_value = self._pair_ends - self._name_ends > 1
-        firsts = np.searchsorted(self._name_starts, rows)
-        self._record_of_pair = np.repeat(np.arange(len(rows) - 1), np.diff(firsts))
-        self._codes = self._recognised()
-        self._columns = {name: column for column, name in enumerate(names)}
-        self._pair_of = self._placed(names)
-
-    @classmethod
-    def of(cls, stored: pa.BinaryArray, names: Sequence[str]) -> _Pairs | None:
-        """The pairs of `stored`; None if any record's bytes are not regular."""
-        _, offsets, values = stored.buffers()
-        rows = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1]
-        if len(stored) == 0 or values is None or rows[0] != 0:
-            return None
-        data = np.frombuffer(values, np.uint8)[: rows[-1]]
-        marks = np.flatnonzero(data - np.uint8(1) <= 1)
-        if not _is_regular(data, rows, marks):
-            return None
-        if len(data) - marks[-2] <= _WORD:
-            data = np.concatenate((data, np.zeros(_WORD, np.uint8)))
-        return cls(rows, marks, data, names)
-
-    def has(self, name: str) -> Flags:
-        """Which records have the name."""
-        flags: Flags = self._pair_of[self._columns[name]] >= 0
+        flags: Flags = self._value_bytes[self._row_of[name]] >= 0
         return flags
 
     def values(self, name: str) -> pa.BinaryArray:
-        """The value of the name in each record."""
-        pair = self._pair_of[self._columns[name]]
-        present = pair >= 0
-        count = np.count_nonzero(present)
-        if count == 0:
-            return pa.nulls(len(pair), pa.binary())
-        starts = self._name_ends[pair] + 1
-        return ragged(
-            self._data, starts, self._pair_ends[pair] - starts, None if count == len(pair) else present
-        )
+        """The value of one of the names in each record, null where it has none."""
+        row = self._row_of[name]
+        starts, lengths, present = self._value_starts[row], self._value_bytes[row], self.has(name)
+        if present.all():
+            return ragged(self._data, starts, lengths)
+        if not present.any():
+            return pa.nulls(len(starts), pa.binary())
+        return ragged(self._data, starts, lengths, present)
 
     def of_users(self) -> pa.MapArray:
-        """A map of the pairs whose names are not reserved, of each record."""
-        found = np.flatnonzero((self._codes == 0) | (self._codes == KNOWN.codes[_TIMER_KEY]))
-        found = found[self._has_value[found]]
-        if _may_repeat(self._names[found], self._record_of_pair[found]):
-            found = found[_last_places(self._keys(found), self._record_of_pair[found])]
-        edges = np.searchsorted(self._record_of_pair[found], np.arange(len(self._rows)))
-        starts = self._name_ends[found] + 1
-        items = text(ragged(self._data, starts, self._pair_ends[found] - starts))
-        return pa.MapArray.from_arrays(pa.array(edges.astype(np.int32)), self._keys(found), items)
+        """Those that users set: all but the names that are reserved."""
+        records, name_starts, name_bytes, value_starts, value_bytes = self._users_in_order()
+        edges = np.searchsorted(records, np.arange(len(self._starts) + 1)).astype(np.int32)
+        names = text(ragged(self._data, name_starts, name_bytes))
+        return pa.MapArray.from_arrays(
+            pa.array(edges), names, text(ragged(self._data, value_starts, value_bytes))
+        )
 
-    def _keys(self, found: Integers) -> pa.StringArray:
-        starts = self._name_starts[found]
-        return text(ragged(self._data, starts, self._name_ends[found] - starts))
+    def _find(self, shapes: Shapes) -> None:
+        is_left = np.ones(len(self._starts), np.bool_)
+        for records, shape in shapes.match(self._data, self._starts, self._lengths):
+            self._place(records, shape)
+            is_left[records] = False
+        left = np.flatnonzero(is_left & (self._lengths > 0))
+        if len(left):
+            self._split(left)
 
-    def _placed(self, names: Sequence[str]) -> Integers:
-        """For each of `names` a row: which pair each record has of that name, -1 for none."""
-        column_of_code = np.full(256, len(names), np.uint8)
-        column_of_code[[KNOWN.codes[name.encode()] for name in names]] = range(len(names))
-        columns = column_of_code[self._codes]
-        if not self._has_value.all():
-            columns[~self._has_value] = len(names)
-        placed = np.full((len(names) + 1, len(self._rows) - 1), -1, np.int32)
-        placed[columns, self._record_of_pair] = np.arange(len(columns), dtype=np.int32)
-        return placed
+    def _place(self, records: Integers, shape: Shape) -> None:
+        starts = self._starts[records]
+        for name, row in self._row_of.items():
+            if name in shape.values:
+                start, length = shape.values[name]
+                self._value_starts[row, records] = starts + start
+                self._value_bytes[row, records] = length
+        if self._users is not None:
+            same = np.ones_like(records)
+            self._users += [
+                np.array([records, starts + pair[0], same * pair[1], starts + pair[2], same * pair[3]])
+                for pair in shape.users
+            ]
 
-    def _recognised(self) -> Integers:
-        """The code of each pair's name."""
-        lengths = self._name_ends - self._name_starts
-        words = np.ndarray(len(self._data) - _WORD + 1, "<u8", self._data, 0, (1,))
-        firsts = words[self._name_starts] & _MASKS[np.minimum(lengths, _WORD)]
-        lasts = np.zeros_like(firsts)
-        is_longer = np.flatnonzero(lengths > _WORD)
-        rest = np.minimum(lengths[is_longer] - _WORD, _WORD)
-        lasts[is_longer] = words[self._name_ends[is_longer] - rest] & _MASKS[rest]
-        self._names = mix(firsts, lasts, lengths)
-        codes = KNOWN.code(self._names, firsts, lasts, lengths)
-        for name in KNOWN.long:
-            alike = np.flatnonzero(codes == KNOWN.codes[name])
-            for place in range(_WORD, len(name) - _WORD) if len(alike) else ():
-                is_same = self._data[self._name_starts[alike] + place] == name[place]
-                codes[alike[~is_same]] = 0
-                alike = alike[is_same]
-        return codes
+    def _split(self, records: Integers) -> None:
+        stored = ragged(self._data, self._starts[records], self._lengths[records])
+        pairs = Pairs.of(stored)
+        if pairs is None:
+            self._split_slowly(records.tolist(), stored.to_pylist())
+            return
+        if self._row_of:
+            starts, lengths = pairs.places(list(self._row_of))
+            self._value_starts[:, records] = starts + self._starts[records]
+            self._value_bytes[:, records] = lengths
+        if self._users is not None:
+            found = pairs.of_users()
+            self._add_users(records[found[0]], found)
 
+    def _split_slowly(self, records: Sequence[int], stored: Sequence[bytes]) -> None:
+        users: list[tuple[int, int, int, int, int]] = []
+        for at, (record, one) in enumerate(zip(records, stored, strict=True)):
+            last = _last_of_name(one)
+            for name, (_, _, value_start, value_bytes) in last.items():
+                if name in self._row_of:
+                    self._value_starts[self._row_of[name], record] = self._starts[record] + value_start
+                    self._value_bytes[self._row_of[name], record] = value_bytes
+            users += sorted((at, *pair) for name, pair in last.items() if name not in properties.RESERVED)
+        if self._users is not None and users:
+            found = np.array(users, np.int64).T
+            self._add_users(np.array(records)[found[0]], found)
 
-def _may_repeat(names: Integers, records: Integers) -> bool:
-    """Whether two pairs of one record could have equal names."""
-    distance_max = int(np.bincount(records).max()) if len(records) else 0
-    if distance_max > _NEIGHBOURS_MAX:
-        return True
-    return any(
-        ((names[distance:] == names[:-distance]) & (records[distance:] == records[:-distance])).any()
-        for distance in range(1, distance_max)
-    )
+    def _add_users(self, records: Integers, found: Integers) -> None:
+        """Notes users' pairs whose places are counted from the start of their records' strings."""
+        assert self._users is not None
+        starts = self._starts[records]
+        self._users.append(np.array([records, starts + found[1], found[2], starts + found[3], found[4]]))
 
-
-def _last_places(keys: pa.Array, records: Integers) -> Integers:
-    """The places of the last pair of each name in each record."""
-    places = {pair: at for at, pair in enumerate(zip(records.tolist(), keys.to_pylist(), strict=True))}
-    return np.array(sorted(places.values()), np.int64)
-
-
-def _is_regular(data: Bytes, rows: Integers, marks: Integers) -> bool:
-    """Marks alternate over the whole batch and every record ends with a pair's end."""
-    kinds = data[marks]
-    ends = rows[1:][rows[1:] > rows[:-1]] - 1
-    return bool(
-        len(marks) > 0
-        and len(marks) % 2 == 0
-        and (kinds[0::2] == _NAME_END).all()
-        and (kinds[1::2] == _PAIR_END).all()
-        and (data[ends] == _PAIR_END).all()
-    )
+    def _users_in_order(self) -> Integers:
+        """Users' pairs as they lie in the log: rows of record, name's start and length, value's likewise."""
+        assert self._users is not None, "users' properties were not asked for"
+        found = np.concatenate([_NO_PAIRS, *self._users], axis=1)
+        ordered: Integers = found[:, np.argsort(found[1], kind="stable")]
+        return ordered
 
 
-def _encoded(value: str | None) -> bytes | None:
-    return None if value is None else value.encode()
+def _last_of_name(stored: bytes) -> dict[str, tuple[int, int, int, int]]:
+    """Name's start and length, value's start and length, of the last pair of each name that has a value."""
+    found: dict[str, tuple[int, int, int, int]] = {}
+    start = 0
+    for pair in stored.split(b"\x02"):
+        name, mark, value = pair.partition(b"\x01")
+        if mark and value:
+            found[name.decode(errors="replace")] = (start, len(name), start + len(name) + 1, len(value))
+        start += len(pair) + 1
+    return found

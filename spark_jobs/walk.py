@@ -8,8 +8,8 @@ starts in the middle of a segment, so neighbouring slices neither share nor lose
 record inside a body has the magic and not the offset.
 
     check    what makes a record sound
-    record   the whole-record CRC (every record of ours has one)
-    body     lengths add up, body CRC (Apache RocketMQ's logs)
+    record   the whole-record CRC; of a record that may lack one (Apache RocketMQ's, imported) its body's
+    body     lengths add up, body CRC
     none     lengths add up
 """
 
@@ -79,11 +79,12 @@ def sound(records: Records, first_offset: int, end: int, check: Check, may_lack_
     if count and check is not Check.NONE:
         records = records.chosen(slice(count))
         is_record = check is Check.RECORD
-        flags[:count] = _crcs_hold(records, may_lack_crc) if is_record else records.body_crcs_hold()
+        flags[:count] = crcs_hold(records, may_lack_crc) if is_record else records.body_crcs_hold()
     return flags
 
 
-def _crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
+def crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
+    """Which records match their CRC property; with `may_lack_crc`, those without one their body's CRC."""
     if not may_lack_crc:
         return records.crcs_hold()
     flags = records.has_crc()
@@ -96,7 +97,7 @@ def _crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
 class _Walk:
     def __init__(self, data: Bytes, part: Slice, check: Check) -> None:
         self._data = data
-        self._view: Any = memoryview(data)  # type: ignore[arg-type]
+        self._view = data.data
         self._part = part
         self._check = check
         self._first_offset = part.segment.first_offset
