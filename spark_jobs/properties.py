@@ -4,13 +4,15 @@
     the others, if each is regular               `pairs`: split by the places of 0x01 and 0x02
     the others, if one is not                    one by one, below
 
-The rules are those of `commitlog.properties` in all three: pairs without a value are dropped, the last of two
-equal names wins.
+Of the first it is enough to know which shape: what lies where is looked up when it is asked for. The rules
+are those of `commitlog.properties` in all three: pairs without a value are dropped, the last of two equal
+names wins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,23 +21,31 @@ import pyarrow as pa
 from commitlog import properties
 from spark_jobs.pairs import Pairs
 from spark_jobs.ragged import Bytes, Flags, Integers, ragged, text
-from spark_jobs.shapes import Shape, Shapes
+from spark_jobs.shapes import NO_SHAPE, Shapes
 
 MAP: Final = pa.map_(pa.string(), pa.string())
-_NO_PAIRS: Final = np.zeros((5, 0), np.int64)
+_NOTHING: Final = (0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Strings without a shape: their records, places of the values of each name, and users' pairs.
+
+    `starts` and `lengths` have a row per name, the length -1 for none. `users` has rows of string (its place
+    in `records`), name's start and length, value's likewise. All starts count from the string's own.
+    """
+
+    records: Integers
+    starts: Integers
+    lengths: Integers
+    users: Integers
 
 
 class Properties:
-    """The properties of some records, of which those of some names are wanted, and users' if `with_users`."""
+    """The properties of some records, of which those of some names are wanted, and users'."""
 
     def __init__(
-        self,
-        data: Bytes,
-        starts: Integers,
-        lengths: Integers,
-        names: Sequence[str],
-        shapes: Shapes,
-        with_users: bool = False,
+        self, data: Bytes, starts: Integers, lengths: Integers, names: Sequence[str], shapes: Shapes
     ) -> None:
         """`starts` and `lengths` say where each record's string lies in `data`.
 
@@ -43,22 +53,21 @@ class Properties:
         """
         self._data = data
         self._starts = starts
-        self._lengths = lengths
-        self._row_of = {name: row for row, name in enumerate(names)}
-        self._value_starts = np.zeros((len(names), len(starts)), np.int64)
-        self._value_bytes = np.full((len(names), len(starts)), -1, np.int32)
-        self._users: list[Integers] | None = [] if with_users else None
-        self._find(shapes)
+        self._rows = {name: row for row, name in enumerate(names)}
+        self._shapes = shapes.known
+        self._shape_of = shapes.match(data, starts, lengths)
+        left = np.flatnonzero((self._shape_of == NO_SHAPE) & (lengths > 0))
+        self._others = self._split(left, lengths[left]) if len(left) else None
 
     def has(self, name: str) -> Flags:
         """Which records have a property of that name."""
-        flags: Flags = self._value_bytes[self._row_of[name]] >= 0
+        flags: Flags = self._places(name)[1] >= 0
         return flags
 
     def values(self, name: str) -> pa.BinaryArray:
         """The value of one of the names in each record, null where it has none."""
-        row = self._row_of[name]
-        starts, lengths, present = self._value_starts[row], self._value_bytes[row], self.has(name)
+        starts, lengths = self._places(name)
+        present = lengths >= 0
         if present.all():
             return ragged(self._data, starts, lengths)
         if not present.any():
@@ -67,75 +76,64 @@ class Properties:
 
     def of_users(self) -> pa.MapArray:
         """Those that users set: all but the names that are reserved."""
-        records, name_starts, name_bytes, value_starts, value_bytes = self._users_in_order()
-        edges = np.searchsorted(records, np.arange(len(self._starts) + 1)).astype(np.int32)
-        names = text(ragged(self._data, name_starts, name_bytes))
-        return pa.MapArray.from_arrays(
-            pa.array(edges), names, text(ragged(self._data, value_starts, value_bytes))
-        )
+        edges, pairs = self._users()
+        names, values = (text(ragged(self._data, pairs[row], pairs[row + 1])) for row in (0, 2))
+        return pa.MapArray.from_arrays(pa.array(edges), names, values)
 
-    def _find(self, shapes: Shapes) -> None:
-        is_left = np.ones(len(self._starts), np.bool_)
-        for records, shape in shapes.match(self._data, self._starts, self._lengths):
-            self._place(records, shape)
-            is_left[records] = False
-        left = np.flatnonzero(is_left & (self._lengths > 0))
-        if len(left):
-            self._split(left)
+    def _places(self, name: str) -> tuple[Integers, Integers]:
+        """(starts of the values in `data`, lengths) of a name; the length is -1 where a record has none."""
+        found = [shape.values.get(name, _NOTHING) for shape in self._shapes]
+        in_shape = np.array([*found, _NOTHING], np.int64).T
+        starts = self._starts + in_shape[0][self._shape_of]
+        lengths = in_shape[1][self._shape_of]
+        if self._others is not None:
+            records, row = self._others.records, self._rows[name]
+            starts[records] += self._others.starts[row]
+            lengths[records] = self._others.lengths[row]
+        return starts, lengths
 
-    def _place(self, records: Integers, shape: Shape) -> None:
-        starts = self._starts[records]
-        for name, row in self._row_of.items():
-            if name in shape.values:
-                start, length = shape.values[name]
-                self._value_starts[row, records] = starts + start
-                self._value_bytes[row, records] = length
-        if self._users is not None:
-            same = np.ones_like(records)
-            self._users += [
-                np.array([records, starts + pair[0], same * pair[1], starts + pair[2], same * pair[3]])
-                for pair in shape.users
-            ]
+    def _users(self) -> tuple[Integers, Integers]:
+        """Users' pairs as they lie in the log: where each record's begin, and rows of place and length of the
+        name, then of the value.
+        """
+        counts = np.array([*(len(shape.users) for shape in self._shapes), 0])
+        tables = np.array([pair for shape in self._shapes for pair in shape.users], np.int64).reshape(-1, 4).T
+        per_record = counts[self._shape_of]
+        others = self._others
+        if others is not None:
+            per_record[others.records] = np.bincount(others.users[0], minlength=len(others.records))
+        edges = np.zeros(len(per_record) + 1, np.int32)
+        np.cumsum(per_record, out=edges[1:])
+        record = np.repeat(np.arange(len(per_record)), per_record)
+        firsts = (np.cumsum(counts) - counts)[self._shape_of]
+        places = firsts[record] + np.arange(len(record)) - edges[:-1][record]
+        if others is None:
+            pairs = tables[:, places]
+        else:
+            pairs = np.zeros((4, len(record)), np.int64)
+            is_shaped = self._shape_of[record] != NO_SHAPE
+            pairs[:, is_shaped] = tables[:, places[is_shaped]]
+            pairs[:, ~is_shaped] = others.users[1:]
+        pairs[0::2] += self._starts[record]
+        return edges, pairs
 
-    def _split(self, records: Integers) -> None:
-        stored = ragged(self._data, self._starts[records], self._lengths[records])
+    def _split(self, records: Integers, lengths: Integers) -> _Others:
+        stored = ragged(self._data, self._starts[records], lengths)
         pairs = Pairs.of(stored)
         if pairs is None:
-            self._split_slowly(records.tolist(), stored.to_pylist())
-            return
-        if self._row_of:
-            starts, lengths = pairs.places(list(self._row_of))
-            self._value_starts[:, records] = starts + self._starts[records]
-            self._value_bytes[:, records] = lengths
-        if self._users is not None:
-            found = pairs.of_users()
-            self._add_users(records[found[0]], found)
+            return self._split_slowly(records, stored.to_pylist())
+        return _Others(records, *pairs.places(list(self._rows)), pairs.of_users())
 
-    def _split_slowly(self, records: Sequence[int], stored: Sequence[bytes]) -> None:
+    def _split_slowly(self, records: Integers, stored: Sequence[bytes]) -> _Others:
+        starts = np.zeros((len(self._rows), len(records)), np.int64)
+        lengths = np.full((len(self._rows), len(records)), -1, np.int64)
         users: list[tuple[int, int, int, int, int]] = []
-        for at, (record, one) in enumerate(zip(records, stored, strict=True)):
+        for at, one in enumerate(stored):
             last = _last_of_name(one)
-            for name, (_, _, value_start, value_bytes) in last.items():
-                if name in self._row_of:
-                    self._value_starts[self._row_of[name], record] = self._starts[record] + value_start
-                    self._value_bytes[self._row_of[name], record] = value_bytes
+            for name in last.keys() & self._rows.keys():
+                starts[self._rows[name], at], lengths[self._rows[name], at] = last[name][2:]
             users += sorted((at, *pair) for name, pair in last.items() if name not in properties.RESERVED)
-        if self._users is not None and users:
-            found = np.array(users, np.int64).T
-            self._add_users(np.array(records)[found[0]], found)
-
-    def _add_users(self, records: Integers, found: Integers) -> None:
-        """Notes users' pairs whose places are counted from the start of their records' strings."""
-        assert self._users is not None
-        starts = self._starts[records]
-        self._users.append(np.array([records, starts + found[1], found[2], starts + found[3], found[4]]))
-
-    def _users_in_order(self) -> Integers:
-        """Users' pairs as they lie in the log: rows of record, name's start and length, value's likewise."""
-        assert self._users is not None, "users' properties were not asked for"
-        found = np.concatenate([_NO_PAIRS, *self._users], axis=1)
-        ordered: Integers = found[:, np.argsort(found[1], kind="stable")]
-        return ordered
+        return _Others(records, starts, lengths, np.array(users, np.int64).reshape(-1, 5).T)
 
 
 def _last_of_name(stored: bytes) -> dict[str, tuple[int, int, int, int]]:

@@ -15,7 +15,6 @@ An example that is not `name 0x01 value 0x02`, repeated, is no shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,6 +24,9 @@ from commitlog import properties
 from spark_jobs.ragged import Bytes, Flags, Integers
 
 STRINGS_MIN: Final = 64
+NO_SHAPE: Final = -1
+"""As an index it leads to the last place of a table, where a table of shapes has what holds for none."""
+
 _SHAPES_MAX: Final = 512
 _SHAPES_PER_LENGTH_MAX: Final = 8
 _WORD: Final = 8
@@ -85,43 +87,47 @@ def _parsed(example: bytes) -> list[tuple[int, int, int, int]] | None:
 
 @dataclass(slots=True)
 class Shapes:
-    """The shapes that were met so far, by the length of their strings; batches share them."""
+    """The shapes that were met so far; batches share them."""
 
-    _of_length: dict[int, list[Shape]] = field(default_factory=dict)
-    _count: int = 0
+    known: list[Shape] = field(default_factory=list)
+    _of_length: dict[int, list[int]] = field(default_factory=dict)
 
-    def match(self, data: Bytes, starts: Integers, lengths: Integers) -> Iterator[tuple[Integers, Shape]]:
-        """(strings, their shape) for as many strings as have one; each lies behind a few bytes of `data`."""
+    def match(self, data: Bytes, starts: Integers, lengths: Integers) -> Integers:
+        """The place in `known` of each string's shape, or `NO_SHAPE`.
+
+        In front of each string `data` has at least seven more bytes.
+        """
+        shape_of = np.full(len(starts), NO_SHAPE, np.int16)
         order = np.argsort(lengths.astype(np.uint16), kind="stable")
-        ordered = lengths[order]
-        cuts = np.flatnonzero(np.diff(ordered)) + 1
+        cuts = np.flatnonzero(np.diff(lengths[order])) + 1
         for strings in np.split(order, cuts):
             if len(strings) >= STRINGS_MIN:
-                yield from self._matched(data, starts, strings, int(lengths[strings[0]]))
+                self._match_even(data, starts, strings, int(lengths[strings[0]]), shape_of)
+        return shape_of
 
-    def _matched(
-        self, data: Bytes, starts: Integers, strings: Integers, length: int
-    ) -> Iterator[tuple[Integers, Shape]]:
+    def _match_even(
+        self, data: Bytes, starts: Integers, strings: Integers, length: int, shape_of: Integers
+    ) -> None:
+        """Fills in the shapes of strings of one length."""
         rows = _Rows.at(data, starts[strings], length)
-        shapes = self._of_length.setdefault(length, [])
+        places = self._of_length.setdefault(length, [])
         tried = 0
         while len(strings) >= STRINGS_MIN and tried < _SHAPES_PER_LENGTH_MAX:
-            if tried == len(shapes) and not self._learn(shapes, rows.example()):
+            if tried == len(places) and not self._learn(places, rows.example()):
                 return
-            flags = rows.of_shape(shapes[tried])
+            flags = rows.of_shape(self.known[places[tried]])
             if flags is None:
-                yield strings, shapes[tried]
+                shape_of[strings] = places[tried]
                 return
-            if flags.any():
-                yield strings[flags], shapes[tried]
+            shape_of[strings[flags]] = places[tried]
             strings, rows = strings[~flags], rows.chosen(~flags)
             tried += 1
 
-    def _learn(self, shapes: list[Shape], example: bytes) -> bool:
-        found = Shape.of(example) if self._count < _SHAPES_MAX else None
+    def _learn(self, places: list[int], example: bytes) -> bool:
+        found = Shape.of(example) if len(self.known) < _SHAPES_MAX else None
         if found is not None:
-            shapes.append(found)
-            self._count += 1
+            places.append(len(self.known))
+            self.known.append(found)
         return found is not None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+import struct
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from commitlog.record import COMPRESSED, COMPRESSION_TYPE
 from spark_jobs.queue_index import Indexed
 from spark_jobs.session import spark_session
 from spark_jobs.source import FORMAT, LogReader
@@ -35,6 +37,7 @@ KINDS = {
     "half-ended": ("half",),
     "half-open": ("half",),
 }
+TIMES = struct.Struct(">qq")
 Row = dict[str, Any]
 
 
@@ -59,7 +62,7 @@ def row_of(line: Row) -> Row:
         "keys": given.get("KEYS"),
         "real_topic": given.get("REAL_TOPIC"),
         "due_ms": None if due_ms is None else int(due_ms),
-        "sys_flag": line["sysFlag"],
+        "sys_flag": line["sysFlag"] | COMPRESSED * (line["sysFlag"] & COMPRESSION_TYPE > 0),  # it unpacks
         "body": base64.b64decode(line["body"]),
         "damage": None,
     }
@@ -104,8 +107,16 @@ def stopped(store: Path) -> None:
 
 
 def running(store: Path) -> None:
-    """As a broker that runs, or was killed."""
+    """As a broker that runs, or was killed, before its queue files were synced."""
     (store / "abort").write_text("1")
+
+
+def running_long(store: Path) -> None:
+    """Likewise, but all of its queue files are on disk."""
+    running(store)
+    path = store / "checkpoint"
+    times = [one + 10_000 for one in TIMES.unpack_from(path.read_bytes())]
+    path.write_bytes(TIMES.pack(*times) + path.read_bytes()[TIMES.size :])
 
 
 def without_checkpoint(store: Path) -> None:
@@ -124,7 +135,13 @@ def with_a_hole(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("happens", "is_indexed"),
-    [(stopped, True), (running, True), (without_checkpoint, True), (with_a_hole, False)],
+    [
+        (stopped, True),
+        (running, False),
+        (running_long, True),
+        (without_checkpoint, False),
+        (with_a_hole, False),
+    ],
 )
 def test_a_topic_by_rocketmqs_own_queues_is_the_topic_by_a_scan(
     written: tuple[Path, list[Any]], tmp_path: Path, happens: Callable[[Path], None], is_indexed: bool

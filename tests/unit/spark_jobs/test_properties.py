@@ -24,7 +24,7 @@ def read(stored: Sequence[bytes], known: Shapes | None = None) -> list[tuple[dic
     lengths = np.array([len(one) for one in stored])
     starts = len(FRONT) + np.cumsum(lengths) - lengths
     data = np.frombuffer(FRONT + b"".join(stored), np.uint8)
-    found = Properties(data, starts, lengths, NAMES, known or Shapes(), with_users=True)
+    found = Properties(data, starts, lengths, NAMES, known or Shapes())
     values = {name: found.values(name).to_pylist() for name in NAMES}
     return [
         ({name: values[name][at].decode(errors="replace") for name in NAMES if values[name][at]}, dict(users))
