@@ -80,9 +80,8 @@ def _part(*arguments: str, paths: list[Path] | None = None) -> Any:
 
 def from_log(shop: str, out: str) -> dict[str, Any]:
     """The whole audit, and whether it found what was planted."""
-    from spark_jobs.options import AuditOptions
-
     from spark_jobs.main import audit
+    from spark_jobs.options import AuditOptions
 
     def tell(message: str) -> None:
         print(f"{PHASE}{message}")
@@ -97,9 +96,8 @@ def from_log(shop: str, out: str) -> dict[str, Any]:
 def prepare(shop: str, prepared: str) -> dict[str, Any]:
     """Exports the orders and stages the log: the inputs of the comparison."""
     from spark_jobs.mapping import SHOP
-    from spark_jobs.staging import stage
-
     from spark_jobs.segments import open_log
+    from spark_jobs.staging import stage
 
     store, folder = Path(shop) / "store", Path(prepared)
     folder.mkdir()

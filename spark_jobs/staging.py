@@ -31,9 +31,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from commitlog.recovery import Damage
 from spark_jobs.acknowledged import Places
-from spark_jobs.decode import Wanted, chunk_batches, damage_batch, mapped
+from spark_jobs.decode import Wanted, batches, damage_batch, mapped
 from spark_jobs.events import COLUMNS
-from spark_jobs.kept import Kept, kept_batches, kept_part
+from spark_jobs.kept import Kept, kept_batches, kept_parts
+from spark_jobs.kept_timers import KeptTimers, timer_batches
 from spark_jobs.mapping import Mapping
 from spark_jobs.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.segments import Slice, StoreLog, holes, slices
@@ -41,7 +42,7 @@ from spark_jobs.source import NO_SEGMENT
 from spark_jobs.tally import Tally
 from spark_jobs.walk import Check, walk
 
-Part = Slice | Kept | tuple[Damage, ...]
+Part = Slice | Kept | KeptTimers | tuple[Damage, ...]
 
 SLICE_BYTES: Final = 256 * 1024 * 1024
 ROW_BITS: Final = 32
@@ -173,9 +174,8 @@ def first_stored_ms(log: StoreLog) -> int:
 def parts_of(store: Path, log: StoreLog) -> list[Part]:
     """All that is to be read: slices, kept records, and holes in the log."""
     parts: list[Part] = list(slices(log, SLICE_BYTES))
-    kept = kept_part(store, log)
     missing = tuple(holes(log))
-    return [*parts, *([kept] if kept else []), *([missing] if missing else [])]
+    return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
 
 
 def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: Path) -> int:
@@ -192,11 +192,11 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
     wanted = Wanted((*COLUMNS, "message_id"), bodies=_bodies_of(mapping), check=check)
     if isinstance(part, Slice):
-        data = mapped(part.segment.path)
-        for chunk in walk(data, part, check):
-            yield from chunk_batches(chunk, wanted)
+        yield from batches(part, wanted)
     elif isinstance(part, Kept):
         yield from kept_batches(part, wanted)
+    elif isinstance(part, KeptTimers):
+        yield from timer_batches(part, wanted)
     else:
         yield damage_batch(part, wanted.schema, NO_SEGMENT)
 
