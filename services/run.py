@@ -89,7 +89,7 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
 
     Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
     """
-    memory.give_back_freed()
+    memory.keep_little()
     logs.configure()
     allow_many_files()
     share_interpreter(is_crowded=False)

@@ -236,7 +236,7 @@ def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
     An outcome names its half; the commit of a half with a delivery time is a timer of its topic behind it.
     """
     events = row["timeline"] or []
-    ended = {int(found[1]) for event in events if (found := _OF_HALF.search(event["note"] or ""))}
+    ended = {int(half[1]) for event in events if (half := _OF_HALF.search(event["note"] or ""))}
     armed = {event["topic"]: event["physical_offset"] for event in events if event["kind"] == "timer"}
     found = {
         event["physical_offset"]: event["topic"]

@@ -9,8 +9,8 @@ from spark_jobs.cases import names
 UNSAFE: Final = {
     names.MESSAGE_WITHOUT_ORDER: "Whether the customer ordered is not in any store: either the row is to be "
     "restored from the message, or what the message has done is to be undone.",
-    names.EFFECT_TWICE: "Which of the two effects is to stand, a person has to say; that there are two is the "
-    "broker's or a consumer's fault: tidewheel store verify.",
+    names.EFFECT_TWICE: "Which of the two effects is to stand, a person has to say; that there are two is "
+    "the broker's or a consumer's fault: tidewheel store verify.",
     names.PAID_BUT_TIMED_OUT: "Either the money goes back or the order stands: both promises were made.",
     names.FIRED_LATE: "It has happened, late; nothing is left to do. Look why the broker was late.",
     names.CANCELLED_YET_DELIVERED: "The consumer has seen a deadline that was cancelled. If the row "

@@ -33,15 +33,17 @@ from commitlog.recovery import Damage
 from spark_jobs.acknowledged import Places
 from spark_jobs.decode import Wanted, chunk_batches, damage_batch, mapped
 from spark_jobs.events import COLUMNS
-from spark_jobs.kept import Kept, kept_batches, kept_part
+from spark_jobs.kept import Kept, kept_batches, kept_parts
+from spark_jobs.kept_timers import KeptTimers, timer_batches
 from spark_jobs.mapping import Mapping
 from spark_jobs.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.segments import Slice, StoreLog, holes, slices
+from spark_jobs.shapes import Shapes
 from spark_jobs.source import NO_SEGMENT
 from spark_jobs.tally import Tally
 from spark_jobs.walk import Check, Chunk, walk
 
-Part = Slice | Kept | tuple[Damage, ...]
+Part = Slice | Kept | KeptTimers | tuple[Damage, ...]
 
 SLICE_BYTES: Final = 256 * 1024 * 1024
 ROW_BITS: Final = 32
@@ -89,6 +91,8 @@ SCHEMAS: Final = {
 }  # fmt: skip
 """The data sets of a staged log."""
 
+MESSAGE_ID: Final = "message_id"
+_IDS: Final = Wanted((MESSAGE_ID,))
 _SQL: Final = {pa.int8(): "tinyint", pa.int64(): "bigint", pa.string(): "string"}
 _ASCENDING: Final = {"physical_offset": "DELTA_BINARY_PACKED", "store_ms": "DELTA_BINARY_PACKED"}
 
@@ -173,9 +177,8 @@ def first_stored_ms(log: StoreLog) -> int:
 def parts_of(store: Path, log: StoreLog) -> list[Part]:
     """All that is to be read: slices, kept records, and holes in the log."""
     parts: list[Part] = list(slices(log, SLICE_BYTES))
-    kept = kept_part(store, log)
     missing = tuple(holes(log))
-    return [*parts, *([kept] if kept else []), *([missing] if missing else [])]
+    return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
 
 
 def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: Path) -> int:
@@ -190,25 +193,28 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    wanted = Wanted(COLUMNS, bodies=_bodies_of(mapping), check=check)
+    bodies = _bodies_of(mapping)
+    kept = Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check)
     if isinstance(part, Slice):
-        data = mapped(part.segment.path)
-        for chunk in walk(data, part, check):
-            for batch in chunk_batches(chunk, wanted):
-                yield _with_message_ids(batch, chunk)
+        yield from _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check))
     elif isinstance(part, Kept):
-        yield from kept_batches(part, wanted)
+        yield from kept_batches(part, kept)
+    elif isinstance(part, KeptTimers):
+        yield from timer_batches(part, kept)
     else:
-        yield damage_batch(part, wanted.schema, NO_SEGMENT)
+        yield damage_batch(part, kept.schema, NO_SEGMENT)
 
 
-def _with_message_ids(batch: pa.RecordBatch, chunk: Chunk) -> pa.RecordBatch:
-    """The batch, with the ids of its messages if a schedule sent any: they have the times of occurrences."""
-    schedules = batch.column("schedule")
-    if schedules.null_count == len(schedules):
-        return batch
-    (with_ids,) = chunk_batches(Chunk(chunk.records), Wanted(("message_id",)))
-    return batch.append_column("message_id", with_ids.column(0))
+def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The records of a slice; with their message ids where a schedule sent any: they say when it was due."""
+    data, shapes, id_shapes = mapped(part.segment.path), Shapes(), Shapes()
+    for chunk in walk(data, part, wanted.check):
+        for batch in chunk_batches(chunk, wanted, shapes):
+            schedules = batch.column("schedule")
+            if schedules.null_count < len(schedules):
+                (ids,) = chunk_batches(Chunk(chunk.records), _IDS, id_shapes)
+                batch = batch.append_column(MESSAGE_ID, ids.column(0))
+            yield batch
 
 
 def _bodies_of(mapping: Mapping) -> frozenset[str]:
