@@ -91,7 +91,8 @@ def from_log(shop: str, out: str) -> dict[str, Any]:
     summary = audit(folder / "store", inputs_of(folder), Path(out), AuditOptions("run"), tell)
     found = findings_in(Path(out) / "findings" / "run_id=run")
     by_case = scores(findings_in(folder / "truth.parquet"), found)
-    return {"cases": summary.cases, "perfect": is_perfect(by_case)}
+    wrong = {case: one for case, one in by_case.items() if not is_perfect({case: one})}
+    return {"cases": summary.cases, "perfect": not wrong, "wrong": wrong}
 
 
 def prepare(shop: str, prepared: str) -> dict[str, Any]:
