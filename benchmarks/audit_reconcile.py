@@ -10,7 +10,8 @@
   `ours` is the audit's join and one count; `datacompy` is `SparkSQLCompare` with two compared columns, no
   report, in the smallest of the heaps in which it comes to an end. Their counts must be equal.
 
-datacompy is installed for this into a folder of its own: it wants other versions than the audit has.
+datacompy is installed for this into a folder of its own: it wants other versions than the audit has. Every
+part is a process of its own, and only there Spark is loaded.
 """
 
 from __future__ import annotations
@@ -80,9 +81,8 @@ def _part(*arguments: str, paths: list[Path] | None = None) -> Any:
 
 def from_log(shop: str, out: str) -> dict[str, Any]:
     """The whole audit, and whether it found what was planted."""
-    from spark_jobs.options import AuditOptions
-
     from spark_jobs.main import audit
+    from spark_jobs.options import AuditOptions
 
     def tell(message: str) -> None:
         print(f"{PHASE}{message}")
@@ -98,9 +98,8 @@ def from_log(shop: str, out: str) -> dict[str, Any]:
 def prepare(shop: str, prepared: str) -> dict[str, Any]:
     """Exports the orders and stages the log: the inputs of the comparison."""
     from spark_jobs.mapping import SHOP
-    from spark_jobs.staging import stage
-
     from spark_jobs.segments import open_log
+    from spark_jobs.staging import stage
 
     store, folder = Path(shop) / "store", Path(prepared)
     folder.mkdir()
