@@ -34,6 +34,7 @@ import time
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,7 +148,7 @@ def plain(store: Path, records: int, rounds: int) -> dict[str, Any]:
     for name, columns in COLUMNS.items():
         for check in CHECKS:
             options = {"verify": check, "bodies": "" if name == "keys" else "*"}
-            wall_s, cpu_s = best(rounds, lambda c=columns, o=options: read(store, c, **o))  # type: ignore[misc]
+            wall_s, cpu_s = best(rounds, partial(read, store, columns, **options))
             figures[f"{name} {check}"] = rates(records, wall_s, cpu_s)
     figures["crc_us after"] = crc_us()
     return figures
@@ -198,7 +199,7 @@ def spark(store: Path, records: int, rounds: int) -> dict[str, Any]:
         for name, columns in COLUMNS.items():
             for check in CHECKS:
                 options = {"verify": check, "bodies": "" if name == "keys" else "*"}
-                wall_s, _ = best(rounds, lambda c=columns, o=options: write(c, **o))  # type: ignore[misc]
+                wall_s, _ = best(rounds, partial(write, columns, **options))
                 figures[f"{name} {check}"] = round(records / wall_s / 1e6, 2)
         scan_s, _ = best(rounds, lambda: write(KEYS, topics=TOPIC, index="never"))
         topic_s, _ = best(rounds, lambda: write(KEYS, topics=TOPIC))

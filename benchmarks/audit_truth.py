@@ -17,6 +17,7 @@ from typing import Any
 
 import audit_shop
 import pyarrow.dataset as ds
+
 from spark_jobs.inputs import Inputs
 
 Finding = tuple[str, str, str]
@@ -64,9 +65,8 @@ def is_perfect(by_case: dict[str, dict[str, Any]]) -> bool:
 
 def truth(folder: Path, orders: int, plants_per_case: int, seed: int) -> dict[str, Any]:
     """Builds, audits, compares."""
-    from spark_jobs.options import AuditOptions
-
     from spark_jobs.main import audit
+    from spark_jobs.options import AuditOptions
 
     built = audit_shop.build(folder / "shop", orders, plants_per_case, seed)
     started = time.monotonic()

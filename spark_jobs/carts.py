@@ -51,7 +51,7 @@ UNREADABLE_MAX: Final = 10_000
 """How many unreadable fields are named; one more says that there are more."""
 
 _REDIS: Final = ("redis://", "rediss://", "unix://")
-_ROWS_PER_BUCKET: Final = 2_000_000
+_ROWS_PER_BUCKET: Final = 1_000_000
 _BUCKETS_MAX: Final = 200
 
 
@@ -235,7 +235,7 @@ def _deal(source: Path, schema: pa.Schema, folder: Path, count: int) -> None:
     """Deals the rows of a file into `count` files, by a checksum of their customer."""
     with ExitStack() as files:
         writers = [files.enter_context(RowWriter(folder / part_name(one), schema)) for one in range(count)]
-        for batch in ds.dataset(source, schema=schema, format="parquet").to_batches():
+        for batch in ds.dataset(source, schema=schema, format="parquet").to_batches(batch_readahead=2):
             buckets = _buckets(batch.column(0), count)
             for bucket in np.unique(buckets):
                 writers[bucket].write(batch.filter(pa.array(buckets == bucket)))

@@ -8,7 +8,7 @@ dead letter   of a group's dead letter topic
 half          of RocketMQ's half topic: sent, not decided
 outcome       how a half ended that was not committed: ROLLBACK or EXPIRED
 check         how often a half was asked about
-timer         of the timer topic: to be delivered later
+timer         of the timer topic, or of RocketMQ 4's topic of delay levels: to be delivered later
 verb          what was done to a timer: CANCEL
 ack           ranges of queue offsets that a group has done with
 lease         leases that outlive a restart or ended unacknowledged
@@ -55,7 +55,7 @@ _BY_PREFIX: Final = {
     "TW_SYS_": "system",
     "RMQ_SYS_": "system",
     "rmq_sys_": "system",
-    "SCHEDULE_TOPIC_": "system",
+    "SCHEDULE_TOPIC_": "timer",
     "%RETRY%": "normal",
 }
 

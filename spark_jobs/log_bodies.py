@@ -16,6 +16,7 @@ from spark_jobs.mapping import Bodies
 from spark_jobs.ragged import Integers
 from spark_jobs.records import Records
 from spark_jobs.segments import Segment, StoreLog
+from spark_jobs.shapes import Shapes
 from spark_jobs.walk import Chunk
 
 CONTENTS: Final = pa.schema([
@@ -56,7 +57,7 @@ def _bodies(log: StoreLog, offsets: Integers) -> dict[int, bytes]:
 def _bodies_in(segment: Segment, positions: Integers) -> dict[int, bytes]:
     records = Records.at(mapped(segment.path), positions)
     found: dict[int, bytes] = {}
-    for batch in chunk_batches(Chunk(records), _WANTED):
+    for batch in chunk_batches(Chunk(records), _WANTED, Shapes()):
         found |= dict(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
     return found
 

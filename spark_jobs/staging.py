@@ -2,7 +2,8 @@
 
     facts/      order_id, order_row, `ORDER_FACTS`            one row per order and part
     pushes/     order_id (the push), order_row, `PUSH_FACTS`  likewise
-    events/     `EVENTS`                                      one row per event: exact cases, timelines
+    events/     `EVENTS`                                      one row per event: exact facts, timelines
+    unnamed/    likewise, of events whose records do not name an order
     acks/       topic, first_place, end_place, physical_offset, store_ms     ranges of the acting groups
     grouped/    topic, queue, message_group, order_id         messages that have an order among them
     counts/     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
@@ -32,15 +33,17 @@ from commitlog.recovery import Damage
 from spark_jobs.acknowledged import Places
 from spark_jobs.decode import Wanted, chunk_batches, damage_batch, mapped
 from spark_jobs.events import COLUMNS
-from spark_jobs.kept import Kept, kept_batches, kept_part
+from spark_jobs.kept import Kept, kept_batches, kept_parts
+from spark_jobs.kept_timers import KeptTimers, timer_batches
 from spark_jobs.mapping import Mapping
 from spark_jobs.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.segments import Slice, StoreLog, holes, slices
+from spark_jobs.shapes import Shapes
 from spark_jobs.source import NO_SEGMENT
 from spark_jobs.tally import Tally
-from spark_jobs.walk import Check, walk
+from spark_jobs.walk import Check, Chunk, walk
 
-Part = Slice | Kept | tuple[Damage, ...]
+Part = Slice | Kept | KeptTimers | tuple[Damage, ...]
 
 SLICE_BYTES: Final = 256 * 1024 * 1024
 ROW_BITS: Final = 32
@@ -60,6 +63,7 @@ SCHEMAS: Final = {
     "facts": schema(ORDER_FACTS),
     "pushes": schema(PUSH_FACTS),
     "events": EVENTS,
+    "unnamed": EVENTS,
     "acks": pa.schema([
         ("topic", pa.int8()), ("first_place", pa.int64()), ("end_place", pa.int64()),
         ("physical_offset", pa.int64()), ("store_ms", pa.int64()),
@@ -87,6 +91,8 @@ SCHEMAS: Final = {
 }  # fmt: skip
 """The data sets of a staged log."""
 
+MESSAGE_ID: Final = "message_id"
+_IDS: Final = Wanted((MESSAGE_ID,))
 _SQL: Final = {pa.int8(): "tinyint", pa.int64(): "bigint", pa.string(): "string"}
 _ASCENDING: Final = {"physical_offset": "DELTA_BINARY_PACKED", "store_ms": "DELTA_BINARY_PACKED"}
 
@@ -125,6 +131,10 @@ class Staged:
         """One data set for Spark, also where it has no file."""
         fields = ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in SCHEMAS[name])
         return spark.read.schema(fields).parquet(str(self.path(name)))
+
+    def has(self, name: str) -> bool:
+        """Whether a data set has any row."""
+        return any(self.path(name).glob("*.parquet"))
 
     def table(self, name: str) -> pa.Table:
         """One of the small data sets, in memory."""
@@ -167,9 +177,8 @@ def first_stored_ms(log: StoreLog) -> int:
 def parts_of(store: Path, log: StoreLog) -> list[Part]:
     """All that is to be read: slices, kept records, and holes in the log."""
     parts: list[Part] = list(slices(log, SLICE_BYTES))
-    kept = kept_part(store, log)
     missing = tuple(holes(log))
-    return [*parts, *([kept] if kept else []), *([missing] if missing else [])]
+    return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
 
 
 def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: Path) -> int:
@@ -184,15 +193,28 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    wanted = Wanted((*COLUMNS, "message_id"), bodies=_bodies_of(mapping), check=check)
+    bodies = _bodies_of(mapping)
+    kept = Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check)
     if isinstance(part, Slice):
-        data = mapped(part.segment.path)
-        for chunk in walk(data, part, check):
-            yield from chunk_batches(chunk, wanted)
+        yield from _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check))
     elif isinstance(part, Kept):
-        yield from kept_batches(part, wanted)
+        yield from kept_batches(part, kept)
+    elif isinstance(part, KeptTimers):
+        yield from timer_batches(part, kept)
     else:
-        yield damage_batch(part, wanted.schema, NO_SEGMENT)
+        yield damage_batch(part, kept.schema, NO_SEGMENT)
+
+
+def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The records of a slice; with their message ids where a schedule sent any: they say when it was due."""
+    data, shapes, id_shapes = mapped(part.segment.path), Shapes(), Shapes()
+    for chunk in walk(data, part, wanted.check):
+        for batch in chunk_batches(chunk, wanted, shapes):
+            schedules = batch.column("schedule")
+            if schedules.null_count < len(schedules):
+                (ids,) = chunk_batches(Chunk(chunk.records), _IDS, id_shapes)
+                batch = batch.append_column(MESSAGE_ID, ids.column(0))
+            yield batch
 
 
 def _bodies_of(mapping: Mapping) -> frozenset[str]:
@@ -201,14 +223,15 @@ def _bodies_of(mapping: Mapping) -> frozenset[str]:
 
 def _write(path: Path, name: str, table: pa.Table) -> None:
     """Writes a file under its name only when it is whole."""
+    table = table.cast(SCHEMAS[name])
     unfinished = path.with_name(f".{path.name}")
     ascending = {column: how for column, how in _ASCENDING.items() if column in table.column_names}
     dictionaries = [column for column in table.column_names if column not in ascending]
     pq.write_table(
-        table.cast(SCHEMAS[name]),
+        table,
         unfinished,
         compression="lz4",
-        use_dictionary=dictionaries if name == "events" else True,
-        column_encoding=ascending if name == "events" else None,
+        use_dictionary=dictionaries if table.schema == EVENTS else True,
+        column_encoding=ascending if table.schema == EVENTS else None,
     )
     unfinished.replace(path)

@@ -51,7 +51,7 @@ def time_out_a_paid_order(shop: Shop) -> None:
     shop.set_order("p1", timed_out_ms=shop.now_ms)
 
 
-PLANTED = {
+PLANTED: dict[Callable[[Shop], None], dict[str, str]] = {
     insert_order: {"x9": "order-without-message"},
     delete_order: {"t1": "message-without-order"},
     time_out_a_paid_order: {"p1": "paid-but-timed-out"},
@@ -217,6 +217,13 @@ def test_a_surplus_of_no_order_is_reported_by_itself(traded: Shop, audit: Audit)
     assert not summary.balanced
     assert [(one.subject, one.case) for one in summary.findings] == [("cart", "cart-difference")]
     assert [(one["customer_id"], one["sku"]) for one in summary.cart_differences] == [("stranger", "pear")]
+
+
+def test_a_store_without_orders_and_an_empty_database_balance(shop: Shop, audit: Audit) -> None:
+    shop.send("pushes", "p", {"push_id": "p"})
+    summary = audit(shop)
+    assert summary.balanced
+    assert (summary.totals["orders"], summary.windows, summary.findings) == (0, [], [])
 
 
 def test_damage_in_the_log_is_reported(traded: Shop, audit: Audit) -> None:
