@@ -1,6 +1,9 @@
 """What the audit costs. Prints JSON.
 
     .venv/bin/python benchmarks/audit.py decode [--records 10000000] [--rounds 2] [--folder DIR] [--no-spark]
+    .venv/bin/python benchmarks/audit.py truth [--orders 1000000] [--plants 20] [--seed 1] [--folder DIR]
+    .venv/bin/python benchmarks/audit.py reconcile [--orders 1000000] [--shop DIR] [--heaps 2g 4g 8g]
+        [--no-comparison] [--folder DIR]
 
 * decode: a log of so many records of about 450 bytes (`audit_store.py`), read from the page cache as far as
   memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to "noop".
@@ -8,6 +11,10 @@
   `keys` is physical_offset, topic, queue_offset, store_ms, keys. Each with verify=none (lengths only) and
   verify=record (the CRC of every byte). `windows` is a topic of a tenth of the records and a hundredth of the
   time, each against a scan of the whole log for the same rows.
+* truth: so many findings of every case among so many orders: precision and recall (`audit_truth.py`); exits
+  with 1 unless all are 1.
+* reconcile: a whole audit of so many orders, and its comparison beside datacompy's (`audit_reconcile.py`);
+  `--shop` takes a shop that `audit_shop.py` has built.
 
 Rates are millions of records per second: of the whole log, by wall time and, for plain Python, by the
 processor time of the one process, which other work on the machine disturbs less. `crc_us` says how long one
@@ -31,7 +38,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import audit_reconcile
 import audit_store
+import audit_truth
 
 from spark_jobs.decode import SCHEMA, TIMES
 from spark_jobs.source import FORMAT, LogReader
@@ -54,6 +63,7 @@ def main() -> None:
     decode.add_argument("--rounds", type=int, default=2)
     decode.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     decode.add_argument("--no-spark", action="store_true")
+    _add_audits(commands)
     part = commands.add_parser("part")
     part.add_argument("name", choices=sorted(PARTS))
     part.add_argument("store", type=Path)
@@ -62,8 +72,36 @@ def main() -> None:
     given = arguments.parse_args()
     if given.command == "part":
         print(json.dumps(PARTS[given.name](given.store, given.records, given.rounds)))
-    else:
+    elif given.command == "decode":
         print(json.dumps(measure_decode(given), indent=1))
+    elif given.command == "reconcile":
+        figures = audit_reconcile.measure(
+            given.folder, given.orders, given.shop, given.heaps, not given.no_comparison
+        )
+        print(json.dumps(figures, indent=1))
+    else:
+        sys.exit(tell_truth(given))
+
+
+def _add_audits(commands: Any) -> None:
+    """The commands that audit a made-up shop."""
+    truth, reconcile = commands.add_parser("truth"), commands.add_parser("reconcile")
+    for one in (truth, reconcile):
+        one.add_argument("--orders", type=int, default=1_000_000)
+        one.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    truth.add_argument("--plants", type=int, default=20)
+    truth.add_argument("--seed", type=int, default=1)
+    reconcile.add_argument("--shop", type=Path)
+    reconcile.add_argument("--heaps", nargs="*", default=["2g", "4g", "8g"])
+    reconcile.add_argument("--no-comparison", action="store_true")
+
+
+def tell_truth(given: argparse.Namespace) -> int:
+    """Print precision and recall; return 0 if both are 1 for every case."""
+    with tempfile.TemporaryDirectory(prefix="tidewheel-bench-audit-", dir=given.folder) as folder:
+        figures = audit_truth.truth(Path(folder), given.orders, given.plants, given.seed)
+    print(json.dumps(figures, indent=1))
+    return 0 if figures["perfect"] else 1
 
 
 def measure_decode(given: argparse.Namespace) -> dict[str, Any]:

@@ -78,7 +78,7 @@ SHOWN: Final = frozenset({
 
 def encode(properties: dict[str, str]) -> bytes:
     """The stored bytes; pairs without a value are left out, as no reader would see them."""
-    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items() if value).encode()
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value]).encode()
 
 
 def decode(stored: bytes) -> dict[str, str]:
@@ -89,15 +89,20 @@ def decode(stored: bytes) -> dict[str, str]:
 
 def of_message(message: Message) -> dict[str, str]:
     """The properties that carry a message's attributes, its own properties first."""
-    attributes = {
-        MESSAGE_ID: message.message_id,
-        TAG: message.tag,
-        KEYS: " ".join(message.keys),
-        MESSAGE_GROUP: message.message_group,
-        PRIORITY: "" if message.priority is None else str(message.priority),
-        TRACE_CONTEXT: message.trace_context,
-    }
-    return message.properties | {name: value for name, value in attributes.items() if value}
+    stored = dict(message.properties)
+    if message.message_id:
+        stored[MESSAGE_ID] = message.message_id
+    if message.tag:
+        stored[TAG] = message.tag
+    if message.keys:
+        stored[KEYS] = " ".join(message.keys)
+    if message.message_group:
+        stored[MESSAGE_GROUP] = message.message_group
+    if message.priority is not None:
+        stored[PRIORITY] = str(message.priority)
+    if message.trace_context:
+        stored[TRACE_CONTEXT] = message.trace_context
+    return stored
 
 
 def to_message(record: Record) -> Message:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,7 +31,7 @@ from commitlog.layout import KEYINDEX
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex_merge, keyindex_run
 from consumequeue.keyindex_run import ENTRY, Entries, Run
-from consumequeue.name_hash import digest_of
+from consumequeue.name_hash import digest_of, digests_of
 
 BATCH_ENTRIES: Final = 16_384
 UNSAVED_MAX: Final = 1_000_000
@@ -46,6 +46,11 @@ HASH_BYTES: Final = _HASH.size
 def hash_of(topic: str, key: str) -> int:
     """64 bits that stand for a key of a topic."""
     return int(_HASH.unpack(digest_of(topic, key, HASH_BYTES))[0])
+
+
+def hashes_of_many(names: Iterable[tuple[str, str]]) -> Hashes:
+    """The same of many (topic, key)."""
+    return np.frombuffer(digests_of(names, HASH_BYTES), "<u8")
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:

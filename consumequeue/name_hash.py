@@ -5,6 +5,7 @@ Cost: 0.4 us a name, half of what it takes to begin anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -14,6 +15,20 @@ def digest_of(topic: str, name: str, digest_bytes: int) -> bytes:
     hashed = begun(topic, digest_bytes).copy()
     hashed.update(name.encode())
     return hashed.digest()
+
+
+def digests_of(names: Iterable[tuple[str, str]], digest_bytes: int) -> bytes:
+    """The digests of many (topic, name), one behind the other."""
+    copies: dict[str, Callable[[], blake2b]] = {}
+    digests = []
+    for topic, name in names:
+        copy = copies.get(topic)
+        if copy is None:
+            copy = copies[topic] = begun(topic, digest_bytes).copy
+        hashed = copy()
+        hashed.update(name.encode())
+        digests.append(hashed.digest())
+    return b"".join(digests)
 
 
 @lru_cache(maxsize=1024)

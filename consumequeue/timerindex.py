@@ -34,7 +34,7 @@ import numpy as np
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue import sorted_merge, timerindex_run
-from consumequeue.name_hash import digest_of
+from consumequeue.name_hash import digest_of, digests_of
 from consumequeue.timerindex_fact import Facts, IsExpired, Said, newest_of
 from consumequeue.timerindex_filter import Mask, Probe, Words, probe_of, probes_of
 from consumequeue.timerindex_recent import Recent
@@ -53,8 +53,7 @@ def hashes_of(topic: str, name: str) -> tuple[int, int]:
 
 def hashes_of_all(names: Iterable[tuple[str, str]]) -> Words:
     """The same of many (topic, name): a row of two words each."""
-    digests = b"".join([digest_of(topic, name, _HASHES.size) for topic, name in names])
-    return np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    return np.frombuffer(digests_of(names, _HASHES.size), np.uint64).reshape(-1, 2)
 
 
 @dataclass(slots=True, eq=False)

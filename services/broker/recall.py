@@ -13,6 +13,7 @@ from commitlog.errors import InvalidRecallHandle
 
 _VERSION: Final = "v1"
 _FIELD_COUNT: Final = 5
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 class Recall(NamedTuple):
@@ -23,10 +24,10 @@ class Recall(NamedTuple):
     message_id: str
 
 
-def encode(recall: Recall, broker_name: str) -> str:
+def encode(topic: str, due_ms: int, message_id: str, broker_name: str) -> str:
     """The handle for a delayed message."""
-    fields = (_VERSION, recall.topic, broker_name, str(recall.due_ms), recall.message_id)
-    return base64.urlsafe_b64encode(" ".join(fields).encode()).decode()
+    fields = f"{_VERSION} {topic} {broker_name} {due_ms} {message_id}"
+    return binascii.b2a_base64(fields.encode(), newline=False).translate(_URL_SAFE).decode()
 
 
 def decode(handle: str) -> Recall:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Final
 
 from commitlog import properties
@@ -18,7 +17,6 @@ from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
 from services.broker import recall
 from services.broker.carrying import Carrying
-from services.broker.recall import Recall
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -138,7 +136,8 @@ class Sending:
     def freeze(self) -> Any:
         """What a snapshot keeps: the receipts that a retry may still ask for."""
         return [
-            [topic, stored_ms, asdict(receipt)] for (topic, _), (stored_ms, receipt) in self._receipts.items()
+            [topic, stored_ms, receipt._asdict()]
+            for (topic, _), (stored_ms, receipt) in self._receipts.items()
         ]
 
     def thaw(self, frozen: Any) -> None:
@@ -229,7 +228,7 @@ class Sending:
         return receipt
 
     def _recall_handle(self, topic: str, due_ms: int, message_id: str) -> str:
-        return recall.encode(Recall(topic, due_ms, message_id), self._settings.broker_name)
+        return recall.encode(topic, due_ms, message_id, self._settings.broker_name)
 
 
 def _message_record(message: Message, queue_id: int) -> Record:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from commitlog import properties
+from commitlog.bulk import Unstamped
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
 
@@ -47,22 +48,19 @@ class Replaced(NamedTuple):
 
 def timer_record(message: Message, queue_id: int, replaced: Replaced | None = None) -> Record:
     """The timer record of a delayed message, whose real queue will be `queue_id`."""
-    assert message.delivery_ms is not None
-    marks = {
-        properties.DUE_MS: str(message.delivery_ms),
-        properties.REAL_TOPIC: message.topic,
-        properties.REAL_QUEUE_ID: str(queue_id),
-    }
+    return Record(topic=TIMER_TOPIC, **unstamped_timer(message, queue_id, replaced)._asdict())
+
+
+def unstamped_timer(message: Message, queue_id: int, replaced: Replaced | None) -> Unstamped:
+    """What of its timer record is the message's own."""
+    stored = properties.of_message(message)
+    stored[properties.DUE_MS] = str(message.delivery_ms)
+    stored[properties.REAL_TOPIC] = message.topic
+    stored[properties.REAL_QUEUE_ID] = str(queue_id)
     if replaced is not None:
-        marks |= _replaces(replaced)
-    return Record(
-        topic=TIMER_TOPIC,
-        body=message.body,
-        properties=properties.encode(properties.of_message(message) | marks),
-        sys_flag=COMPRESSED if message.gzip else 0,
-        born_ms=message.born_ms,
-        born_host=message.born_host,
-    )
+        stored |= _replaces(replaced)
+    sys_flag = COMPRESSED if message.gzip else 0
+    return Unstamped(message.body, properties.encode(stored), sys_flag, message.born_ms, message.born_host)
 
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int) -> Record:

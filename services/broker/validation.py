@@ -23,21 +23,22 @@ from commitlog.message import Message, MessageType
 from services.broker.values import Topic
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_REFUSED: Final = properties.RESERVED | {""}
+_CHARACTER_BYTES_MAX: Final = 4
 
 
 def check_message(message: Message, topic: Topic, delay_ms_max: int, now_ms: int) -> None:
     """Raises the `ClientMistake` that fits the first thing wrong with a message for `topic`."""
     _check_body(message.body)
     _check_id(message.message_id)
-    _check_tag(message.tag)
-    for key in message.keys:
-        _check_key(key)
-    _check_group(message.message_group)
-    _check_properties(message)
-    _check_timer_key(message.properties)
+    _check_texts(message)
+    if message.properties:
+        _check_properties(message.properties)
     _check_delivery(message.delivery_ms, delay_ms_max, now_ms)
-    _check_immunity(message.check_immunity_ms)
-    _check_priority(message)
+    if message.check_immunity_ms is not None:
+        _check_immunity(message.check_immunity_ms)
+    if message.priority is not None:
+        _check_priority(message.priority, message.message_type)
     _check_type(message.message_type, topic)
 
 
@@ -49,45 +50,58 @@ def _check_body(body: bytes) -> None:
 
 
 def _check_id(message_id: str) -> None:
-    if (
-        not message_id.strip()
-        or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX
-        or _has_control(message_id)
-    ):
-        raise IllegalMessageId(f"{message_id!r} is empty, too long or has control characters.")
+    if not message_id.strip() or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX:
+        raise IllegalMessageId(f"{message_id!r} is empty or too long.")
 
 
-def _check_tag(tag: str) -> None:
-    if tag and (not tag.strip() or "|" in tag or _has_control(tag)):
-        raise IllegalTag(f"{tag!r} must not be blank nor hold '|' or control characters.")
+def _check_texts(message: Message) -> None:
+    """All that the user wrote but the body. What is printable as a whole has no control characters."""
+    given = message.properties
+    texts = (message.tag, *message.keys, *given, *given.values())
+    whole = "".join(texts)
+    if not (message.message_id.isprintable() and message.message_group.isprintable() and whole.isprintable()):
+        _check_controls(message)
+    if message.tag and (not message.tag.strip() or "|" in message.tag):
+        raise IllegalTag(f"{message.tag!r} must not be blank nor hold '|'.")
+    for key in message.keys:
+        if not key.strip():
+            raise IllegalKey(f"{key!r} must not be blank.")
+    if message.message_group:
+        _check_group(message.message_group)
+    is_surely_small = _CHARACTER_BYTES_MAX * len(whole) <= limits.PROPERTIES_USER_BYTES_MAX
+    if not is_surely_small and len(whole.encode()) > limits.PROPERTIES_USER_BYTES_MAX:
+        raise PropertiesTooLarge(
+            f"Properties, tag and keys together may have {limits.PROPERTIES_USER_BYTES_MAX} bytes."
+        )
 
 
-def _check_key(key: str) -> None:
-    if not key.strip() or _has_control(key):
-        raise IllegalKey(f"{key!r} must not be blank nor hold control characters.")
+def _check_controls(message: Message) -> None:
+    found: list[tuple[type[ClientMistake], str]] = [
+        (IllegalMessageId, message.message_id),
+        (IllegalTag, message.tag),
+        *((IllegalKey, key) for key in message.keys),
+        (IllegalMessageGroup, message.message_group),
+        *((IllegalProperty, text) for pair in message.properties.items() for text in pair),
+    ]
+    for error, text in found:
+        if _CONTROL.search(text):
+            raise error(f"{text!r} must not hold control characters.")
 
 
 def _check_group(message_group: str) -> None:
-    if not message_group:
-        return
-    if not message_group.strip() or _has_control(message_group):
-        raise IllegalMessageGroup(f"{message_group!r} must not be blank nor hold control characters.")
+    if not message_group.strip():
+        raise IllegalMessageGroup(f"{message_group!r} must not be blank.")
     if len(message_group.encode()) > limits.MESSAGE_GROUP_BYTES_MAX:
         raise IllegalMessageGroup(f"It has more than {limits.MESSAGE_GROUP_BYTES_MAX} bytes.")
 
 
-def _check_properties(message: Message) -> None:
-    if len(message.properties) > limits.PROPERTIES_USER_COUNT_MAX:
+def _check_properties(given: dict[str, str]) -> None:
+    if len(given) > limits.PROPERTIES_USER_COUNT_MAX:
         raise PropertiesTooLarge(f"A message has at most {limits.PROPERTIES_USER_COUNT_MAX} properties.")
-    for name, value in message.properties.items():
-        if not name or name in properties.RESERVED:
-            raise IllegalProperty(f"{name!r} is empty or reserved for the broker. Choose another name.")
-        if _has_control(name) or _has_control(value):
-            raise IllegalProperty(f"{name!r} or its value holds control characters.")
-    if not _is_surely_small(message) and _user_bytes(message) > limits.PROPERTIES_USER_BYTES_MAX:
-        raise PropertiesTooLarge(
-            f"Properties, tag and keys together may have {limits.PROPERTIES_USER_BYTES_MAX} bytes."
-        )
+    if not _REFUSED.isdisjoint(given):
+        name = next(name for name in given if name in _REFUSED)
+        raise IllegalProperty(f"{name!r} is empty or reserved for the broker. Choose another name.")
+    _check_timer_key(given)
 
 
 def _check_timer_key(given: dict[str, str]) -> None:
@@ -113,22 +127,20 @@ def _check_delivery(delivery_ms: int | None, delay_ms_max: int, now_ms: int) -> 
         )
 
 
-def _check_immunity(immunity_ms: int | None) -> None:
-    if immunity_ms is not None and not 0 <= immunity_ms <= limits.CHECK_IMMUNITY_MS_MAX:
+def _check_immunity(immunity_ms: int) -> None:
+    if not 0 <= immunity_ms <= limits.CHECK_IMMUNITY_MS_MAX:
         raise ClientMistake(
             f"A half may be left alone for {limits.CHECK_IMMUNITY_MS_MAX // 3_600_000} hours at most, "
             f"not for {immunity_ms / 1000:.0f} s."
         )
 
 
-def _check_priority(message: Message) -> None:
-    if message.priority is None:
-        return
-    if message.priority < 0:
-        raise ClientMistake(f"A priority counts from 0, the lowest; {message.priority} is none.")
-    if message.message_type is not MessageType.PRIORITY:
+def _check_priority(priority: int, message_type: MessageType) -> None:
+    if priority < 0:
+        raise ClientMistake(f"A priority counts from 0, the lowest; {priority} is none.")
+    if message_type is not MessageType.PRIORITY:
         raise MessageTypeConflict(
-            f"A {message.message_type.value} message cannot have a priority too. Leave one of them out."
+            f"A {message_type.value} message cannot have a priority too. Leave one of them out."
         )
 
 
@@ -142,20 +154,3 @@ def _check_type(message_type: MessageType, topic: Topic) -> None:
         raise MessageTypeConflict(
             f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}."
         )
-
-
-def _is_surely_small(message: Message) -> bool:
-    """Whether the user's texts keep the limit even at four bytes a character."""
-    return 4 * sum(map(len, _user_texts(message))) <= limits.PROPERTIES_USER_BYTES_MAX
-
-
-def _user_bytes(message: Message) -> int:
-    return sum(len(text.encode()) for text in _user_texts(message))
-
-
-def _user_texts(message: Message) -> list[str]:
-    return [message.tag, *message.keys, *message.properties, *message.properties.values()]
-
-
-def _has_control(text: str) -> bool:
-    return not text.isprintable() and _CONTROL.search(text) is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from commitlog.message import Message, MessageType
 from commitlog.retention import Retirement
@@ -28,8 +29,7 @@ class Topic:
     """How its halves are asked about; None: as the broker's settings say."""
 
 
-@dataclass(slots=True, frozen=True)
-class SendReceipt:
+class SendReceipt(NamedTuple):
     """A stored message. `queue_offset` counts in the queue that holds it now (timers, halves: their own)."""
 
     message_id: str

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from services.shop.carts import open_redis
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.auditing import command as audit_command
+from services.shop.demo.bugs import ARMED, subjects
 from services.shop.demo.mishaps import CART_DEATH_COUNT, ORDER_DEATHS
 from services.shop.demo.processes import tidewheel
 from services.shop.demo.settings import Layout
@@ -36,8 +37,8 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def findings(summary: Any) -> dict[str, str]:
-    """What the audit found: order id -> case."""
-    return {found["order_id"]: found["case"] for found in summary["findings"]}
+    """What the audit found: whom -> case."""
+    return {found["subject_id"]: found["case"] for found in summary["findings"]}
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,19 @@ def test_two_cases_planted_by_hand_are_both_found(reopened: tuple[Layout, str]) 
     }
 
 
+def test_every_bug_is_found_and_nothing_else(tmp_path: Path) -> None:
+    """Services do wrong things, the broker is away, services are lost; the driver knows to whom."""
+    few = ("--count", "12", "--seed", "5", "--out", str(tmp_path / "out"))
+    done = run(tmp_path, *few, "--bugs", "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout)
+    assert list(summary["bugs"]) == list(ARMED)
+    for case, compared in summary["bugs"].items():
+        assert compared == {"expected": subjects(case), "missed": [], "surplus": []}
+    assert summary["bugs_found"]
+    assert not summary["balanced"]
+
+
 @pytest.mark.parametrize("case", CASES[:3])
 def test_sabotage_is_found(tmp_path: Path, case: str) -> None:
     spoil_and_find(tmp_path, case)
@@ -158,6 +172,14 @@ def spoil_and_find(tmp_path: Path, case: str, *arguments: str) -> None:
         (
             ("--sabotage", "fire"),
             "TW-122 The value is not one of the choices. --sabotage fire: choose from cart-",
+        ),
+        (
+            ("--bugs", "fire"),
+            "TW-122 The value is not one of the choices. --bugs fire: choose from all, order-",
+        ),
+        (
+            ("--bugs", "all", "--sabotage", "cart-not-cleared"),
+            "TW-120 A setting cannot be used. --bugs and --sabotage do not go together.",
         ),
         (("--orders", "nowhere.csv"), "TW-121 The input file cannot be read. nowhere.csv"),
         (

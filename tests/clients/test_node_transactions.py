@@ -1,7 +1,8 @@
 """npm's official client, in Node: transactions end once, in whatever order it ends them.
 
 Installed once by `npm ci` into tests/clients/node: `make test-clients` does that; `make test` runs this where
-it has been installed before. Skipped, with the reason, where there is no Node or nothing to install from.
+it has been installed before. Skipped, with the reason, where it has not; under `make test-clients` what
+cannot be installed is a failure.
 """
 
 from __future__ import annotations
@@ -73,17 +74,17 @@ class NodeProducer:
 
 @pytest.fixture(scope="session")
 def installed() -> None:
-    """The client is installed, or the test is skipped."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node or npm is missing")
-    if (NODE / "node_modules" / "rocketmq-client-nodejs").exists():
+    """The client is installed; else the test is skipped, or fails where it was asked for."""
+    if (NODE / "node_modules" / "rocketmq-client-nodejs").exists() and shutil.which("node"):
         return
     if not os.environ.get("TIDEWHEEL_NPM_CI"):
         pytest.skip("npm's client is not installed: make test-clients")
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.fail("node or npm is missing. Install Node 18 or newer.")
     command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
     done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=INSTALL_SECONDS)
     if done.returncode:
-        pytest.skip(f"npm could not install its client: {done.stderr[-300:]}")
+        pytest.fail(f"npm could not install its client: {done.stderr[-300:]}")
 
 
 @pytest.fixture

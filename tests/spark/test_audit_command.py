@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from services.cli.main import main
+from spark_jobs.layout import RunFolders
 
 Shop = Any
 
@@ -59,16 +60,12 @@ def test_a_finding_exits_with_1_and_is_in_every_output_also_on_the_packaged_java
     assert "Traceback" not in ran.stderr
     assert "WARN" not in ran.stderr
     out = traded.folder / "out"
-    assert sorted(path.name for path in out.iterdir()) == [
-        "findings.parquet",
-        "orders.parquet",
-        "report.html",
-        "spark.log",
-        "summary.json",
-    ]
-    assert json.loads((out / "summary.json").read_text()) == summary
-    assert ds.dataset(out / "findings.parquet").to_table()["order_id"].to_pylist() == ["p1"]
-    assert ds.dataset(out / "orders.parquet").count_rows() == 4
+    assert sorted(path.name for path in out.iterdir()) == ["findings", "orders", "report.html", "runs"]
+    run = RunFolders(out, summary["run_id"])
+    assert sorted(path.name for path in run.folder.iterdir()) == ["report.html", "spark.log", "summary.json"]
+    assert json.loads(run.summary.read_text()) == summary
+    assert ds.dataset(run.findings).to_table()["order_id"].to_pylist() == ["p1"]
+    assert ds.dataset(run.orders).count_rows() == 4
     page = (out / "report.html").read_text()
     assert "The books do not balance." in page
     assert "http://" not in page

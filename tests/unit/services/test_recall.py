@@ -18,7 +18,7 @@ def test_the_handle_is_the_one_that_rocketmq_writes() -> None:
     vector = next(vector for vector in VECTORS if vector["kind"] == "recall_handle")
     fields = vector["input"]
     wanted = Recall(fields["topic"], int(fields["ts"]), fields["msgId"])
-    assert recall.encode(wanted, fields["broker"]) == vector["text"]
+    assert recall.encode(*wanted, fields["broker"]) == vector["text"]
     assert recall.decode(vector["text"]) == wanted
 
 

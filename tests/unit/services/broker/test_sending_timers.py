@@ -77,7 +77,7 @@ class Bench:
 def told(answer: SendReceipt | TidewheelError) -> object:
     """What must be equal: everything but when a receipt may be given, and about how many share a second."""
     if isinstance(answer, SendReceipt):
-        return replace(answer, durable_at=0, sharing_count=0)
+        return answer._replace(durable_at=0, sharing_count=0)
     return type(answer), str(answer)
 
 
