@@ -24,7 +24,7 @@ from services.shop.demo.settings import Layout
 from services.shop.redis_server import bundled_redis
 
 ORDERS = 30
-AWAIT_SECONDS = 240
+AWAIT_SECONDS = 600
 
 
 @dataclass
