@@ -6,7 +6,7 @@ Paths and URLs in, a verdict per order out; nothing here writes to what it reads
     ragged, properties, hosts, kinds      columns of them; decode joins these into Arrow batches, no Spark
     ranges, queue_index, kept             a part of the log by time, by topic; what outlived its segment
     datasets, source                      the same as a PySpark data source, "tidewheel"; archive ships it
-    inputs, mapping, databases, carts     the other books, by any names, exported to Parquet; sources orders it
+    inputs, mapping, databases, carts     the other books, exported to Parquet, by any names
     events, bodies, acknowledged          what records say of orders, in whole columns
     tally, order_facts, staging           the one pass over the log: facts per order, events, counts
     order_events, exact, fifo, timelines  a closer look at some orders

@@ -25,13 +25,15 @@ from functools import reduce
 from pathlib import Path
 from typing import Final
 
+import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.acknowledged import BLOCK_BITS, WORD_BITS, Places
 from spark_jobs.differences import attributed, surpluses
 from spark_jobs.events import CREATED, PUSHES, TIMEOUTS
-from spark_jobs.exact import exact_facts
+from spark_jobs.exact import EXACT, exact_facts
 from spark_jobs.fifo import gaps
 from spark_jobs.log_bodies import contents
 from spark_jobs.mapping import Mapping
@@ -73,9 +75,21 @@ class Sides:
         """One of the exported tables."""
         return spark.read.parquet(str(self.folder / f"{name}.parquet"))
 
+    def row_count(self, name: str) -> int:
+        """How many rows that table has."""
+        return int(ds.dataset(self.folder / f"{name}.parquet", format="parquet").count_rows())
+
     def is_exported(self, name: str) -> bool:
         """Whether that table was exported."""
         return (self.folder / f"{name}.parquet").exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """A frame that was worked out and written once, and how many rows it has."""
+
+    frame: DataFrame
+    rows: int
 
 
 class Books:
@@ -87,19 +101,17 @@ class Books:
         topics = (CREATED, TIMEOUTS, PUSHES)
         self.acknowledged = {topic: sides.staged.acknowledged(topic) for topic in topics}
         special = self.written("special", self._specials())
-        self._orphans = self.written("orphans", self._read_orphans(special))
+        self._orphans = self.written("orphans", self._read_orphans(special.frame))
         self.differences = self.written("attributed", self._attributed())
-        irregular = special.filter(~F.col("is_regular")).select("order_id")
-        self._exact = self.written("exact", exact_facts(spark, sides.staged, irregular, self.acknowledged))
+        self._exact = self.written("exact", self._exactly(special))
 
     def orders(self) -> DataFrame:
         """One row per order."""
         facts = merged(self._sides.staged.frame(self._spark, "facts"), ORDER_FACTS)
         rows = self._sides.exported(self._spark, "orders").withColumn("has_row", F.lit(True))
         both = facts.join(rows.hint("shuffle_hash"), "order_id", "full_outer")
-        small = (self._exact, surpluses(self.differences), self._gaps(), self._senders())
         joined = both.join(self._cleared().hint("shuffle_hash"), "order_id", "left")
-        joined = reduce(lambda one, other: one.join(F.broadcast(other), "order_id", "left"), small, joined)
+        joined = reduce(_with_few, (self._exact, *self._of_few_orders()), joined)
         consumed = self._with_acknowledged(joined, CREATED, "is_consumed")
         return self._completed(consumed).filter(_is_order()).filter(self._is_asked_for())
 
@@ -115,10 +127,12 @@ class Books:
         wanted = [fact for fact in ORDER_FACTS if fact.name in (*COUNTS, "committed_offset")]
         names = [fact.name for fact in wanted]
         seen = self._sides.staged.frame(self._spark, "facts").select("order_id", *names)
-        cancelled = orders_of_unnamed_cancels(self._spark, self._sides.staged)
         rows = self._sides.exported(self._spark, "orders").select("order_id")
         marked = seen.unionByName(rows.withColumn("rows", F.lit(1)), allowMissingColumns=True)
-        marked = marked.unionByName(cancelled.withColumn("unnamed", F.lit(1)), allowMissingColumns=True)
+        marked = marked.withColumn("unnamed", F.lit(None).cast("int"))
+        if self._sides.staged.has("unnamed"):
+            cancelled = orders_of_unnamed_cancels(self._spark, self._sides.staged)
+            marked = marked.unionByName(cancelled.withColumn("unnamed", F.lit(1)), allowMissingColumns=True)
         whole = merged(marked, (*wanted, *MARKS))
         is_orphan = F.col("rows").isNull() & F.col("committed_offset").isNotNull()
         found = whole.select(
@@ -134,12 +148,34 @@ class Books:
         return contents(special.filter("is_orphan"), self._sides.log, self._sides.mapping.bodies)
 
     def _attributed(self) -> DataFrame:
+        """The differences of carts, each with the order that explains it, if any does."""
         differences = self._sides.exported(self._spark, "differences")
-        if differences.head() is None or not self._sides.is_exported("order_lines"):
+        if not self._sides.row_count("differences"):
             return differences.withColumn("order_id", F.lit(None).cast("string"))
         orders = self._sides.exported(self._spark, "orders")
         lines = self._sides.exported(self._spark, "order_lines")
-        return attributed(differences, orders, lines, self._orphans)
+        return attributed(differences, orders, lines, self._orphans.frame)
+
+    def _exactly(self, special: Working) -> DataFrame:
+        """The exact facts of the orders whose numbers do not come out."""
+        if not special.rows:
+            return self._spark.createDataFrame([], from_arrow_schema(EXACT))
+        irregular = special.frame.filter(~F.col("is_regular")).select("order_id")
+        return exact_facts(self._spark, self._sides.staged, irregular, special.rows, self.acknowledged)
+
+    def _of_few_orders(self) -> tuple[Working, ...]:
+        """What some orders have beside: wrong articles, a place that was passed over, an unknown sender."""
+        senders = self._orphans.frame.select(
+            "order_id",
+            F.col("customer_id").alias("message_customer_id"),
+            F.col("placed_ms").alias("message_placed_ms"),
+        )
+        passed = gaps(self._sides.staged.frame(self._spark, "grouped"), self.acknowledged)
+        return (
+            Working(surpluses(self.differences.frame), self.differences.rows),
+            Working(passed, int(self._sides.staged.has("grouped"))),
+            Working(senders, self._orphans.rows),
+        )
 
     def _cleared(self) -> DataFrame:
         """The orders that the ledger knows; one whose entry has no time was cleared all the same."""
@@ -149,13 +185,6 @@ class Books:
             F.min("customer_id").alias("cleared_customer_first"),
             F.max("customer_id").alias("cleared_customer_last"),
         )
-
-    def _gaps(self) -> DataFrame:
-        return gaps(self._sides.staged.frame(self._spark, "grouped"), self.acknowledged)
-
-    def _senders(self) -> DataFrame:
-        named = F.col("customer_id").alias("message_customer_id")
-        return self._orphans.select("order_id", named, F.col("placed_ms").alias("message_placed_ms"))
 
     def _with_acknowledged(self, frame: DataFrame, topic: int, name: str) -> DataFrame:
         """Adds whether the place in its queue is acknowledged."""
@@ -194,11 +223,20 @@ class Books:
         ends = F.lit(True) if self._options.to_ms is None else at_ms < self._options.to_ms
         return F.coalesce(begins & ends, F.lit(True))
 
-    def written(self, name: str, frame: DataFrame) -> DataFrame:
-        """A frame worked out once."""
-        path = str(self._sides.folder / f"working-{name}")
-        frame.write.parquet(path)
-        return self._spark.read.schema(frame.schema).parquet(path)
+    def written(self, name: str, frame: DataFrame) -> Working:
+        """A frame, worked out once."""
+        path = self._sides.folder / f"working-{name}"
+        frame.write.parquet(str(path))
+        rows = ds.dataset(path, format="parquet").count_rows()
+        return Working(self._spark.read.schema(frame.schema).parquet(str(path)), rows)
+
+
+def _with_few(frame: DataFrame, few: Working) -> DataFrame:
+    """The columns that only a few orders have; all null where none has them."""
+    if few.rows:
+        return frame.join(F.broadcast(few.frame), "order_id", "left")
+    lacking = [field for field in few.frame.schema.fields if field.name != "order_id"]
+    return frame.withColumns({field.name: F.lit(None).cast(field.dataType) for field in lacking})
 
 
 def _is_order() -> Column:

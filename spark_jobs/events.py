@@ -26,7 +26,7 @@ No Spark and no loop over records here. Cost: about 0.3 µs a record.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
@@ -276,13 +276,17 @@ def _replacing(said: Said, whole: Events) -> Events:
 
 
 def _carrying(said: Said, whole: Events) -> Events:
-    """The cancels that records of the shop's topics carry: `<offset of a timer of theirs> <its due time>`."""
-    is_carrying = said.is_carrying & (whole.topic >= 0)
-    found = whole.chosen(is_carrying)
+    """The cancels that records carry: `<offset of a timer> <its due time>`.
+
+    A payment or cancellation cancels the deadline of its own order; of others the offset says whose it is.
+    """
+    found = whole.chosen(said.is_carrying)
+    is_own = np.isin(found.topic, (PAID, CANCELLED))
+    order = found.order if is_own.all() else pc.if_else(pa.array(is_own), found.order, None)
     found.code[:] = Code.CANCEL
     found.topic[:] = TIMEOUTS
-    found.ref[:] = _leading_numbers(said.batch.column("cancels").filter(pa.array(is_carrying)))
-    return found
+    found.ref[:] = _leading_numbers(said.batch.column("cancels").filter(pa.array(said.is_carrying)))
+    return replace(found, order=order)
 
 
 def _leading_numbers(texts: pa.StringArray) -> Integers:

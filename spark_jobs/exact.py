@@ -48,9 +48,11 @@ _ENDS_OF_TIMERS: Final = frozenset((*_DELIVERIES, Code.CANCEL, Code.MOVED, Code.
 _MESSAGES: Final = frozenset((Code.COMMIT, Code.NORMAL, *_DELIVERIES))
 
 
-def exact_facts(spark: SparkSession, staged: Staged, ids: DataFrame, acknowledged: Acknowledged) -> DataFrame:
+def exact_facts(
+    spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int, acknowledged: Acknowledged
+) -> DataFrame:
     """A row of `EXACT` for each order of `ids` that has events."""
-    events = events_of_orders(spark, staged, ids)
+    events = events_of_orders(spark, staged, ids, id_count)
     return by_order(events, lambda its: of_events(its, acknowledged), EXACT)
 
 

@@ -30,23 +30,25 @@ BROADCAST_ORDERS_MAX: Final = 1_000_000
 _ROWS_PER_BATCH: Final = 5_000
 
 
-def events_of_orders(spark: SparkSession, staged: Staged, ids: DataFrame) -> DataFrame:
+def events_of_orders(spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int) -> DataFrame:
     """All events of the orders in `ids` (order_id), with the id."""
-    is_small = ids.count() <= BROADCAST_ORDERS_MAX
-    near = F.broadcast if is_small else _as_it_is
+    near = F.broadcast if id_count <= BROADCAST_ORDERS_MAX else _as_it_is
     rows = staged.frame(spark, "facts").select("order_id", "order_row")
     rows = rows.join(near(ids), "order_id", "left_semi")
-    events = staged.frame(spark, "events")
-    named = events.join(near(rows), "order_row").select(*EVENT_COLUMNS)
-    return named.unionByName(_referring(events, named))
+    named = staged.frame(spark, "events").join(near(rows), "order_row").select(*EVENT_COLUMNS)
+    return (
+        named.unionByName(_referring(staged.frame(spark, "unnamed"), named))
+        if staged.has("unnamed")
+        else named
+    )
 
 
 def orders_of_unnamed_cancels(spark: SparkSession, staged: Staged) -> DataFrame:
     """The ids of the orders whose deadline was cancelled by a record that does not name them."""
-    events = staged.frame(spark, "events")
-    is_cancel = F.col("order_row").isNull() & (F.col("code") == Code.CANCEL)
-    refs = events.filter(is_cancel & (F.col("topic") == TIMEOUTS)).select("ref")
-    timers = events.filter((F.col("code") == Code.TIMER) & (F.col("topic") == TIMEOUTS))
+    is_cancel = (F.col("code") == Code.CANCEL) & (F.col("topic") == TIMEOUTS)
+    refs = staged.frame(spark, "unnamed").filter(is_cancel).select("ref")
+    is_timer = (F.col("code") == Code.TIMER) & (F.col("topic") == TIMEOUTS)
+    timers = staged.frame(spark, "events").filter(is_timer)
     set_at = timers.select(F.col("physical_offset").alias("ref"), "order_row")
     rows = set_at.join(refs, "ref", "left_semi").select("order_row")
     return staged.frame(spark, "facts").join(rows, "order_row", "left_semi").select("order_id")
@@ -68,13 +70,13 @@ def by_order(events: DataFrame, make: OfOrder, schema: pa.Schema) -> DataFrame:
     return together.mapInArrow(rows, from_arrow_schema(schema))
 
 
-def _referring(events: DataFrame, named: DataFrame) -> DataFrame:
+def _referring(unnamed: DataFrame, named: DataFrame) -> DataFrame:
     """The events without an id that name one of these orders' halves or timers."""
     anchors = named.filter(F.col("code").isin(int(Code.HALF), int(Code.TIMER))).select(
         F.col("physical_offset").alias("ref"), "order_id", F.col("topic").alias("about")
     )
-    unnamed = events.filter(F.col("order_row").isNull()).drop("order_row", "topic")
-    return unnamed.join(anchors, "ref").withColumnRenamed("about", "topic").select(*EVENT_COLUMNS)
+    referring = unnamed.drop("order_row", "topic").join(anchors, "ref")
+    return referring.withColumnRenamed("about", "topic").select(*EVENT_COLUMNS)
 
 
 def _as_it_is(frame: DataFrame) -> DataFrame:

@@ -2,7 +2,8 @@
 
     facts/      order_id, order_row, `ORDER_FACTS`            one row per order and part
     pushes/     order_id (the push), order_row, `PUSH_FACTS`  likewise
-    events/     `EVENTS`                                      one row per event: exact cases, timelines
+    events/     `EVENTS`                                      one row per event: exact facts, timelines
+    unnamed/    likewise, of events whose records do not name an order
     acks/       topic, first_place, end_place, physical_offset, store_ms     ranges of the acting groups
     grouped/    topic, queue, message_group, order_id         messages that have an order among them
     counts/     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
@@ -38,7 +39,7 @@ from spark_jobs.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.segments import Slice, StoreLog, holes, slices
 from spark_jobs.source import NO_SEGMENT
 from spark_jobs.tally import Tally
-from spark_jobs.walk import Check, walk
+from spark_jobs.walk import Check, Chunk, walk
 
 Part = Slice | Kept | tuple[Damage, ...]
 
@@ -60,6 +61,7 @@ SCHEMAS: Final = {
     "facts": schema(ORDER_FACTS),
     "pushes": schema(PUSH_FACTS),
     "events": EVENTS,
+    "unnamed": EVENTS,
     "acks": pa.schema([
         ("topic", pa.int8()), ("first_place", pa.int64()), ("end_place", pa.int64()),
         ("physical_offset", pa.int64()), ("store_ms", pa.int64()),
@@ -126,6 +128,10 @@ class Staged:
         fields = ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in SCHEMAS[name])
         return spark.read.schema(fields).parquet(str(self.path(name)))
 
+    def has(self, name: str) -> bool:
+        """Whether a data set has any row."""
+        return any(self.path(name).glob("*.parquet"))
+
     def table(self, name: str) -> pa.Table:
         """One of the small data sets, in memory."""
         return ds.dataset(self.path(name), SCHEMAS[name], format="parquet").to_table()
@@ -184,15 +190,25 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    wanted = Wanted((*COLUMNS, "message_id"), bodies=_bodies_of(mapping), check=check)
+    wanted = Wanted(COLUMNS, bodies=_bodies_of(mapping), check=check)
     if isinstance(part, Slice):
         data = mapped(part.segment.path)
         for chunk in walk(data, part, check):
-            yield from chunk_batches(chunk, wanted)
+            for batch in chunk_batches(chunk, wanted):
+                yield _with_message_ids(batch, chunk)
     elif isinstance(part, Kept):
         yield from kept_batches(part, wanted)
     else:
         yield damage_batch(part, wanted.schema, NO_SEGMENT)
+
+
+def _with_message_ids(batch: pa.RecordBatch, chunk: Chunk) -> pa.RecordBatch:
+    """The batch, with the ids of its messages if any was sent by a schedule: they have the occurrence's time."""
+    schedules = batch.column("schedule")
+    if schedules.null_count == len(schedules):
+        return batch
+    (with_ids,) = chunk_batches(Chunk(chunk.records), Wanted(("message_id",)))
+    return batch.append_column("message_id", with_ids.column(0))
 
 
 def _bodies_of(mapping: Mapping) -> frozenset[str]:
@@ -201,14 +217,15 @@ def _bodies_of(mapping: Mapping) -> frozenset[str]:
 
 def _write(path: Path, name: str, table: pa.Table) -> None:
     """Writes a file under its name only when it is whole."""
+    table = table.cast(SCHEMAS[name])
     unfinished = path.with_name(f".{path.name}")
     ascending = {column: how for column, how in _ASCENDING.items() if column in table.column_names}
     dictionaries = [column for column in table.column_names if column not in ascending]
     pq.write_table(
-        table.cast(SCHEMAS[name]),
+        table,
         unfinished,
         compression="lz4",
-        use_dictionary=dictionaries if name == "events" else True,
-        column_encoding=ascending if name == "events" else None,
+        use_dictionary=dictionaries if table.schema == EVENTS else True,
+        column_encoding=ascending if table.schema == EVENTS else None,
     )
     unfinished.replace(path)

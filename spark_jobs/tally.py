@@ -82,7 +82,10 @@ class Tally:
         has_order = present(indexed.indices)
         rows = indexed.indices.fill_null(0).to_numpy().astype(np.int64)
         named = events if has_order.all() else events.chosen(has_order)
-        tables = {"events": _events_table(events, pa.array(rows + first_row, mask=~has_order))}
+        tables = {"events": _events_table(named, pa.array(rows[has_order] + first_row))}
+        if not has_order.all():
+            unnamed = events.chosen(~has_order)
+            tables["unnamed"] = _events_table(unnamed, pa.nulls(len(unnamed), pa.int64()))
         of_pushes = named.topic == PUSHES
         for name, facts, kept in (("facts", ORDER_FACTS, ~of_pushes), ("pushes", PUSH_FACTS, of_pushes)):
             chosen, chosen_rows = named.chosen(kept), rows[has_order][kept]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.books import Books, Sides
@@ -48,16 +48,18 @@ def write_orders(books: Books, run: RunFolders) -> None:
 
 def write_findings(spark: SparkSession, books: Books, sides: Sides, run: RunFolders) -> None:
     """Writes every finding: orders with their timelines, carts, pushes."""
-    found = read_orders(spark, run).filter(F.col("case").isin(*FINDINGS))
-    ids = found.select("order_id").limit(TIMELINES_MAX)
-    events = books.written("timeline-events", events_of_orders(spark, sides.staged, ids))
-    told = timelines(events, sides.staged, sides.mapping)
-    orders = found.join(told, "order_id", "left").withColumns({
-        "subject": F.lit("order"),
-        "subject_id": F.col("order_id"),
-    })  # fmt: skip
-    _append(orders, run)
-    _append(_about("cart", _cart_subject(), CART_DIFFERENCE, _unexplained(books)), run)
+    orders = read_orders(spark, run).filter(F.col("case").isin(*FINDINGS))
+    found = books.written("findings", orders)
+    if found.rows:
+        ids = found.frame.select("order_id").limit(TIMELINES_MAX)
+        near = events_of_orders(spark, sides.staged, ids, min(found.rows, TIMELINES_MAX))
+        events = books.written("timeline-events", near).frame
+        told = timelines(events, sides.staged, sides.mapping)
+        named = {"subject": F.lit("order"), "subject_id": F.col("order_id")}
+        _append(found.frame.join(told, "order_id", "left").withColumns(named), run)
+    run.findings.mkdir(parents=True, exist_ok=True)
+    if books.differences.rows:
+        _append(_cart_findings(_unexplained(books)), run)
     if sides.is_exported("pushes"):
         _append(_push_findings(books), run)
 
@@ -99,27 +101,26 @@ def _others(spark: SparkSession, run: RunFolders) -> dict[str, int]:
 
 def cart_differences(books: Books) -> list[dict[str, Any]]:
     """The first differences of carts that no order explains."""
+    if not books.differences.rows:
+        return []
     return [row.asDict() for row in _unexplained(books).limit(CART_DIFFERENCES_MAX).collect()]
 
 
 def _unexplained(books: Books) -> DataFrame:
-    return books.differences.filter(F.col("order_id").isNull())
+    return books.differences.frame.filter(F.col("order_id").isNull())
 
 
 def _windows(counts: Mapping[int, Mapping[str, int]], window_ms: int) -> list[Window]:
     return [Window(first_ms, first_ms + window_ms, **counts[first_ms]) for first_ms in sorted(counts)]
 
 
-def _cart_subject() -> Column:
-    return F.concat_ws(" ", "customer_id", "sku")
-
-
-def _about(subject: str, subject_id: Column, case: str, differences: DataFrame) -> DataFrame:
+def _cart_findings(differences: DataFrame) -> DataFrame:
     why = says(
         "The cart of customer %s holds %d of article %s, by its ledger %d; no order explains it.",
         *("customer_id", "cart", "sku", "ledger"),
     )
-    named = {"subject": F.lit(subject), "subject_id": subject_id, "case": F.lit(case), "why": why}
+    subject_id = F.concat_ws(" ", "customer_id", "sku")
+    named = {"subject": F.lit("cart"), "subject_id": subject_id, "case": F.lit(CART_DIFFERENCE), "why": why}
     return differences.select(*(column.alias(name) for name, column in named.items()))
 
 

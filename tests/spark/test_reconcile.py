@@ -51,7 +51,7 @@ def time_out_a_paid_order(shop: Shop) -> None:
     shop.set_order("p1", timed_out_ms=shop.now_ms)
 
 
-PLANTED = {
+PLANTED: dict[Callable[[Shop], None], dict[str, str]] = {
     insert_order: {"x9": "order-without-message"},
     delete_order: {"t1": "message-without-order"},
     time_out_a_paid_order: {"p1": "paid-but-timed-out"},

@@ -47,9 +47,8 @@ def test_a_timer_ends_once_however_it_ends(shop: Any, spark: SparkSession, tmp_p
     assert figures.timer_ends == {"moved": 1, "replaced": 1, "cancelled": 2, "fired": 1, "delivered": 2}
     assert (figures.by_kind["timer"], sum(figures.timer_ends.values())) == (10, 7), "three wait"
     assert [one.early for one in figures.lateness] == [0], "what was fired is not early"
-    events = events_of_orders(
-        spark, staged, spark.createDataFrame([(one,) for one in set_at], "order_id string")
-    )
+    ids = spark.createDataFrame([(one,) for one in set_at], "order_id string")
+    events = events_of_orders(spark, staged, ids, len(set_at))
     told = timelines(events, staged, SHOP).collect()
     kinds = {row["order_id"]: [event["kind"] for event in row["timeline"]] for row in told}
     assert kinds == {
