@@ -203,7 +203,7 @@ def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBa
 
 
 def _with_message_ids(batch: pa.RecordBatch, chunk: Chunk) -> pa.RecordBatch:
-    """The batch, with the ids of its messages if any was sent by a schedule: they have the occurrence's time."""
+    """The batch, with the ids of its messages if a schedule sent any: they have the times of occurrences."""
     schedules = batch.column("schedule")
     if schedules.null_count == len(schedules):
         return batch
