@@ -246,4 +246,4 @@ def test_what_was_deleted_from_the_log_is_not_covered_and_no_finding(traded: Sho
     assert found(summary) == {}
     assert summary.cases["not-covered"] > 0
     assert not summary.balanced
-    assert "older than what is left of the log" in summary.report_path.read_text()
+    assert "is deleted and not covered" in summary.report_path.read_text()
