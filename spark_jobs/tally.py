@@ -49,7 +49,8 @@ class Tally:
     def add(self, batch: pa.RecordBatch) -> None:
         """Takes in a batch of records, or of damage."""
         if batch.column("damage").null_count < len(batch):
-            self._damaged += batch.select(["physical_offset", "record_bytes", "damage"]).to_pylist()
+            damaged = batch.select(["physical_offset", "record_bytes", "damage"])
+            self._damaged += damaged.rename_columns(["physical_offset", "record_bytes", "why"]).to_pylist()
             return
         self.records += len(batch)
         said = Said(batch, self._mapping.topics, self._words)
