@@ -32,7 +32,7 @@ from commitlog.limits import BODY_BYTES_MAX
 from commitlog.recovery import Damage
 from spark_jobs.hosts import hosts
 from spark_jobs.kinds import KINDS, kinds_of
-from spark_jobs.properties import MAP, Properties
+from spark_jobs.properties import MAP, Properties, topics_of
 from spark_jobs.ragged import Bytes, Flags, Integers, numbers, ragged, text
 from spark_jobs.records import FIXED, Records
 from spark_jobs.segments import Slice
@@ -159,16 +159,11 @@ def _chosen(records: Records, wanted: Wanted) -> Records:
     if wanted.only_of_halves:
         records = records.chosen(records.numbers("half_offset") != 0)
     if wanted.topics != ALL and len(records):
-        records = records.chosen(_is_of(topic_column(records), wanted.topics))
+        records = records.chosen(_is_of(topics_of(records), wanted.topics))
     if wanted.stored_ms and len(records):
         stored_ms, (first_ms, end_ms) = records.numbers("store_ms"), wanted.stored_ms
         records = records.chosen((stored_ms >= first_ms) & (stored_ms < end_ms))
     return records
-
-
-def topic_column(records: Records) -> pa.StringArray:
-    """The topic under which each record lies."""
-    return text(ragged(records.data, records.topic_starts, records.topic_bytes))
 
 
 def _is_of(topic: pa.StringArray, topics: frozenset[str]) -> Flags:
@@ -225,19 +220,17 @@ class Columns:
     @property
     def _properties(self) -> Properties:
         if self._stored is None:
-            records, wanted = self._records, self._wanted
-            self._stored = Properties(
-                records.data,
-                records.properties_starts,
-                records.properties_bytes,
-                wanted.property_names,
-                self._shapes,
-            )
+            self._stored = Properties(self._records, self._wanted.property_names, self._shapes)
         return self._stored
+
+    def _topics(self) -> pa.StringArray:
+        if self._wanted.property_names:
+            return self._properties.topics().dictionary_decode()
+        return topics_of(self._records)
 
     def _kinds(self) -> pa.StringArray:
         delivers_timer = self._properties.has(names.TIMER_OFFSET)
-        return kinds_of(self.column("topic"), self._records.numbers("sys_flag"), delivers_timer)
+        return kinds_of(self._properties.topics(), self._records.numbers("sys_flag"), delivers_timer)
 
     def _bodies(self) -> pa.BinaryArray:
         records, topics = self._records, self._wanted.bodies
@@ -252,7 +245,7 @@ class Columns:
 _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
     "physical_offset": Columns._offsets,
     "record_bytes": lambda made: pa.array(made._records.lengths),
-    "topic": lambda made: topic_column(made._records),
+    "topic": Columns._topics,
     "kind": Columns._kinds,
     "body": Columns._bodies,
     "born_host": lambda made: hosts(made._records, "born_host"),

@@ -23,7 +23,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from commitlog.record import TYPE_COMMIT, TYPE_MASK
 from spark_jobs.ragged import Flags, Integers
@@ -60,11 +59,10 @@ _BY_PREFIX: Final = {
 }
 
 
-def kinds_of(topics: pa.StringArray, sys_flags: Integers, delivers_timer: Flags) -> pa.StringArray:
+def kinds_of(topics: pa.DictionaryArray, sys_flags: Integers, delivers_timer: Flags) -> pa.StringArray:
     """The kind of each record."""
-    indexed = pc.dictionary_encode(topics)
-    by_topic = np.array([KINDS.index(of_topic(name)) for name in indexed.dictionary.to_pylist()], np.int8)
-    codes = by_topic[indexed.indices.to_numpy()]
+    by_topic = np.array([KINDS.index(of_topic(name)) for name in topics.dictionary.to_pylist()], np.int8)
+    codes = by_topic[topics.indices.to_numpy()]
     is_normal = codes == 0
     codes[is_normal & (sys_flags & TYPE_MASK == TYPE_COMMIT)] = KINDS.index("commit")
     codes[is_normal & delivers_timer] = KINDS.index("delivered")

@@ -7,7 +7,8 @@
     report      the same for people
 
 What it writes, and where: `layout`. Order of reading: where the log ends now, the order and push databases,
-where the log ends then, the carts, and last the log up to there. So an effect that was read has its cause in
+where the log ends then, the carts, and last the log up to there; what lies before the first of these ends
+is read meanwhile. So an effect that was read has its cause in
 what was read (see `books`).
 """
 
@@ -36,9 +37,10 @@ from spark_jobs.inputs import Inputs
 from spark_jobs.layout import RunFolders
 from spark_jobs.options import AuditOptions
 from spark_jobs.seals import changed_windows
+from spark_jobs.segments import slices
 from spark_jobs.session import spark_session
 from spark_jobs.sources import Exported, Sources
-from spark_jobs.staging import first_stored_ms, stage
+from spark_jobs.staging import SLICE_BYTES, Staged, first_stored_ms, stage_parts, stage_rest
 from spark_jobs.statistics import LogStatistics, log_statistics
 from spark_jobs.summary import AuditSummary, in_case_order, read_findings
 
@@ -67,10 +69,12 @@ def audit(
         tempfile.TemporaryDirectory(prefix="audit-", dir=out) as scratch,
         ThreadPoolExecutor(1) as reader,
     ):
-        exported = reader.submit(sources.export, Path(scratch))
+        exported, staged = reader.submit(sources.export, Path(scratch)), Path(scratch) / "staged"
         on_progress("Starting Spark, and reading the databases and carts meanwhile")
         with spark_session(Path(scratch), run.spark_log, quick=sources.log_bytes < _QUICK_BYTES_MAX) as spark:
-            return compare(spark, exported.result(), store, run, options, on_progress)
+            on_progress(f"Reading {sources.log_bytes / 1e6:,.1f} MB of log")
+            begun = stage_parts(spark, slices(sources.log, SLICE_BYTES), sources.log, sources.mapping, staged)
+            return compare(spark, exported.result(), store, run, options, on_progress, begun)
 
 
 def _make_folder(folder: Path) -> None:
@@ -99,15 +103,20 @@ def compare(
     run: RunFolders,
     options: AuditOptions,
     on_progress: Progress,
+    begun: Staged | None = None,
 ) -> AuditSummary:
-    """The audit from exported books on, with a given Spark session."""
+    """The audit from exported books on, with a given Spark session.
+
+    `begun`: what was read of the log while the books were exported; the rest is read here.
+    """
     started_ms = time.time_ns() // 1_000_000
     log = exported.log
     log_bytes = log.end_offset - log.first_offset
     partitions = min(2 + log_bytes // _BYTES_PER_SHUFFLE_PARTITION, _SHUFFLE_PARTITIONS_MAX)
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    on_progress(f"Reading {log_bytes / 1e6:,.1f} MB of log")
-    staged = stage(spark, store, log, exported.mapping, exported.folder / "staged")
+    on_progress("Reading what was written meanwhile" if begun else "Reading the log")
+    read = begun or Staged(exported.folder / "staged")
+    staged = stage_rest(spark, store, log, exported.mapping, read)
     statistics = log_statistics(staged)
     on_progress("Judging every order")
     horizon = Horizon(

@@ -17,10 +17,12 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from commitlog import properties
 from spark_jobs.pairs import Pairs
-from spark_jobs.ragged import Bytes, Flags, Integers, ragged, text
+from spark_jobs.ragged import Flags, Integers, ragged, text
+from spark_jobs.records import Records
 from spark_jobs.shapes import NO_SHAPE, Shapes
 
 MAP: Final = pa.map_(pa.string(), pa.string())
@@ -42,22 +44,27 @@ class _Others:
 
 
 class Properties:
-    """The properties of some records, of which those of some names are wanted, and users'."""
+    """The topics and properties of some records; of the latter those of some names, and users'."""
 
-    def __init__(
-        self, data: Bytes, starts: Integers, lengths: Integers, names: Sequence[str], shapes: Shapes
-    ) -> None:
-        """`starts` and `lengths` say where each record's string lies in `data`.
-
-        Each of `names` is one that is reserved or known (see `commitlog.properties`).
-        """
-        self._data = data
-        self._starts = starts
+    def __init__(self, records: Records, names: Sequence[str], shapes: Shapes) -> None:
+        """Each of `names` is one that is reserved or known (see `commitlog.properties`)."""
+        self._records = records
+        self._data = records.data
+        self._starts = records.properties_starts
         self._rows = {name: row for row, name in enumerate(names)}
+        self._shape_of = shapes.match(records)
         self._shapes = shapes.known
-        self._shape_of = shapes.match(data, starts, lengths)
-        left = np.flatnonzero((self._shape_of == NO_SHAPE) & (lengths > 0))
-        self._others = self._split(left, lengths[left]) if len(left) else None
+        self._bare = np.flatnonzero(self._shape_of == NO_SHAPE)
+        left = self._bare[records.properties_bytes[self._bare] > 0]
+        self._others = self._split(left) if len(left) else None
+
+    def topics(self) -> pa.DictionaryArray:
+        """The topic under which each record lies, by its place among a few."""
+        bare = pc.dictionary_encode(topics_of(self._records.chosen(self._bare)))
+        codes = self._shape_of.astype(np.int32)
+        codes[self._bare] = len(self._shapes) + bare.indices.to_numpy()
+        names = [*(shape.topic for shape in self._shapes), *bare.dictionary.to_pylist()]
+        return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
 
     def has(self, name: str) -> Flags:
         """Which records have a property of that name."""
@@ -117,8 +124,8 @@ class Properties:
         pairs[0::2] += self._starts[record]
         return edges, pairs
 
-    def _split(self, records: Integers, lengths: Integers) -> _Others:
-        stored = ragged(self._data, self._starts[records], lengths)
+    def _split(self, records: Integers) -> _Others:
+        stored = ragged(self._data, self._starts[records], self._records.properties_bytes[records])
         pairs = Pairs.of(stored)
         if pairs is None:
             return self._split_slowly(records, stored.to_pylist())
@@ -134,6 +141,11 @@ class Properties:
                 starts[self._rows[name], at], lengths[self._rows[name], at] = last[name][2:]
             users += sorted((at, *pair) for name, pair in last.items() if name not in properties.RESERVED)
         return _Others(records, starts, lengths, np.array(users, np.int64).reshape(-1, 5).T)
+
+
+def topics_of(records: Records) -> pa.StringArray:
+    """The topic under which each record lies."""
+    return text(ragged(records.data, records.topic_starts, records.topic_bytes))
 
 
 def _last_of_name(stored: bytes) -> dict[str, tuple[int, int, int, int]]:

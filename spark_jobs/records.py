@@ -105,7 +105,7 @@ class Records:
             body_starts, body_bytes, topic_starts, topic_bytes, properties_at + 2, properties_bytes, adds_up,
         )  # fmt: skip
 
-    def chosen(self, kept: Flags | slice) -> Records:
+    def chosen(self, kept: Flags | Integers | slice) -> Records:
         """Some of these records."""
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in _PER_RECORD:

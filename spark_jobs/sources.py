@@ -36,6 +36,16 @@ class Sources:
         self._inputs = inputs.open()
 
     @property
+    def mapping(self) -> Mapping:
+        """What everything is called."""
+        return self._mapping
+
+    @property
+    def log(self) -> StoreLog:
+        """The log as it was before anything was read."""
+        return self._log
+
+    @property
     def log_bytes(self) -> int:
         """How much log there is to read."""
         return self._log.end_offset - self._log.first_offset

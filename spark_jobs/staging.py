@@ -19,7 +19,7 @@ A task that is done again writes the same files again. Where nothing is to be sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -99,9 +99,11 @@ _ASCENDING: Final = {"physical_offset": "DELTA_BINARY_PACKED", "store_ms": "DELT
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A log that was read, as data sets below `folder`."""
+    """A log that was read in `part_count` parts up to the log offset `until`: data sets below `folder`."""
 
     folder: Path
+    part_count: int = 0
+    until: int = 0
 
     def path(self, name: str) -> Path:
         """The folder of one data set."""
@@ -149,20 +151,44 @@ class Staged:
 
 def stage(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, folder: Path) -> Staged:
     """Reads the whole log once, a task for each part of it."""
+    return stage_rest(spark, store, log, mapping, Staged(folder))
+
+
+def stage_rest(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, staged: Staged) -> Staged:
+    """Reads what a staged log does not have yet: what was written since, what was kept, and holes."""
+    parts = parts_of(store, log, staged.until)
+    return stage_parts(spark, parts, log, mapping, staged.folder, staged.part_count)
+
+
+def stage_parts(
+    spark: SparkSession,
+    parts: Sequence[Part],
+    log: StoreLog,
+    mapping: Mapping,
+    folder: Path,
+    first_number: int = 0,
+) -> Staged:
+    """Reads some parts of the log, a task for each; they get the numbers from `first_number` on."""
     for name in SCHEMAS:
         (folder / name).mkdir(parents=True, exist_ok=True)
-    parts = parts_of(store, log)
     check = Check.RECORD if log.ours else Check.BODY
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                records = stage_part(number, parts[number], check, mapping, folder)
+                records = stage_part(number, parts[number - first_number], check, mapping, folder)
                 yield pa.RecordBatch.from_pydict({"part": [number], "records": [records]})
 
-    numbered = spark.range(0, len(parts), 1, len(parts))
-    numbered.mapInArrow(read, "part bigint, records bigint").collect()
-    return Staged(folder)
+    end_number = first_number + len(parts)
+    if parts:
+        numbered = spark.range(first_number, end_number, 1, len(parts))
+        numbered.mapInArrow(read, "part bigint, records bigint").collect()
+    return Staged(folder, end_number, max((_until(part) for part in parts), default=0))
+
+
+def _until(part: Part) -> int:
+    """The log offset up to which records that start before it are in this part."""
+    return part.segment.first_offset + part.until if isinstance(part, Slice) else 0
 
 
 def first_stored_ms(log: StoreLog) -> int:
@@ -174,9 +200,9 @@ def first_stored_ms(log: StoreLog) -> int:
     return 0
 
 
-def parts_of(store: Path, log: StoreLog) -> list[Part]:
-    """All that is to be read: slices, kept records, and holes in the log."""
-    parts: list[Part] = list(slices(log, SLICE_BYTES))
+def parts_of(store: Path, log: StoreLog, after: int = 0) -> list[Part]:
+    """What is to be read: slices that begin at an offset or behind it, kept records, and holes in the log."""
+    parts: list[Part] = list(slices(log, SLICE_BYTES, after))
     missing = tuple(holes(log))
     return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
 

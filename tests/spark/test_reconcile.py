@@ -101,8 +101,8 @@ def test_an_order_with_two_cases_is_in_the_first_and_names_the_other(traded: Sho
     lose_cart_effect(traded)
     traded.set_order("p2", status="TIMED_OUT", timed_out_ms=traded.now_ms)
     (finding,) = audit(traded).findings
-    assert (finding.order_id, finding.case) == ("p2", "paid-but-timed-out")
-    assert finding.evidence["also"] == ["cart-not-cleared"]
+    assert (finding.order_id, finding.case) == ("p2", "cart-not-cleared")
+    assert finding.evidence["also"] == ["paid-but-timed-out"]
 
 
 def test_the_evidence_names_the_log_offsets(traded: Shop, audit: Audit) -> None:

@@ -10,36 +10,51 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog import properties
+from commitlog.record import Record, encode
 from spark_jobs import shapes
 from spark_jobs.properties import Properties
+from spark_jobs.records import Records
 from spark_jobs.shapes import Shape, Shapes
 
 NAMES = ("KEYS", "TAGS", "UNIQ_KEY", "TW_TIMER_OFFSET", "DLQ_ORIGIN_MESSAGE_ID")
-FRONT = b"\x00" * 8
-"""What lies in front of the first string; a log has a record's head there."""
+TOPICS = ("t", "u", "orders")
+Seen = tuple[str, dict[str, str], dict[str, str]]
 
 
-def read(stored: Sequence[bytes], known: Shapes | None = None) -> list[tuple[dict[str, str], dict[str, str]]]:
-    """(values of `NAMES`, users' properties) of each string."""
-    lengths = np.array([len(one) for one in stored])
-    starts = len(FRONT) + np.cumsum(lengths) - lengths
-    data = np.frombuffer(FRONT + b"".join(stored), np.uint8)
-    found = Properties(data, starts, lengths, NAMES, known or Shapes())
+def topic_of(at: int) -> str:
+    return TOPICS[at // 3 % 3]
+
+
+def read(stored: Sequence[bytes], known: Shapes | None = None) -> list[Seen]:
+    """(topic, values of `NAMES`, users' properties) of each string, in records of a few topics."""
+    whole = [
+        encode(Record(topic=topic_of(at), body=b"", properties=one), with_crc=False)
+        for at, one in enumerate(stored)
+    ]
+    lengths = np.array(list(map(len, whole)))
+    records = Records.at(np.frombuffer(b"".join(whole), np.uint8), np.cumsum(lengths) - lengths)
+    found = Properties(records, NAMES, known or Shapes())
+    topics = found.topics().to_pylist()
     values = {name: found.values(name).to_pylist() for name in NAMES}
     return [
-        ({name: values[name][at].decode(errors="replace") for name in NAMES if values[name][at]}, dict(users))
+        (
+            topics[at],
+            {name: values[name][at].decode(errors="replace") for name in NAMES if values[name][at]},
+            dict(users),
+        )
         for at, users in enumerate(found.of_users().to_pylist())
     ]
 
 
-def expected(stored: Sequence[bytes]) -> list[tuple[dict[str, str], dict[str, str]]]:
+def expected(stored: Sequence[bytes]) -> list[Seen]:
     decoded = [properties.decode(one) for one in stored]
     return [
         (
+            topic_of(at),
             {name: value for name, value in one.items() if name in NAMES},
             {name: value for name, value in one.items() if name not in properties.RESERVED},
         )
-        for one in decoded
+        for at, one in enumerate(decoded)
     ]
 
 
@@ -87,4 +102,4 @@ def test_shapes_are_bounded() -> None:
     "example", [b"", b"KEYS", b"KEYS\x01a", b"KEYS\x01a\x01\x02", b"KEYS\x02", b"a\x01\0\x02"]
 )
 def test_what_is_not_regular_is_no_shape(example: bytes) -> None:
-    assert Shape.of(example) is None
+    assert Shape.of(b"t" + len(example).to_bytes(2, "big") + example, 1) is None
