@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/audit.py decode [--records 10000000] [--rounds 2] [--folder DIR] [--no-spark]
     .venv/bin/python benchmarks/audit.py truth [--orders 1000000] [--plants 20] [--seed 1] [--folder DIR]
     .venv/bin/python benchmarks/audit.py reconcile [--orders 1000000] [--shop DIR] [--heaps 2g 4g 8g]
-        [--no-comparison] [--folder DIR]
+        [--parts log staged comparison] [--folder DIR]
 
 * decode: a log of so many records of about 450 bytes (`audit_store.py`), read from the page cache as far as
   memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to "noop".
@@ -75,9 +75,7 @@ def main() -> None:
     elif given.command == "decode":
         print(json.dumps(measure_decode(given), indent=1))
     elif given.command == "reconcile":
-        figures = audit_reconcile.measure(
-            given.folder, given.orders, given.shop, given.heaps, not given.no_comparison
-        )
+        figures = audit_reconcile.measure(given.folder, given.orders, given.shop, given.heaps, given.parts)
         print(json.dumps(figures, indent=1))
     else:
         sys.exit(tell_truth(given))
@@ -93,7 +91,7 @@ def _add_audits(commands: Any) -> None:
     truth.add_argument("--seed", type=int, default=1)
     reconcile.add_argument("--shop", type=Path)
     reconcile.add_argument("--heaps", nargs="*", default=["2g", "4g", "8g"])
-    reconcile.add_argument("--no-comparison", action="store_true")
+    reconcile.add_argument("--parts", nargs="*", default=["log", "staged", "comparison"])
 
 
 def tell_truth(given: argparse.Namespace) -> int:

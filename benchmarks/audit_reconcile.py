@@ -2,8 +2,9 @@
 
     measure(folder, orders, shop, heaps) -> figures
 
-* from_log: the whole audit as the command makes it, its heap being 2 GB; by phases, so that what comes behind
-  the staging is the audit from staged Parquet.
+* from_log: the whole audit as the command makes it, its heap being 2 GB, by phases.
+* from_staged: the same, the log having been staged before. `judged_s` is the time from then on: the joins,
+  the cases, the evidence, the counts, the report.
 * comparison: what both can answer about the same two inputs, the orders table and the facts of the log's
   messages (one row per order and part of the log, so each side brings them together itself): orders without a
   committed message, messages without an order, and payments, cancellations that only one of the two knows.
@@ -23,11 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import audit_shop
-from audit_processes import PHASE, measured
+from audit_processes import PHASE, Ran, measured
 from audit_truth import findings_in, inputs_of, is_perfect, scores
 
 if TYPE_CHECKING:
@@ -37,29 +39,41 @@ HEAP: Final = "2g"
 DATACOMPY: Final = ("datacompy==1.1.0", "ordered-set==4.1.0", "polars==1.33.1")
 COMPARED: Final = ("is_paid", "is_cancelled")
 PLANTS: Final = 20
+JUDGING: Final = "Judging every order"
 
 
-def measure(folder: Path, orders: int, shop: Path | None, heaps: list[str], compares: bool) -> dict[str, Any]:
+def measure(
+    folder: Path, orders: int, shop: Path | None, heaps: list[str], parts: list[str]
+) -> dict[str, Any]:
     """All figures; builds the shop below `folder` unless one is given."""
     with tempfile.TemporaryDirectory(prefix="tidewheel-bench-audit-", dir=folder) as scratch:
         work = Path(scratch)
         if shop is None:
             shop = work / "shop"
             audit_shop.build(shop, orders, PLANTS)
-        figures: dict[str, Any] = {"orders": orders, "from_log": _from_log(shop, work)}
-        if compares:
-            figures["comparison"] = _comparison(shop, work, heaps)
+        figures: dict[str, Any] = {"orders": orders}
+        if "log" in parts:
+            figures["from_log"] = _audit(shop, work)
+        if set(parts) & {"staged", "comparison"}:
+            _part("prepare", str(shop), str(work / "prepared"))
+        if "staged" in parts:
+            figures["from_staged"] = _audit(shop, work, str(work / "prepared" / "staged"))
+        if "comparison" in parts:
+            figures["comparison"] = _comparison(work, heaps)
         return figures
 
 
-def _from_log(shop: Path, work: Path) -> dict[str, Any]:
-    figures = _part("log", str(shop), str(work / "out")).as_json()
+def _audit(shop: Path, work: Path, staged: str = "") -> dict[str, Any]:
+    """One audit in a process of its own: from the log, or from the log as it was staged."""
+    ran = _part("audit", str(shop), str(work / "out"), staged)
     shutil.rmtree(work / "out")
-    return figures
+    names = [phase.name for phase in ran.phases]
+    judging = names.index(JUDGING) if JUDGING in names else len(names)
+    judged_s = sum(phase.wall_s for phase in ran.phases[judging:])
+    return {"judged_s": round(judged_s, 1)} | ran.as_json()
 
 
-def _comparison(shop: Path, work: Path, heaps: list[str]) -> dict[str, Any]:
-    _part("prepare", str(shop), str(work / "prepared"))
+def _comparison(work: Path, heaps: list[str]) -> dict[str, Any]:
     library = work / "datacompy"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(library)]
     subprocess.run([*command, *DATACOMPY], check=True, stdout=sys.stderr)
@@ -75,20 +89,25 @@ def _comparison(shop: Path, work: Path, heaps: list[str]) -> dict[str, Any]:
     return figures
 
 
-def _part(*arguments: str, paths: list[Path] | None = None) -> Any:
+def _part(*arguments: str, paths: list[Path] | None = None) -> Ran:
     return measured([__file__, *arguments], paths or [])
 
 
-def from_log(shop: str, out: str) -> dict[str, Any]:
+def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
     """The whole audit, and whether it found what was planted."""
-    from spark_jobs.main import audit
+    from spark_jobs import main
+    from spark_jobs.staging import Staged
+
+    if staged:  # what was staged takes the place of the staging
+        main.stage = lambda *_: Staged(Path(staged))  # type: ignore[attr-defined] # which main imports
+
     from spark_jobs.options import AuditOptions
 
     def tell(message: str) -> None:
         print(f"{PHASE}{message}")
 
     folder = Path(shop)
-    summary = audit(folder / "store", inputs_of(folder), Path(out), AuditOptions("run"), tell)
+    summary = main.audit(folder / "store", inputs_of(folder), Path(out), AuditOptions("run"), tell)
     found = findings_in(Path(out) / "findings" / "run_id=run")
     by_case = scores(findings_in(folder / "truth.parquet"), found)
     wrong = {case: one for case, one in by_case.items() if not is_perfect({case: one})}
@@ -181,7 +200,12 @@ def _spark(scratch: Path, heap: str) -> Any:
     return session.spark_session(scratch, scratch / "spark.log", quick=False)
 
 
-PARTS: Final = {"log": from_log, "prepare": prepare, "ours": ours, "datacompy": datacompy}
+PARTS: Final[dict[str, Callable[..., Any]]] = {
+    "audit": audited,
+    "prepare": prepare,
+    "ours": ours,
+    "datacompy": datacompy,
+}
 
 
 if __name__ == "__main__":
