@@ -8,9 +8,10 @@
 * decode: a log of so many records of about 450 bytes (`audit_store.py`), read from the page cache as far as
   memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to "noop".
   `full` is what a load has that names no columns (22, with bodies and users' properties); `every` is all 38;
-  `fixed` is seven numbers, topic, body and three properties, as was measured of a first reader; `keys` is physical_offset, topic, queue_offset, store_ms, keys. Each with verify=none (lengths only) and
-  verify=record (the CRC of every byte). `windows` is a topic of a tenth of the records and a hundredth of the
-  time, each against a scan of the whole log for the same rows.
+  `fixed` is seven numbers, topic, body and three properties, as was measured of a first reader; `keys` is
+  physical_offset, topic, queue_offset, store_ms, keys. Each with verify=none (lengths only) and verify=record
+  (the CRC of every byte). `windows` is a topic of a tenth of the records and a hundredth of the time, each
+  against a scan of the whole log for the same rows.
 * truth: so many findings of every case among so many orders: precision and recall (`audit_truth.py`); exits
   with 1 unless all are 1.
 * reconcile: a whole audit of so many orders, and its comparison beside datacompy's (`audit_reconcile.py`);
