@@ -10,7 +10,8 @@
   `ours` is the audit's join and one count; `datacompy` is `SparkSQLCompare` with two compared columns, no
   report, in the smallest of the heaps in which it comes to an end. Their counts must be equal.
 
-datacompy is installed for this into a folder of its own: it wants other versions than the audit has.
+datacompy is installed for this into a folder of its own: it wants other versions than the audit has. Every
+part is a process of its own, and only there Spark is loaded.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def from_log(shop: str, out: str) -> dict[str, Any]:
     summary = audit(folder / "store", inputs_of(folder), Path(out), AuditOptions("run"), tell)
     found = findings_in(Path(out) / "findings" / "run_id=run")
     by_case = scores(findings_in(folder / "truth.parquet"), found)
-    return {"cases": summary.cases, "perfect": is_perfect(by_case)}
+    wrong = {case: one for case, one in by_case.items() if not is_perfect({case: one})}
+    return {"cases": summary.cases, "perfect": not wrong, "wrong": wrong}
 
 
 def prepare(shop: str, prepared: str) -> dict[str, Any]:

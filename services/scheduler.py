@@ -13,13 +13,14 @@ Rules:
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -96,15 +97,15 @@ class AuditJob:
         return exit_code
 
     def stop(self) -> None:
-        """Interrupt what runs; one that does not end in time is killed."""
+        """Interrupt what runs; what has not ended in time, or has left a process behind, is killed."""
         self._is_stopping.set()
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(signal.SIGINT)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        with suppress(ProcessLookupError):  # a Java that was just being started outlives its Python
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def command(arguments: Sequence[str]) -> list[str]:

@@ -65,16 +65,14 @@ def _at_a_glance(body: pa.BinaryArray, ids: pa.StringArray, names: tuple[str, ..
 
 
 def _has_id_at(body: pa.BinaryArray, ids: pa.StringArray, place: int) -> pa.BooleanArray:
-    """Whether the id, and a quotation mark behind it, are there in each body."""
-    lengths = pc.binary_length(ids)
-    width = pc.max(lengths).as_py()
-    if width is None:
-        return pa.array(np.zeros(len(body), np.bool_))
-    if pc.min(lengths).as_py() == width and ids.null_count == 0:
-        wanted = pc.binary_join_element_wise(ids.cast(pa.binary()), b'"', b"")
-        return pc.equal(pc.binary_slice(body, place, place + width + 1), wanted)
-    pairs = zip(body.to_pylist(), ids.to_pylist(), strict=True)
-    return pa.array([one is not None and text[place:].startswith(f'{one}"'.encode()) for text, one in pairs])
+    """Whether the id, and a quotation mark behind it, are there in each body; ids of one length at a time."""
+    wanted = pc.binary_join_element_wise(ids.cast(pa.binary()), b'"', b"")
+    widths = pc.binary_length(wanted)
+    found = np.zeros(len(body), np.bool_)
+    for width in pc.unique(widths.drop_null()).to_pylist():
+        is_equal = pc.equal(pc.binary_slice(body, place, place + width), wanted)
+        found |= is_equal.fill_null(False).to_numpy(zero_copy_only=False)
+    return pa.array(found)
 
 
 def is_promised(body: bytes | None, message_id: str | None, names: tuple[str, ...]) -> bool:

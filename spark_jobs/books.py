@@ -118,6 +118,7 @@ class Books:
     def pushes(self) -> DataFrame:
         """One row per push of the ledger, with what the log says of it; order_id is the push's id."""
         facts = merged(self._sides.staged.frame(self._spark, "pushes"), PUSH_FACTS)
+        facts = facts.withColumnRenamed("delivered_ms", "logged_ms")
         rows = self._sides.exported(self._spark, "pushes").withColumnRenamed("push_id", "order_id")
         joined = rows.join(facts, "order_id", "left")
         return self._with_horizon(self._with_acknowledged(joined, PUSHES, "is_acknowledged"))

@@ -31,10 +31,11 @@ from pyspark.sql import SparkSession
 from commitlog.errors import ConfigurationError, TidewheelError
 from spark_jobs import report, verdicts
 from spark_jobs.books import Books, Horizon, Sides
-from spark_jobs.cases.names import FINDINGS, NOT_COVERED
+from spark_jobs.cases.names import FINDINGS, NOT_COVERED, SEALED_WINDOW_CHANGED
 from spark_jobs.inputs import Inputs
 from spark_jobs.layout import RunFolders
 from spark_jobs.options import AuditOptions
+from spark_jobs.seals import changed_windows
 from spark_jobs.session import spark_session
 from spark_jobs.sources import Exported, Sources
 from spark_jobs.staging import first_stored_ms, stage
@@ -119,6 +120,8 @@ def compare(
     verdicts.write_orders(books, run)
     on_progress("Gathering the evidence of findings")
     verdicts.write_findings(spark, books, sides, run)
+    changed = changed_windows(run.out, run.orders, horizon.covered_from_ms, options.from_ms, options.to_ms)
+    verdicts.append_others(spark, SEALED_WINDOW_CHANGED, [(one.subject_id, one.why) for one in changed], run)
     counted = verdicts.count(spark, run, options.window_ms)
     about = {
         "options": asdict(options),

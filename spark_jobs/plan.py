@@ -42,6 +42,7 @@ CORRECT_CART: Final = (
 """Changes a quantity by a difference, once: a second time finds the marker of the first."""
 
 _OF_HALF: Final = re.compile(r"the half at (\d+)")
+_OUTCOMES: Final = ("committed", "rolled back", "expired")
 _UNSENT: Final = ("SCHEDULED", "FAILED")
 
 Row = dict[str, Any]
@@ -236,7 +237,8 @@ def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
     An outcome names its half; the commit of a half with a delivery time is a timer of its topic behind it.
     """
     events = row["timeline"] or []
-    ended = {int(half[1]) for event in events if (half := _OF_HALF.search(event["note"] or ""))}
+    named = (_OF_HALF.search(event["note"] or "") for event in events if event["kind"] in _OUTCOMES)
+    ended = {int(one[1]) for one in named if one}
     armed = {event["topic"]: event["physical_offset"] for event in events if event["kind"] == "timer"}
     found = {
         event["physical_offset"]: event["topic"]

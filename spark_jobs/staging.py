@@ -31,16 +31,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from commitlog.recovery import Damage
 from spark_jobs.acknowledged import Places
-from spark_jobs.decode import Wanted, batches, damage_batch, mapped
+from spark_jobs.decode import Wanted, chunk_batches, damage_batch, mapped
 from spark_jobs.events import COLUMNS
 from spark_jobs.kept import Kept, kept_batches, kept_parts
 from spark_jobs.kept_timers import KeptTimers, timer_batches
 from spark_jobs.mapping import Mapping
 from spark_jobs.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.segments import Slice, StoreLog, holes, slices
+from spark_jobs.shapes import Shapes
 from spark_jobs.source import NO_SEGMENT
 from spark_jobs.tally import Tally
-from spark_jobs.walk import Check, walk
+from spark_jobs.walk import Check, Chunk, walk
 
 Part = Slice | Kept | KeptTimers | tuple[Damage, ...]
 
@@ -90,6 +91,8 @@ SCHEMAS: Final = {
 }  # fmt: skip
 """The data sets of a staged log."""
 
+MESSAGE_ID: Final = "message_id"
+_IDS: Final = Wanted((MESSAGE_ID,))
 _SQL: Final = {pa.int8(): "tinyint", pa.int64(): "bigint", pa.string(): "string"}
 _ASCENDING: Final = {"physical_offset": "DELTA_BINARY_PACKED", "store_ms": "DELTA_BINARY_PACKED"}
 
@@ -190,15 +193,28 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    wanted = Wanted((*COLUMNS, "message_id"), bodies=_bodies_of(mapping), check=check)
+    bodies = _bodies_of(mapping)
+    kept = Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check)
     if isinstance(part, Slice):
-        yield from batches(part, wanted)
+        yield from _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check))
     elif isinstance(part, Kept):
-        yield from kept_batches(part, wanted)
+        yield from kept_batches(part, kept)
     elif isinstance(part, KeptTimers):
-        yield from timer_batches(part, wanted)
+        yield from timer_batches(part, kept)
     else:
-        yield damage_batch(part, wanted.schema, NO_SEGMENT)
+        yield damage_batch(part, kept.schema, NO_SEGMENT)
+
+
+def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The records of a slice; with their message ids where a schedule sent any: they say when it was due."""
+    data, shapes, id_shapes = mapped(part.segment.path), Shapes(), Shapes()
+    for chunk in walk(data, part, wanted.check):
+        for batch in chunk_batches(chunk, wanted, shapes):
+            schedules = batch.column("schedule")
+            if schedules.null_count < len(schedules):
+                (ids,) = chunk_batches(Chunk(chunk.records), _IDS, id_shapes)
+                batch = batch.append_column(MESSAGE_ID, ids.column(0))
+            yield batch
 
 
 def _bodies_of(mapping: Mapping) -> frozenset[str]:

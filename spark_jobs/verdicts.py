@@ -57,7 +57,8 @@ def write_findings(spark: SparkSession, books: Books, sides: Sides, run: RunFold
         told = timelines(events, sides.staged, sides.mapping)
         named = {"subject": F.lit("order"), "subject_id": F.col("order_id")}
         _append(found.frame.join(told, "order_id", "left").withColumns(named), run)
-    run.findings.mkdir(parents=True, exist_ok=True)
+    else:
+        _append(found.frame, run)
     if books.differences.rows:
         _append(_cart_findings(_unexplained(books)), run)
     if sides.is_exported("pushes"):
@@ -120,16 +121,20 @@ def _cart_findings(differences: DataFrame) -> DataFrame:
         *("customer_id", "cart", "sku", "ledger"),
     )
     subject_id = F.concat_ws(" ", "customer_id", "sku")
+    article = F.array(F.struct("sku", "cart", "ledger"))
     named = {"subject": F.lit("cart"), "subject_id": subject_id, "case": F.lit(CART_DIFFERENCE), "why": why}
-    return differences.select(*(column.alias(name) for name, column in named.items()))
+    return differences.withColumns(named | {"surplus": article})
 
 
 def _push_findings(books: Books) -> DataFrame:
     ledger = books.pushes()
     judged = pushes.pushes_do_not_sum(ledger).filter(F.col(PUSHES_DO_NOT_SUM).isNotNull())
-    single = judged.select(F.col("order_id").alias("subject_id"), F.col(PUSHES_DO_NOT_SUM).alias("why"))
+    evidence = ("status", "due_ms", "delivered_offset", F.col("logged_ms").alias("delivered_ms"))
+    single = judged.select(
+        F.col("order_id").alias("subject_id"), F.col(PUSHES_DO_NOT_SUM).alias("why"), *evidence
+    )
     summed = pushes.sums(ledger).select(F.col("schedule").alias("subject_id"), "why")
-    return single.unionByName(summed).withColumns({
+    return single.unionByName(summed, allowMissingColumns=True).withColumns({
         "subject": F.lit("push"), "case": F.lit(PUSHES_DO_NOT_SUM)
     })  # fmt: skip
 

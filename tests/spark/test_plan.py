@@ -146,6 +146,7 @@ def test_halves_of_other_topics_are_found_by_the_timeline() -> None:
         event(40, "timer", "order-timeouts", "due 2026-11-21 22:00:00.000"),
         event(50, "half", "order-paid"),
         event(60, "half", "order-paid"),
+        event(65, "asked", "order-paid", "the half at 60"),
         event(70, "rolled back", "order-paid", "the half at 50"),
     ]
     row = finding(

@@ -219,6 +219,13 @@ def test_a_surplus_of_no_order_is_reported_by_itself(traded: Shop, audit: Audit)
     assert [(one["customer_id"], one["sku"]) for one in summary.cart_differences] == [("stranger", "pear")]
 
 
+def test_a_store_without_orders_and_an_empty_database_balance(shop: Shop, audit: Audit) -> None:
+    shop.send("pushes", "p", {"push_id": "p"})
+    summary = audit(shop)
+    assert summary.balanced
+    assert (summary.totals["orders"], summary.windows, summary.findings) == (0, [], [])
+
+
 def test_damage_in_the_log_is_reported(traded: Shop, audit: Audit) -> None:
     segment = traded.store / "commitlog" / f"{0:020d}"
     data = bytearray(segment.read_bytes())

@@ -10,8 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, PUSHES_DO_NOT_SUM
 from spark_jobs.decode import SCHEMA
+from spark_jobs.layout import RunFolders
+from spark_jobs.main import Sources, compare
+from spark_jobs.options import AuditOptions
 from spark_jobs.source import LogReader
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -115,3 +120,19 @@ def test_a_log_of_many_segments_has_the_same_records(benchmarks: Any, tmp_path: 
         for name in ("whole", "parted")
     ]
     assert kept[0] == kept[1]
+
+
+def test_every_planted_fault_is_found_under_its_case_and_nothing_else(
+    benchmarks: Any, seeded: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    truth = benchmarks("audit_truth")
+    run = RunFolders(tmp_path, "run")
+    for folder in (run.folder, tmp_path / "exported"):
+        folder.mkdir(parents=True)
+    exported = Sources(seeded / "store", truth.inputs_of(seeded)).export(tmp_path / "exported")
+    summary = compare(spark, exported, seeded / "store", run, AuditOptions("run"), lambda _: None)
+    scores = truth.scores(truth.findings_in(seeded / "truth.parquet"), truth.findings_in(run.findings))
+    assert truth.is_perfect(scores), scores
+    assert set(scores) == {*FINDINGS, PUSHES_DO_NOT_SUM, CART_DIFFERENCE}
+    assert sum(summary.cases.values()) == summary.totals["orders"]
+    assert summary.cases["in-flight"] == 0
