@@ -8,9 +8,7 @@ A damaged region of the log is a row too: `physical_offset` and `record_bytes` s
 `kind` is "damage" and all else is null. So nothing is lost without a trace, and a filter on any other column
 leaves it out.
 
-Measured (`benchmarks/audit.py decode`) on one core that others used as well, by processor time, records of
-436 bytes: all 38 columns with bodies 0.69 million records/s, five columns 1.22; with every CRC checked 0.45
-and 0.76.
+Measured: `benchmarks/audit.py decode`.
 """
 
 from __future__ import annotations
@@ -87,6 +85,14 @@ SCHEMA: Final = pa.schema([
     ("user_properties", MAP),
     ("damage", pa.string()),
 ])  # fmt: skip
+
+
+DEFAULT: Final = (
+    "physical_offset", "record_bytes", "kind", "topic", "queue_id", "queue_offset", "store_time", "born_time",
+    "due_time", "born_host", "store_host", "message_id", "tag", "keys", "message_group", "transaction_id",
+    "half_offset", "timer_offset", "delivery_attempt", "user_properties", "body", "damage",
+)  # fmt: skip
+"""The columns of a load that names none: what users ask for, each time once."""
 
 
 @dataclass(frozen=True, slots=True)

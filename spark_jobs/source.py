@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from commitlog.errors import StoreError, UnknownChoice
 from commitlog.recovery import Damage
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
-from spark_jobs.decode import ALL, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
+from spark_jobs.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
 from spark_jobs.kept import Kept, kept_batches, kept_parts
 from spark_jobs.kept_timers import KeptTimers, timer_batches
 from spark_jobs.properties import MAP
@@ -56,6 +56,7 @@ def _sql(schema: pa.Schema) -> str:
 
 
 COLUMNS: Final = _sql(SCHEMA)
+"""Every column there is, for `.schema(...)`."""
 
 
 class TidewheelSource(DataSource):
@@ -67,8 +68,9 @@ class TidewheelSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Every column of the dataset."""
-        return _sql(ACKS if self.options.get("dataset") == "acks" else SCHEMA)
+        """The columns of a load that names none."""
+        is_acks = self.options.get("dataset") == "acks"
+        return _sql(ACKS if is_acks else pa.schema([SCHEMA.field(name) for name in DEFAULT]))
 
     def reader(self, schema: StructType) -> LogReader:
         """Reads the columns of `schema` from the store at the given path."""

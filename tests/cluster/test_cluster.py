@@ -22,7 +22,7 @@ from spark_jobs.archive import write_archive
 from spark_jobs.java import java_home
 
 COUNT = 3000
-WAIT_S = 120
+WAIT_S = 300
 JOB = """
 import sys
 from pyspark.sql import SparkSession

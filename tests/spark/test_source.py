@@ -15,8 +15,8 @@ from commitlog import layout
 from commitlog.log import CommitLog
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
-from spark_jobs.decode import SCHEMA
-from spark_jobs.source import LogReader
+from spark_jobs.decode import DEFAULT, SCHEMA
+from spark_jobs.source import COLUMNS, LogReader
 
 TOPICS = ("a", "b", "c")
 COUNT = 60
@@ -69,7 +69,8 @@ def test_the_reader_never_takes_filters() -> None:
 
 
 def test_the_documented_types_are_the_types(load: Load) -> None:
-    types = dict(load().dtypes)
+    assert load().columns == list(DEFAULT)
+    types = dict(load(COLUMNS).dtypes)
     assert list(types) == SCHEMA.names
     assert {types[name] for name in ("physical_offset", "store_ms", "due_ms", "queue_offset")} == {"bigint"}
     assert (types["queue_id"], types["topic"], types["body"]) == ("int", "string", "binary")
