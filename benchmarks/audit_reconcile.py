@@ -39,6 +39,7 @@ HEAP: Final = "2g"
 DATACOMPY: Final = ("datacompy==1.1.0", "ordered-set==4.1.0", "polars==1.33.1")
 COMPARED: Final = ("is_paid", "is_cancelled")
 PLANTS: Final = 20
+STAGED: Final = "staged.json"
 JUDGING: Final = "Judging every order"
 
 
@@ -55,7 +56,7 @@ def measure(
         if "log" in parts:
             figures["from_log"] = _audit(shop, work)
         if set(parts) & {"staged", "comparison"}:
-            _part("prepare", str(shop), str(work / "prepared"))
+            _prepare(shop, work)
         if "staged" in parts:
             figures["from_staged"] = _audit(shop, work, str(work / "prepared" / "staged"))
         if "comparison" in parts:
@@ -66,7 +67,7 @@ def measure(
 def _audit(shop: Path, work: Path, staged: str = "") -> dict[str, Any]:
     """One audit in a process of its own: from the log, or from the log as it was staged."""
     ran = _part("audit", str(shop), str(work / "out"), staged)
-    shutil.rmtree(work / "out")
+    shutil.rmtree(work / "out", ignore_errors=True)
     names = [phase.name for phase in ran.phases]
     judging = names.index(JUDGING) if JUDGING in names else len(names)
     judged_s = sum(phase.wall_s for phase in ran.phases[judging:])
@@ -89,6 +90,12 @@ def _comparison(work: Path, heaps: list[str]) -> dict[str, Any]:
     return figures
 
 
+def _prepare(shop: Path, work: Path) -> None:
+    """What the later parts begin with."""
+    if _part("prepare", str(shop), str(work / "prepared")).answer is None:
+        sys.exit(f"{shop} could not be staged; why is written above. Give a --shop that audit_shop.py built.")
+
+
 def _part(*arguments: str, paths: list[Path] | None = None) -> Ran:
     return measured([__file__, *arguments], paths or [])
 
@@ -96,12 +103,12 @@ def _part(*arguments: str, paths: list[Path] | None = None) -> Ran:
 def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
     """The whole audit, and whether it found what was planted."""
     from spark_jobs import main
+    from spark_jobs.options import AuditOptions
     from spark_jobs.staging import Staged
 
-    if staged:  # what was staged takes the place of the staging
-        main.stage = lambda *_: Staged(Path(staged))  # type: ignore[attr-defined] # which main imports
-
-    from spark_jobs.options import AuditOptions
+    if staged:  # takes the place of the staging
+        counts = json.loads((Path(staged).parent / STAGED).read_text())
+        main.stage_parts = lambda *_: Staged(Path(staged), **counts)  # type: ignore[attr-defined] # imported
 
     def tell(message: str) -> None:
         print(f"{PHASE}{message}")
@@ -124,7 +131,8 @@ def prepare(shop: str, prepared: str) -> dict[str, Any]:
     folder.mkdir()
     with _spark(folder, HEAP) as spark:
         inputs_of(Path(shop)).open().export_orders(folder)
-        stage(spark, store, open_log(store), SHOP, folder / "staged")
+        staged = stage(spark, store, open_log(store), SHOP, folder / "staged")
+    (folder / STAGED).write_text(json.dumps({"part_count": staged.part_count, "until": staged.until}))
     return {}
 
 
