@@ -102,7 +102,7 @@ def test_a_store_of_a_newer_format_is_refused(shop: Shop, capsys: pytest.Capture
     (shop.store / "format").write_text("2\n")
     with pytest.raises(SystemExit) as exited:
         main(arguments(shop))
-    assert exited.value.code == 5
+    assert exited.value.code == 2
     assert capsys.readouterr().err.startswith("TW-105")
 
 
@@ -114,7 +114,7 @@ def test_a_store_without_records_is_refused(
     (empty / "format").write_text("1\n")
     with pytest.raises(SystemExit) as exited:
         main(arguments(shop, store=str(empty)))
-    assert exited.value.code == 5
+    assert exited.value.code == 2
     assert "holds no records yet" in capsys.readouterr().err
 
 
