@@ -98,8 +98,10 @@ def test_every_refused_row_is_listed(faulty_run: tuple[Layout, Any]) -> None:
 
 def test_the_report_is_there(faulty_run: tuple[Layout, Any]) -> None:
     layout, summary = faulty_run
-    assert summary["audit"]["report"] == str(layout.audit / "report.html")
-    assert "<html" in (layout.audit / "report.html").read_text()[:1000]
+    report = layout.audit / "runs" / summary["audit"]["run_id"] / "report.html"
+    assert summary["audit"]["report"] == str(report)
+    assert "<html" in report.read_text()[:1000]
+    assert (layout.audit / "report.html").read_text() == report.read_text()
 
 
 @pytest.fixture
