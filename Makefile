@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml requirements.lock
 # Spark starts its Java by a fork, which fails now and then in a process where gRPC has threads: tests of its own.
 test: check           ## style, types, import rules and all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark
-	$(BIN)/python -m pytest tests/spark
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/spark
 
 test-clients: install ## the official clients, Node's among them: npm installs it first; says pass or fail by name
 	TIDEWHEEL_NPM_CI=1 $(BIN)/python -m pytest tests/clients -v -rs
@@ -46,7 +46,7 @@ simulate: install     ## thousands of seeds of the core on a faulty disk
 endurance: install    ## kill -9 under load, fifty times
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
 
-bench: install        ## lateness, store, timers, transactions, receiving, beside a bare disk and Redis: JSON, over an hour
+bench: install        ## lateness, store, timers, transactions, receiving, the audit, beside a bare disk and Redis: JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/storage.py --records 10000000
 	$(BIN)/python benchmarks/timers.py structure --count 100000000
@@ -58,6 +58,8 @@ bench: install        ## lateness, store, timers, transactions, receiving, besid
 	$(BIN)/python benchmarks/receive.py
 	$(BIN)/python benchmarks/receive.py backlog --count 10000000
 	$(BIN)/python benchmarks/audit.py decode
+	$(BIN)/python benchmarks/audit.py truth --orders 1000000
+	$(BIN)/python benchmarks/audit.py reconcile --orders 1000000
 
 protos: install       ## generate the protobuf code from the .proto files
 	$(BIN)/python -m services.rpc.generate

@@ -1,13 +1,21 @@
 """What the audit costs. Prints JSON.
 
     .venv/bin/python benchmarks/audit.py decode [--records 10000000] [--rounds 2] [--folder DIR] [--no-spark]
+    .venv/bin/python benchmarks/audit.py truth [--orders 1000000] [--plants 20] [--seed 1] [--folder DIR]
+    .venv/bin/python benchmarks/audit.py reconcile [--orders 1000000] [--shop DIR] [--heaps 2g 4g 8g]
+        [--parts log staged comparison] [--folder DIR]
 
 * decode: a log of so many records of about 450 bytes (`audit_store.py`), read from the page cache as far as
   memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to "noop".
-  `full` is every column with all bodies; `typed` likewise without those that say the same in milliseconds;
-  `keys` is physical_offset, topic, queue_offset, store_ms, keys. Each with verify=none (lengths only) and
-  verify=record (the CRC of every byte). `windows` is a topic of a tenth of the records and a hundredth of the
-  time, each against a scan of the whole log for the same rows.
+  `full` is what a load has that names no columns (22, with bodies and users' properties); `every` is all 38;
+  `fixed` is seven numbers, topic, body and three properties, as was measured of a first reader; `keys` is
+  physical_offset, topic, queue_offset, store_ms, keys. Each with verify=none (lengths only) and verify=record
+  (the CRC of every byte). `windows` is a topic of a tenth of the records and a hundredth of the time, each
+  against a scan of the whole log for the same rows.
+* truth: so many findings of every case among so many orders: precision and recall (`audit_truth.py`); exits
+  with 1 unless all are 1.
+* reconcile: a whole audit of so many orders, and its comparison beside datacompy's (`audit_reconcile.py`);
+  `--shop` takes a shop that `audit_shop.py` has built.
 
 Rates are millions of records per second: of the whole log, by wall time and, for plain Python, by the
 processor time of the one process, which other work on the machine disturbs less. `crc_us` says how long one
@@ -27,17 +35,24 @@ import time
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import audit_reconcile
 import audit_store
+import audit_truth
 
-from spark_jobs.decode import SCHEMA, TIMES
+from spark_jobs.decode import DEFAULT, SCHEMA
+from spark_jobs.source import COLUMNS as EVERY_COLUMN
 from spark_jobs.source import FORMAT, LogReader
 
 KEYS: Final = ("physical_offset", "topic", "queue_offset", "store_ms", "keys")
-TYPED: Final = tuple(name for name in SCHEMA.names if name not in TIMES.values())
-COLUMNS: Final = {"full": tuple(SCHEMA.names), "typed": TYPED, "keys": KEYS}
+FIXED: Final = (
+    "physical_offset", "queue_id", "queue_offset", "sys_flag", "born_ms", "store_ms", "half_offset", "topic",
+    "message_id", "tag", "keys", "body",
+)  # fmt: skip
+COLUMNS: Final = {"full": DEFAULT, "every": tuple(SCHEMA.names), "fixed": FIXED, "keys": KEYS}
 CHECKS: Final = ("none", "record")
 TOPIC: Final = "carts"
 RECORD_BYTES: Final = 480
@@ -53,6 +68,7 @@ def main() -> None:
     decode.add_argument("--rounds", type=int, default=2)
     decode.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     decode.add_argument("--no-spark", action="store_true")
+    _add_audits(commands)
     part = commands.add_parser("part")
     part.add_argument("name", choices=sorted(PARTS))
     part.add_argument("store", type=Path)
@@ -61,8 +77,34 @@ def main() -> None:
     given = arguments.parse_args()
     if given.command == "part":
         print(json.dumps(PARTS[given.name](given.store, given.records, given.rounds)))
-    else:
+    elif given.command == "decode":
         print(json.dumps(measure_decode(given), indent=1))
+    elif given.command == "reconcile":
+        figures = audit_reconcile.measure(given.folder, given.orders, given.shop, given.heaps, given.parts)
+        print(json.dumps(figures, indent=1))
+    else:
+        sys.exit(tell_truth(given))
+
+
+def _add_audits(commands: Any) -> None:
+    """The commands that audit a made-up shop."""
+    truth, reconcile = commands.add_parser("truth"), commands.add_parser("reconcile")
+    for one in (truth, reconcile):
+        one.add_argument("--orders", type=int, default=1_000_000)
+        one.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    truth.add_argument("--plants", type=int, default=20)
+    truth.add_argument("--seed", type=int, default=1)
+    reconcile.add_argument("--shop", type=Path)
+    reconcile.add_argument("--heaps", nargs="*", default=["2g", "4g", "8g"])
+    reconcile.add_argument("--parts", nargs="*", default=["log", "staged", "comparison"])
+
+
+def tell_truth(given: argparse.Namespace) -> int:
+    """Print precision and recall; return 0 if both are 1 for every case."""
+    with tempfile.TemporaryDirectory(prefix="tidewheel-bench-audit-", dir=given.folder) as folder:
+        figures = audit_truth.truth(Path(folder), given.orders, given.plants, given.seed)
+    print(json.dumps(figures, indent=1))
+    return 0 if figures["perfect"] else 1
 
 
 def measure_decode(given: argparse.Namespace) -> dict[str, Any]:
@@ -109,7 +151,7 @@ def plain(store: Path, records: int, rounds: int) -> dict[str, Any]:
     for name, columns in COLUMNS.items():
         for check in CHECKS:
             options = {"verify": check, "bodies": "" if name == "keys" else "*"}
-            wall_s, cpu_s = best(rounds, lambda c=columns, o=options: read(store, c, **o))  # type: ignore[misc]
+            wall_s, cpu_s = best(rounds, partial(read, store, columns, **options))
             figures[f"{name} {check}"] = rates(records, wall_s, cpu_s)
     figures["crc_us after"] = crc_us()
     return figures
@@ -152,7 +194,7 @@ def spark(store: Path, records: int, rounds: int) -> dict[str, Any]:
     ):
 
         def write(columns: tuple[str, ...], **options: str) -> None:
-            kinds = session.read.format(FORMAT).load(str(store)).schema
+            kinds = session.read.format(FORMAT).schema(EVERY_COLUMN).load(str(store)).schema
             reader = session.read.format(FORMAT).schema(_only(kinds, columns)).options(**options)
             reader.load(str(store)).write.format("noop").mode("overwrite").save()
 
@@ -160,7 +202,7 @@ def spark(store: Path, records: int, rounds: int) -> dict[str, Any]:
         for name, columns in COLUMNS.items():
             for check in CHECKS:
                 options = {"verify": check, "bodies": "" if name == "keys" else "*"}
-                wall_s, _ = best(rounds, lambda c=columns, o=options: write(c, **o))  # type: ignore[misc]
+                wall_s, _ = best(rounds, partial(write, columns, **options))
                 figures[f"{name} {check}"] = round(records / wall_s / 1e6, 2)
         scan_s, _ = best(rounds, lambda: write(KEYS, topics=TOPIC, index="never"))
         topic_s, _ = best(rounds, lambda: write(KEYS, topics=TOPIC))

@@ -24,7 +24,7 @@ from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Effect, ReadTimers
-from services.memory import give_back_freed
+from services.memory import keep_little
 
 BATCH = 1_000
 TOPIC = "reminders"
@@ -81,7 +81,7 @@ class Shell:
     """A core over the store in `root`, whose time is what `clock` says."""
 
     def __init__(self, root: Path, clock: Clock = real_ms) -> None:
-        give_back_freed()
+        keep_little()
         root.mkdir(parents=True, exist_ok=True)
         self.disk, self.clock = RealDisk(root), clock
         self._pool = ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1)

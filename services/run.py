@@ -55,6 +55,7 @@ from services.rpc.routing import Routing
 from services.rpc.server import GrpcServer
 from services.rpc.service import Rpc, table
 from services.rpc.sessions import Sessions
+from spark_jobs.evidence import Files, Folder
 from txn.checkback import CheckBackPolicy
 
 GRACE_SECONDS = 2.0
@@ -88,7 +89,7 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
 
     Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
     """
-    memory.give_back_freed()
+    memory.keep_little()
     logs.configure()
     allow_many_files()
     share_interpreter(is_crowded=False)
@@ -118,12 +119,12 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         live.share_with(share_interpreter)
         sessions = Sessions(wall_clock_ms)
         consuming = partial(consumers, sessions)
-        metrics = Metrics(live, sessions, consuming)
+        metrics, files = Metrics(live, sessions, consuming), Folder(settings.store)
         server = GrpcServer()
         listen = Address(settings.listen.host, server.bind(*settings.listen))
         rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
-        http = await stack.enter_async_context(serving_http(http_socket, live, metrics, consuming))
+        http = await stack.enter_async_context(serving_http(http_socket, live, metrics, consuming, files))
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot)
         stack.enter_context(ready_file(settings.ready_file, ready))
@@ -276,10 +277,10 @@ async def serving_grpc(
 
 @asynccontextmanager
 async def serving_http(
-    bound: socket.socket, live: LiveBroker, metrics: Metrics, consuming: ConsumersOf
+    bound: socket.socket, live: LiveBroker, metrics: Metrics, consuming: ConsumersOf, files: Files
 ) -> AsyncIterator[Address]:
     """Serve the HTTP interface on a socket that listens already."""
-    app = make_app(live, metrics, consuming)
+    app = make_app(live, metrics, consuming, files)
     server = HttpServer(app)
     serving = asyncio.create_task(server.serve([bound]))
     try:

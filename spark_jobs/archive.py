@@ -3,7 +3,7 @@
     python -m spark_jobs.archive tidewheel-spark.zip
 
 It holds every module that the data source and the audit import, and nothing that a worker must have by
-other ways (numpy, pyarrow, pyspark).
+other ways (numpy, pyarrow, isal, pyspark).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("commitlog", "consumequeue", "txn", "spark_jobs")
+PACKAGES: Final = ("commitlog", "consumequeue", "timingwheel", "txn", "spark_jobs")
 _SUFFIXES: Final = (".py", ".j2", ".css", ".html")
 
 

@@ -95,17 +95,17 @@ def messages_per_minute(statistics: LogStatistics) -> Chart:
     first = statistics.first_ms // width * width
     groups = [
         Group(
-            _time(start, width),
+            time_of_day(start, width),
             [(topic, statistics.bars.get((topic, start), 0) * 60_000 / width) for topic in topics],
         )
         for start in range(first, statistics.last_ms + 1, width)
     ]
-    return draw(f"Messages per minute, a bar for each {_duration(width)}", groups, has_legend=True)
+    return draw(f"Messages per minute, a bar for {each(width)}", groups, has_legend=True)
 
 
 def lateness(statistics: LogStatistics) -> Chart:
     """How many deliveries were how late."""
-    names = ["early", *(_duration(edge) if edge else "0" for edge in LATENESS_EDGES_MS)]
+    names = ["early", *(duration(edge) if edge else "0" for edge in LATENESS_EDGES_MS)]
     colours = ["early", *(["lateness"] * len(LATENESS_EDGES_MS))]
     bars = zip(names, colours, statistics.lateness_bars, strict=True)
     shown = [(name, colour, count) for name, colour, count in bars if count or colour != "early"]
@@ -149,7 +149,13 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
-def _duration(ms: int) -> str:
+def each(ms: int) -> str:
+    """Every span of that width: each minute, each 5 min."""
+    return "each minute" if ms == 60_000 else f"each {duration(ms)}"
+
+
+def duration(ms: int) -> str:
+    """A span in its largest unit."""
     for limit, unit in (
         (604_800_000, "w"),
         (86_400_000, "d"),
@@ -162,7 +168,8 @@ def _duration(ms: int) -> str:
     return f"{ms} ms"
 
 
-def _time(ms: int, width_ms: int) -> str:
+def time_of_day(ms: int, width_ms: int) -> str:
+    """A moment as an axis of such wide bars names it, in UTC."""
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     if width_ms >= 86_400_000:
         return moment.strftime("%d %b")

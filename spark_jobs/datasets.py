@@ -42,12 +42,14 @@ def _of_system(*kinds: str) -> Dataset:
     return Dataset(frozenset((*kinds, "damage")), frozenset(TOPICS[kind] for kind in kinds))
 
 
+_TIMER_TOPICS: Final = (TOPICS["timer"], "SCHEDULE_TOPIC_XXXX")
+
 DATASETS: Final = {
     "records": Dataset(frozenset(KINDS)),
     "messages": Dataset(frozenset((*MESSAGES, "damage"))),
     "halves": _of_system("half"),
     "outcomes": Dataset(frozenset(("commit", "timer", "outcome", "damage")), only_of_halves=True),
-    "timers": _of_system("timer", "verb"),
+    "timers": Dataset(frozenset(("timer", "verb", "damage")), frozenset((*_TIMER_TOPICS, TOPICS["verb"]))),
     "acks": _of_system("ack"),
     "groups": _of_system("group", "lease"),
     "damaged": Dataset(frozenset(("damage",))),

@@ -8,9 +8,7 @@ A damaged region of the log is a row too: `physical_offset` and `record_bytes` s
 `kind` is "damage" and all else is null. So nothing is lost without a trace, and a filter on any other column
 leaves it out.
 
-Measured (`benchmarks/audit.py decode`) on one core that others used as well, by processor time, records of
-436 bytes: all 38 columns with bodies 0.69 million records/s, five columns 1.22; with every CRC checked 0.45
-and 0.76.
+Measured: `benchmarks/audit.py decode`.
 """
 
 from __future__ import annotations
@@ -27,17 +25,20 @@ import pyarrow.compute as pc
 
 from commitlog import properties as names
 from commitlog import record
+from commitlog.compression import plain
 from commitlog.limits import BODY_BYTES_MAX
 from commitlog.recovery import Damage
 from spark_jobs.hosts import hosts
 from spark_jobs.kinds import KINDS, kinds_of
-from spark_jobs.properties import MAP, Properties
-from spark_jobs.ragged import Bytes, Flags, numbers, ragged, text
+from spark_jobs.properties import MAP, Properties, topics_of
+from spark_jobs.ragged import Bytes, Flags, Integers, numbers, ragged, text
 from spark_jobs.records import FIXED, Records
 from spark_jobs.segments import Slice
+from spark_jobs.shapes import Shapes
 from spark_jobs.walk import Check, Chunk, walk
 
 INFLATED_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
+_ZLIB_TYPES: Final = (0x000, 0x300)
 
 ALL: Final = frozenset({"*"})
 """As a set of topics: every topic."""
@@ -86,6 +87,14 @@ SCHEMA: Final = pa.schema([
 ])  # fmt: skip
 
 
+DEFAULT: Final = (
+    "physical_offset", "record_bytes", "kind", "topic", "queue_id", "queue_offset", "store_time", "born_time",
+    "due_time", "born_host", "store_host", "message_id", "tag", "keys", "message_group", "transaction_id",
+    "half_offset", "timer_offset", "delivery_attempt", "user_properties", "body", "damage",
+)  # fmt: skip
+"""The columns of a load that names none: what users ask for, each time once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What to read: columns of `SCHEMA` in order, records of which topics and kinds, which topics' bodies,
@@ -116,9 +125,9 @@ class Wanted:
 
 def batches(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The records and damaged regions of one slice of the log, in log order per batch."""
-    data = mapped(part.segment.path)
+    data, shapes = mapped(part.segment.path), Shapes()
     for chunk in walk(data, part, wanted.check):
-        yield from chunk_batches(chunk, wanted)
+        yield from chunk_batches(chunk, wanted, shapes)
 
 
 def mapped(path: str) -> Bytes:
@@ -139,11 +148,11 @@ def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.R
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def chunk_batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The wanted records of a chunk, and its damage, as batches."""
+def chunk_batches(chunk: Chunk, wanted: Wanted, shapes: Shapes) -> Iterator[pa.RecordBatch]:
+    """The wanted records of a chunk, and its damage, as batches; `shapes` are those of chunks before it."""
     records = _chosen(chunk.records, wanted)
     if len(records):
-        columns = Columns(records, wanted)
+        columns = Columns(records, wanted, shapes)
         kept = columns.of_kinds()
         yield columns.batch() if kept.all() else columns.batch().filter(pa.array(kept))
     if chunk.damaged and "damage" in wanted.kinds:
@@ -156,16 +165,11 @@ def _chosen(records: Records, wanted: Wanted) -> Records:
     if wanted.only_of_halves:
         records = records.chosen(records.numbers("half_offset") != 0)
     if wanted.topics != ALL and len(records):
-        records = records.chosen(_is_of(topic_column(records), wanted.topics))
+        records = records.chosen(_is_of(topics_of(records), wanted.topics))
     if wanted.stored_ms and len(records):
         stored_ms, (first_ms, end_ms) = records.numbers("store_ms"), wanted.stored_ms
         records = records.chosen((stored_ms >= first_ms) & (stored_ms < end_ms))
     return records
-
-
-def topic_column(records: Records) -> pa.StringArray:
-    """The topic under which each record lies."""
-    return text(ragged(records.data, records.topic_starts, records.topic_bytes))
 
 
 def _is_of(topic: pa.StringArray, topics: frozenset[str]) -> Flags:
@@ -176,8 +180,9 @@ def _is_of(topic: pa.StringArray, topics: frozenset[str]) -> Flags:
 class Columns:
     """The columns of some records; each is made when it is asked for."""
 
-    def __init__(self, records: Records, wanted: Wanted) -> None:
+    def __init__(self, records: Records, wanted: Wanted, shapes: Shapes) -> None:
         self._records = records
+        self._shapes = shapes
         self._wanted = wanted
         self._made: dict[str, pa.Array] = {}
         self._stored: Properties | None = None
@@ -221,15 +226,17 @@ class Columns:
     @property
     def _properties(self) -> Properties:
         if self._stored is None:
-            records = self._records
-            lengths = records.properties_bytes - record.CRC_BYTES * records.has_crc()
-            stored = ragged(records.data, records.properties_starts, lengths)
-            self._stored = Properties(stored, self._wanted.property_names)
+            self._stored = Properties(self._records, self._wanted.property_names, self._shapes)
         return self._stored
+
+    def _topics(self) -> pa.StringArray:
+        if self._wanted.property_names:
+            return self._properties.topics().dictionary_decode()
+        return topics_of(self._records)
 
     def _kinds(self) -> pa.StringArray:
         delivers_timer = self._properties.has(names.TIMER_OFFSET)
-        return kinds_of(self.column("topic"), self._records.numbers("sys_flag"), delivers_timer)
+        return kinds_of(self._properties.topics(), self._records.numbers("sys_flag"), delivers_timer)
 
     def _bodies(self) -> pa.BinaryArray:
         records, topics = self._records, self._wanted.bodies
@@ -237,14 +244,14 @@ class Columns:
             return pa.nulls(len(records), pa.binary())
         present = None if topics == ALL else _is_of(self.column("topic"), topics)
         stored = ragged(records.data, records.body_starts, records.body_bytes, present)
-        compressed = records.numbers("sys_flag") & record.COMPRESSED > 0
-        return _inflated(stored, compressed.tolist()) if compressed.any() else stored
+        sys_flags = records.numbers("sys_flag")
+        return _unpacked(stored, sys_flags) if (sys_flags & record.COMPRESSED).any() else stored
 
 
 _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
     "physical_offset": Columns._offsets,
     "record_bytes": lambda made: pa.array(made._records.lengths),
-    "topic": lambda made: topic_column(made._records),
+    "topic": Columns._topics,
     "kind": Columns._kinds,
     "body": Columns._bodies,
     "born_host": lambda made: hosts(made._records, "born_host"),
@@ -257,8 +264,12 @@ _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
 
 def _timestamps(ms: pa.Array) -> pa.Array:
     """Milliseconds as timestamps; null where they are beyond what a timestamp can hold."""
-    whole = pc.if_else(pc.less(pc.abs(ms), _MS_MAX), ms, pa.scalar(None, pa.int64()))
-    return pc.multiply(whole, 1000).view(TIMESTAMP)
+    numbers_ms = pc.fill_null(ms, 0).to_numpy()
+    if not (numbers_ms.min(initial=0) > -_MS_MAX and numbers_ms.max(initial=0) < _MS_MAX):
+        ms = pc.if_else(pc.less(pc.abs(ms), _MS_MAX), ms, pa.scalar(None, pa.int64()))
+        numbers_ms = pc.fill_null(ms, 0).to_numpy()
+    assert ms.offset == 0, "a slice of a column"
+    return pa.Array.from_buffers(TIMESTAMP, len(ms), [ms.buffers()[0], pa.py_buffer(numbers_ms * 1000)])
 
 
 _MS_MAX: Final = 9_000_000_000_000_000
@@ -268,13 +279,24 @@ def _typed(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     return text(values) if kind == pa.string() else numbers(values, kind)
 
 
-def _inflated(stored: pa.BinaryArray, compressed: Sequence[bool]) -> pa.BinaryArray:
-    """Bodies with zlib or gzip undone; one that is neither, or has no end, stays as it is stored."""
-    pairs = zip(stored.to_pylist(), compressed, strict=True)
-    return pa.array([_inflate(body) if packed and body else body for body, packed in pairs], pa.binary())
+def _unpacked(stored: pa.BinaryArray, sys_flags: Integers) -> pa.BinaryArray:
+    """Bodies without their compression; one that does not unpack stays as it is stored.
+
+    Raises `LibraryMissing` for what only Apache RocketMQ's stores hold (see `commitlog.compression`).
+    """
+    pairs = zip(stored.to_pylist(), sys_flags.tolist(), strict=True)
+    return pa.array([_unpack(body, flags) if body else body for body, flags in pairs], pa.binary())
+
+
+def _unpack(body: bytes, sys_flag: int) -> bytes:
+    if not sys_flag & record.COMPRESSED:
+        return body
+    is_zlib = sys_flag & record.COMPRESSION_TYPE in _ZLIB_TYPES
+    return _inflate(body) if is_zlib else plain(body, sys_flag)
 
 
 def _inflate(body: bytes) -> bytes:
+    """Zlib or gzip undone; as it was if it is neither, or has no end."""
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         inflated = stream.decompress(body, INFLATED_BYTES_MAX)

@@ -1,7 +1,7 @@
-"""Records that outlived their segment: what retention copied to keep files, as if the log had them.
+"""Halves that outlived their segment: what retention copied to keep files, as if the log had them.
 
-They are halves that are open or expired (see `commitlog.keep`). Each names its own log offset, which lies
-before the log's first; the same one may be in several files, and counts once.
+They are open or expired (see `commitlog.keep`). Each names its own log offset, which lies before the log's
+first; the same one may be in several files, and counts once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import pyarrow as pa
 from commitlog import layout
 from commitlog.keep import records
 from spark_jobs.decode import Wanted, chunk_batches
+from spark_jobs.kept_timers import KeptTimers
 from spark_jobs.records import Records
 from spark_jobs.segments import StoreLog
+from spark_jobs.shapes import Shapes
 from spark_jobs.walk import Chunk
 
 
@@ -30,11 +32,20 @@ class Kept:
     own_from: int
 
 
-def kept_part(store: Path, log: StoreLog) -> Kept | None:
-    """What to read beside the log; None where nothing was kept."""
-    folder = store / layout.KEEP
-    is_there = log.first_offset > 0 and folder.is_dir() and any(folder.iterdir())
-    return Kept(str(folder), log.first_offset, log.own_from) if is_there else None
+def kept_parts(store: Path, log: StoreLog) -> list[Kept | KeptTimers]:
+    """What to read beside the log; nothing while the log has its beginning."""
+    if log.first_offset == 0 or not log.ours:
+        return []
+    parts: list[Kept | KeptTimers] = []
+    if _holds_files(store / layout.KEEP):
+        parts.append(Kept(str(store / layout.KEEP), log.first_offset, log.own_from))
+    if _holds_files(store / layout.TIMERS):
+        parts.append(KeptTimers(str(store), log.first_offset, log.own_from))
+    return parts
+
+
+def _holds_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def kept_batches(part: Kept, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -51,4 +62,4 @@ def kept_batches(part: Kept, wanted: Wanted) -> Iterator[pa.RecordBatch]:
                 seen.add(physical_offset)
                 positions.append(position)
         found = Records.at(np.frombuffer(stored, np.uint8), np.array(positions, np.int64))
-        yield from chunk_batches(Chunk(found), wanted)
+        yield from chunk_batches(Chunk(found), wanted, Shapes())

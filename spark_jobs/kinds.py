@@ -8,7 +8,7 @@ dead letter   of a group's dead letter topic
 half          of RocketMQ's half topic: sent, not decided
 outcome       how a half ended that was not committed: ROLLBACK or EXPIRED
 check         how often a half was asked about
-timer         of the timer topic: to be delivered later
+timer         of the timer topic, or of RocketMQ 4's topic of delay levels: to be delivered later
 verb          what was done to a timer: CANCEL
 ack           ranges of queue offsets that a group has done with
 lease         leases that outlive a restart or ended unacknowledged
@@ -23,7 +23,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from commitlog.record import TYPE_COMMIT, TYPE_MASK
 from spark_jobs.ragged import Flags, Integers
@@ -55,16 +54,15 @@ _BY_PREFIX: Final = {
     "TW_SYS_": "system",
     "RMQ_SYS_": "system",
     "rmq_sys_": "system",
-    "SCHEDULE_TOPIC_": "system",
+    "SCHEDULE_TOPIC_": "timer",
     "%RETRY%": "normal",
 }
 
 
-def kinds_of(topics: pa.StringArray, sys_flags: Integers, delivers_timer: Flags) -> pa.StringArray:
+def kinds_of(topics: pa.DictionaryArray, sys_flags: Integers, delivers_timer: Flags) -> pa.StringArray:
     """The kind of each record."""
-    indexed = pc.dictionary_encode(topics)
-    by_topic = np.array([KINDS.index(of_topic(name)) for name in indexed.dictionary.to_pylist()], np.int8)
-    codes = by_topic[indexed.indices.to_numpy()]
+    by_topic = np.array([KINDS.index(of_topic(name)) for name in topics.dictionary.to_pylist()], np.int8)
+    codes = by_topic[topics.indices.to_numpy()]
     is_normal = codes == 0
     codes[is_normal & (sys_flags & TYPE_MASK == TYPE_COMMIT)] = KINDS.index("commit")
     codes[is_normal & delivers_timer] = KINDS.index("delivered")

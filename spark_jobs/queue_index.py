@@ -4,14 +4,14 @@ The files under `consumequeue/` are made from the log and may lag behind it, be 
 are believed only as far as a snapshot goes that names them: each file must be there and match the CRC that
 the snapshot has of it. What lies behind the snapshot (a checkpoint is made every 64 MiB of log) is scanned.
 Whatever is in doubt is scanned as well: no snapshot, a file that differs, an imported log, a topic whose
-records are in no queue. A record that an entry leads to is checked like any other.
+records are in no queue. A record that an entry leads to is checked like any other. How far Apache RocketMQ's
+own queue files are believed: see `rocketmq_index`.
 
 Cost: 20 bytes per record of the topics, and the pages of the log where these lie.
 """
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,11 +27,13 @@ from spark_jobs.decode import Wanted, chunk_batches, mapped
 from spark_jobs.ragged import Integers
 from spark_jobs.ranges import Range
 from spark_jobs.records import Records
+from spark_jobs.rocketmq_index import FILLER_BYTES, believed_until, files_of
 from spark_jobs.segments import Segment, StoreLog
+from spark_jobs.shapes import Shapes
+from spark_jobs.snapshots import newest_parts
 from spark_jobs.walk import RECORDS_PER_CHUNK, Chunk, sound
 
 _UNINDEXED_PREFIX: Final = "TW_SYS_"
-_HEAD_BYTES: Final = 20
 _FILE_BYTES: Final = limits.QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
@@ -47,6 +49,7 @@ class Indexed:
     first_offset: int
     end_offset: int
     readable_bytes: int
+    may_lack_crc: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Index:
                 max(wanted.first_offset, segment.first_offset),
                 min(end_offset, segment.end_offset),
                 min(segment.segment_bytes, log.end_offset - segment.first_offset),
+                segment.first_offset < log.own_from,
             )
             for segment in log.segments
             if segment.end_offset > wanted.first_offset and segment.first_offset < end_offset
@@ -74,9 +78,13 @@ class Index:
 
 def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | None:
     """The index of these topics; None if the log has to be scanned for them."""
-    if not log.ours or log.own_from or any(topic.startswith(_UNINDEXED_PREFIX) for topic in topics):
+    if not log.ours:
+        found = files_of(store, topics)
+        return None if found is None else Index(believed_until(store, log), tuple(found))
+    if log.own_from or any(topic.startswith(_UNINDEXED_PREFIX) for topic in topics):
         return None
-    until, queues = _newest_queues(store, log)
+    until, parts = newest_parts(store, log)
+    queues: list[Any] = parts.get("queues", [])
     files: list[tuple[str, int]] = []
     for topic, queue_id, count, crcs in queues:
         if topic in topics and not _add_files(
@@ -88,28 +96,30 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
 
 def indexed_batches(part: Indexed, wanted: Wanted) -> Iterator[Any]:
     """The records of a part as batches; an entry that leads to no sound record is a damaged region."""
-    data, first_offset = mapped(part.segment.path), part.segment.first_offset
+    data = mapped(part.segment.path)
     positions, sizes = _places(part)
+    shapes = Shapes()
     for start in range(0, len(positions), RECORDS_PER_CHUNK):
         some = slice(start, start + RECORDS_PER_CHUNK)
-        yield from _checked(Records.at(data, positions[some]), sizes[some], part, first_offset, wanted)
+        yield from _checked(Records.at(data, positions[some]), sizes[some], part, wanted, shapes)
 
 
 def _checked(
-    records: Records, sizes: Integers, part: Indexed, first_offset: int, wanted: Wanted
+    records: Records, sizes: Integers, part: Indexed, wanted: Wanted, shapes: Shapes
 ) -> Iterator[Any]:
+    first_offset = part.segment.first_offset
     flags = np.zeros(len(records), np.bool_)
     done = 0
     while done < len(records):
         rest = records.chosen(slice(done, None))
-        good = sound(rest, first_offset, part.readable_bytes, wanted.check, may_lack_crc=False)
+        good = sound(rest, first_offset, part.readable_bytes, wanted.check, part.may_lack_crc)
         count = len(good) if good.all() else int(good.argmin())
         flags[done : done + count] = True
         done += count + 1
     bad = np.flatnonzero(~flags)
     starts = (records.positions[bad] + first_offset).tolist()
     damaged = [Damage(at, at + size) for at, size in zip(starts, sizes[bad].tolist(), strict=True)]
-    yield from chunk_batches(Chunk(records.chosen(flags), damaged), wanted)
+    yield from chunk_batches(Chunk(records.chosen(flags), damaged), wanted, shapes)
 
 
 def _places(part: Indexed) -> tuple[Integers, Integers]:
@@ -118,29 +128,15 @@ def _places(part: Indexed) -> tuple[Integers, Integers]:
     for path, count in part.files:
         entries = np.memmap(path, ENTRY, "r", shape=(count,))
         offsets = entries["physical_offset"].astype(np.int64)
-        inside = (offsets >= part.first_offset) & (offsets < part.end_offset) & (entries["record_bytes"] > 0)
-        found.append(np.array([offsets[inside], entries["record_bytes"][inside].astype(np.int64)]))
+        lengths = entries["record_bytes"].astype(np.int64)
+        inside = (offsets >= part.first_offset) & (offsets < part.end_offset)
+        inside &= (lengths > 0) & (lengths < FILLER_BYTES)
+        found.append(np.array([offsets[inside], lengths[inside]]))
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     offsets, sizes = np.concatenate(found, axis=1)
     offsets, firsts = np.unique(offsets, return_index=True)
     return offsets - part.segment.first_offset, sizes[firsts]
-
-
-def _newest_queues(store: Path, log: StoreLog) -> tuple[int, list[Any]]:
-    """(log offset, what is kept of the queues) of the newest sound snapshot within the log."""
-    folder = store / layout.SNAPSHOTS
-    names = sorted((path.name for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else ())
-    for name in reversed(names):
-        try:
-            stored = (folder / name).read_bytes()
-        except OSError:  # the broker has just replaced it
-            continue
-        body = stored[_HEAD_BYTES:]
-        is_sound = int.from_bytes(stored[16:20], "big") == zlib.crc32(body)
-        if is_sound and int(name) <= log.end_offset:
-            return int(name), json.loads(zlib.decompress(body)).get("queues", [])
-    return 0, []
 
 
 def _add_files(files: list[tuple[str, int]], folder: Path, count: int, crcs: list[tuple[int, int]]) -> bool:

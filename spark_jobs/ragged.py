@@ -2,7 +2,8 @@
 
 An Arrow binary array is a buffer and its offsets: value i lies between offset i and i+1. With the starts
 and ends of the wanted ranges as interleaved offsets, every second value is a wanted one, and `take` copies
-those. Ranges must ascend and not overlap; a buffer must stay below 2 GiB, as a log segment does.
+those. Ranges must ascend and not overlap; a buffer must stay below 2 GiB, as a log segment does. Ranges that
+all have one length, as ids do, need no offsets, and may lie anywhere.
 """
 
 from __future__ import annotations
@@ -26,6 +27,24 @@ def ragged(data: Bytes, starts: Integers, lengths: Integers, present: Flags | No
     """The ranges of `data` as a binary column; null where `present` is false."""
     if present is not None:
         starts, lengths = starts[present], lengths[present]
+    values = _even(data, starts, int(lengths[0])) if _are_even(lengths) else _uneven(data, starts, lengths)
+    return values if present is None else _spread(values, present)
+
+
+def _are_even(lengths: Integers) -> bool:
+    return len(lengths) > 0 and lengths[0] > 0 and bool((lengths == lengths[0]).all())
+
+
+def _even(data: Bytes, starts: Integers, length: int) -> pa.BinaryArray:
+    """Ranges of one length: as items of a type of that length, so that numpy copies them."""
+    items: Any = np.ndarray(len(data) - length + 1, f"V{length}", data, 0, (1,))
+    edges = np.arange(0, (len(starts) + 1) * length, length, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(starts), [None, pa.py_buffer(edges), pa.py_buffer(items[starts])]
+    )
+
+
+def _uneven(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
     edges = np.empty(2 * len(starts) + 1, np.int32)
     edges[0:-1:2] = starts
     np.add(starts, lengths, out=edges[1::2], casting="unsafe")
@@ -33,8 +52,7 @@ def ragged(data: Bytes, starts: Integers, lengths: Integers, present: Flags | No
     whole = pa.Array.from_buffers(
         pa.binary(), 2 * len(starts), [None, pa.py_buffer(edges), pa.py_buffer(data)]
     )
-    values = pc.take(whole, pa.array(np.arange(0, 2 * len(starts), 2)), memory_pool=_POOL)
-    return values if present is None else _spread(values, present)
+    return pc.take(whole, pa.array(np.arange(0, 2 * len(starts), 2)), memory_pool=_POOL)
 
 
 def _spread(values: pa.BinaryArray, present: Flags) -> pa.BinaryArray:

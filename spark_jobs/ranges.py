@@ -13,7 +13,7 @@ import struct
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class _Probe:
 
     def __init__(self, segment: Segment, log_end: int) -> None:
         self._data: Bytes = mapped(segment.path)
-        self._view: Any = memoryview(self._data)  # type: ignore[arg-type]
+        self._view = self._data.data
         self._first_offset = segment.first_offset
         self.end = min(segment.segment_bytes, log_end - segment.first_offset)
 

@@ -8,13 +8,13 @@ readable bytes, and `adds_up` says of which records all lengths add up to the re
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
 from commitlog import record
+from spark_jobs.crcs import Tails, crcs
 from spark_jobs.ragged import Bytes, Flags, Integers
 
 HEAD_BYTES: Final = 88
@@ -55,8 +55,6 @@ _HEAD: Final = np.dtype(
      ("half_offset", ">i8"), ("body_bytes", ">i4")]
 )  # fmt: skip
 _V6: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
-_CRC_NAME: Final = int.from_bytes(record.CRC_NAME[:8], "little")
-_CRC_BETWEEN: Final = record.CRC_NAME[8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class Records:
             body_starts, body_bytes, topic_starts, topic_bytes, properties_at + 2, properties_bytes, adds_up,
         )  # fmt: skip
 
-    def chosen(self, kept: Flags | slice) -> Records:
+    def chosen(self, kept: Flags | Integers | slice) -> Records:
         """Some of these records."""
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in _PER_RECORD:
@@ -127,64 +125,22 @@ class Records:
 
     def body_crcs_hold(self) -> Flags:
         """Which bodies match their CRC; only of records that add up."""
-        view: Any = memoryview(self.data)  # type: ignore[arg-type]
-        starts, ends = self.body_starts, self.body_starts + self.body_bytes
-        found = [
-            zlib.crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-        flags: Flags = np.array(found, np.uint32) & record.CRC_MASK == self.heads["body_crc"]
+        found = crcs(self.data, self.body_starts, self.body_starts + self.body_bytes)
+        flags: Flags = found == self.heads["body_crc"]
         return flags
 
     def has_crc(self) -> Flags:
         """Which records end with a CRC property, right or wrong; only of records of at least 111 bytes."""
-        splits = self.positions + self.lengths - record.CRC_BYTES
-        flags: Flags = _at(self.data, splits, "<u8") == _CRC_NAME
-        flags &= _at(self.data, splits + 8, "u1") == _CRC_BETWEEN
-        return flags
+        return Tails(self.data, self.positions + self.lengths).are_crcs()
 
     def crcs_hold(self) -> Flags:
         """Which records match their CRC property (see `commitlog.record.crc_holds`)."""
-        view: Any = memoryview(self.data)  # type: ignore[arg-type]
-        splits = self.positions + self.lengths - record.CRC_BYTES
-        pairs = zip(self.positions.tolist(), splits.tolist(), strict=True)
-        found = np.array([zlib.crc32(view[start:split]) for start, split in pairs], np.uint32)
-        stored, is_number = _reversed_digits(self.data, splits + len(record.CRC_NAME))
-        is_closed = _at(self.data, splits + record.CRC_BYTES - 1, "u1") == 2
-        flags: Flags = (found & record.CRC_MASK == stored) & is_number & is_closed & self.has_crc()
-        return flags
+        ends = self.positions + self.lengths
+        found = crcs(self.data, self.positions, ends - record.CRC_BYTES)
+        return Tails(self.data, ends).say(found)
 
 
 _PER_RECORD: Final = tuple(field.name for field in fields(Records) if field.name not in ("data", "shifts"))
-
-
-def _reversed_digits(data: Bytes, places: Integers) -> tuple[Integers, Flags]:
-    """Ten decimal digits, least significant first, as numbers, and which of them are digits indeed.
-
-    Eight digits lie in one 64-bit word, the least significant lowest; neighbours are joined three times.
-    """
-    low = _at(data, places, "<u8") ^ np.uint64(0x3030303030303030)
-    high = (_at(data, places + 8, "<u2") ^ np.uint16(0x3030)).astype(np.uint64)
-    is_number = _are_digits(low) & _are_digits(high)
-    return _joined(low) + _joined(high) * np.uint64(100_000_000), is_number
-
-
-def _are_digits(words: Integers) -> Flags:
-    over_9 = words + np.uint64(0x0606060606060606)
-    flags: Flags = ((words | over_9) & np.uint64(0xF0F0F0F0F0F0F0F0)) == 0
-    return flags
-
-
-def _joined(words: Integers) -> Integers:
-    for bits, weight, mask in _JOINS:
-        words = (words + (words >> bits) * weight) & mask
-    return words
-
-
-_JOINS: Final = (
-    (np.uint64(8), np.uint64(10), np.uint64(0x00FF00FF00FF00FF)),
-    (np.uint64(16), np.uint64(100), np.uint64(0x0000FFFF0000FFFF)),
-    (np.uint64(32), np.uint64(10_000), np.uint64(0x00000000FFFFFFFF)),
-)
 
 
 def _shifts(sys_flags: Integers) -> Integers:

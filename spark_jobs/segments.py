@@ -20,6 +20,7 @@ from commitlog.errors import NotAStore, StoreError, StoreTooNew
 from commitlog.recovery import Damage
 
 SLICE_BYTES_DEFAULT: Final = 128 * 1024 * 1024
+_NONE_OWN: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class StoreLog:
     """The log of one store at one moment.
 
     `ours`: written by Tidewheel, so every record from `own_from` on carries a CRC; those before are imported.
+    Of a log that is not ours no record need have one.
     """
 
     segments: tuple[Segment, ...]
@@ -88,7 +90,8 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     if not folder.is_dir() and not ours:
         raise NotAStore(f"{store} has no folder '{layout.COMMITLOG}'. Give --store the folder of a broker.")
     published = read_durable(store) if durable_offset is None else durable_offset
-    log = StoreLog(_written_segments(folder), published, ours, _read_imported(store))
+    own_from = _read_imported(store) if ours else _NONE_OWN
+    log = StoreLog(_written_segments(folder), published, ours, own_from)
     if not log.segments or log.end_offset <= log.first_offset:
         raise StoreError(f"{store} holds no records yet. Send messages to its broker first.")
     return log

@@ -32,6 +32,7 @@ SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -39,6 +40,9 @@ SETTINGS: Final = {
 }
 _STOP_TIMEOUT_S: Final = 20
 MASTER_DEFAULT: Final = "local[2]"
+JAVA_OPTIONS: Final = "-XX:-DontCompileHugeMethods"
+"""All cases of an order are judged in one generated method, which Java else never compiles: three times as
+much work (measured on 400,000 orders, by processor time)."""
 QUICK_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Compiles once and cheaply: a third less work for a run of seconds, a loss for one of minutes."""
 
@@ -56,7 +60,7 @@ def spark_session(
         "spark.master": master,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.driver.extraJavaOptions": QUICK_JAVA_OPTIONS if quick else "",
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {QUICK_JAVA_OPTIONS if quick else ''}".strip(),
     }
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with _environment(java_home(scratch)), open(log_file, "ab") as output:

@@ -30,8 +30,9 @@ from pyspark.sql.types import StructType
 from commitlog.errors import StoreError, UnknownChoice
 from commitlog.recovery import Damage
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
-from spark_jobs.decode import ALL, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
-from spark_jobs.kept import Kept, kept_batches, kept_part
+from spark_jobs.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
+from spark_jobs.kept import Kept, kept_batches, kept_parts
+from spark_jobs.kept_timers import KeptTimers, timer_batches
 from spark_jobs.properties import MAP
 from spark_jobs.queue_index import Index, Indexed, indexed_batches, open_index
 from spark_jobs.ranges import Range, range_of
@@ -55,6 +56,7 @@ def _sql(schema: pa.Schema) -> str:
 
 
 COLUMNS: Final = _sql(SCHEMA)
+"""Every column there is, for `.schema(...)`."""
 
 
 class TidewheelSource(DataSource):
@@ -66,8 +68,9 @@ class TidewheelSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Every column of the dataset."""
-        return _sql(ACKS if self.options.get("dataset") == "acks" else SCHEMA)
+        """The columns of a load that names none."""
+        is_acks = self.options.get("dataset") == "acks"
+        return _sql(ACKS if is_acks else pa.schema([SCHEMA.field(name) for name in DEFAULT]))
 
     def reader(self, schema: StructType) -> LogReader:
         """Reads the columns of `schema` from the store at the given path."""
@@ -78,17 +81,20 @@ class TidewheelSource(DataSource):
         return LogStreamReader(self.options, tuple(schema.fieldNames()))
 
 
+AnyPart = Slice | Indexed | Kept | KeptTimers | tuple[Damage, ...]
+
+
 @dataclass
 class Part(InputPartition):
     """What one task reads: a slice of the log, records by the index, kept records, or holes."""
 
-    part: Slice | Indexed | Kept | tuple[Damage, ...]
+    part: AnyPart
 
 
 class Rows:
     """The rows that the options ask for, from any part of the log."""
 
-    def __init__(self, options: Mapping[str, str], columns: tuple[str, ...], ours: bool) -> None:
+    def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
         """Raises `UnknownChoice`."""
         self.is_acks = options.get("dataset") == "acks"
         known = ACKS if self.is_acks else SCHEMA
@@ -102,12 +108,12 @@ class Rows:
             ACK_COLUMNS if self.is_acks else columns,
             topics=chosen.topics if topics == ALL or self.is_acks else topics,
             bodies=ALL if self.is_acks else _topics(options.get("bodies", "")),
-            check=_check(options.get("verify", "record" if ours else "body")),
+            check=_check(options.get("verify", "record")),
             kinds=chosen.kinds,
             only_of_halves=chosen.only_of_halves,
         )
 
-    def of(self, part: Slice | Indexed | Kept | tuple[Damage, ...], within: Range | None) -> Iterator[Any]:
+    def of(self, part: AnyPart, within: Range | None) -> Iterator[Any]:
         """The rows of one part, those of a range of time only if it is one."""
         wanted = replace(self.wanted, stored_ms=within.stored_ms if within else None)
         if isinstance(part, Slice):
@@ -116,6 +122,8 @@ class Rows:
             found = indexed_batches(part, wanted)
         elif isinstance(part, Kept):
             found = kept_batches(part, wanted)
+        elif isinstance(part, KeptTimers):
+            found = timer_batches(part, wanted)
         else:
             found = iter([damage_batch(part, wanted.schema, NO_SEGMENT)] if "damage" in wanted.kinds else [])
         return (ranges(batch, self.schema) for batch in found) if self.is_acks else found
@@ -129,10 +137,10 @@ class LogReader(DataSourceReader):
         store = Path(options["path"])
         self._slice_bytes = int(options.get("slice_bytes", SLICE_BYTES_DEFAULT))
         self._log = open_log(store, None if durable is None else int(durable))
-        self._rows = Rows(options, columns, self._log.ours)
+        self._rows = Rows(options, columns)
         self._range = range_of(self._log, options.get("from"), options.get("to"))
         is_whole = not options.get("from", "").isdigit()
-        self._kept = kept_part(store, self._log) if is_whole else None
+        self._kept = kept_parts(store, self._log) if is_whole else []
         self._index = self._opened_index(store, options.get("index", "auto"))
 
     def partitions(self) -> list[InputPartition]:
@@ -143,8 +151,7 @@ class LogReader(DataSourceReader):
             parts += [Part(part) for part in self._index.parts(self._log, self._range)]
             first_offset = max(first_offset, min(self._index.until, end_offset))
         parts += [Part(part) for part in slices(self._log, self._slice_bytes, first_offset, end_offset)]
-        if self._kept is not None:
-            parts.append(Part(self._kept))
+        parts += [Part(part) for part in self._kept]
         missing = tuple(holes(self._log, self._range.first_offset, end_offset))
         return [*parts, Part(missing)] if missing else parts
 
@@ -175,7 +182,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bytes_max = int(options.get("max_bytes_per_trigger", 0))
         self._first = options.get("from")
         self._stop_offset: int | None = None
-        self._rows = Rows(options, columns, ours=True)
+        self._rows = Rows(options, columns)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Where `from` says, else where the log begins."""

@@ -1,43 +1,68 @@
 """What the whole log looks like: records by kind and topic, lateness of deliveries, messages over time.
 
 Lateness is the broker's store time of a delivery minus the time it was due; below zero is early, which must
-not happen. Percentiles are exact up to 10,000 distinct values, else within 0.01 %.
-Three passes over the staged records, each one small aggregation.
+not happen. A percentile is the smallest lateness that at least so many of the deliveries did not exceed:
+exact, because every distinct lateness of a minute was counted when the log was read. Made on the driver,
+without Spark, from counts that are small (see `staging`):
+
+    counts     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
+               unreadable_offset, without_key
+    lateness   topic, minute_ms, late_ms, deliveries
+    ends       how, timers
+    damaged    physical_offset, record_bytes, why
+    unreadable physical_offset, topic, body
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
-
-from spark_jobs.facts import MESSAGE_KINDS, timer_ends
+import numpy as np
+import pyarrow as pa
 
 LATENESS_EDGES_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 """Where a histogram's bars begin; the first bar is what is early."""
 
 BARS_MAX: Final = 90
-BAR_WIDTHS_MS: Final = (1_000, 5_000, 15_000, 60_000, 300_000, 3_600_000, 86_400_000, 604_800_000)
+POINTS_MAX: Final = 1_440
+BAR_WIDTHS_MS: Final = (60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000)
+DAMAGED_MAX: Final = 100
+SAMPLES_MAX: Final = 20
+MESSAGE_KINDS: Final = ("normal", "commit", "delivered", "fired")
+"""The kinds of record that a consumer gets."""
+
+_PERCENTS: Final = (0.5, 0.99, 0.999)
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(slots=True)
+class Staged(Protocol):
+    """What was counted when the log was read."""
+
+    def table(self, name: str) -> pa.Table:
+        """One of the data sets above."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lateness:
-    """How late the deliveries of one topic were, in milliseconds."""
+    """How late the deliveries of one topic, or of one stretch of time from `start_ms` on, were, in ms."""
 
     topic: str
+    start_ms: int
     deliveries: int
     early: int
     p50_ms: int
     p99_ms: int
+    p999_ms: int
     max_ms: int
 
 
 @dataclass(slots=True)
 class LogStatistics:
     """Figures of one log; `timer_ends` counts timers by how they ended; `bars` maps (topic, start of bar in
-    ms) to messages that consumers could get.
+    ms) to messages that consumers could get; `lateness_over_time` has a point for every `point_ms` in which
+    something was delivered.
     """
 
     records: int = 0
@@ -49,100 +74,102 @@ class LogStatistics:
     messages_by_topic: dict[str, int] = field(default_factory=dict)
     unreadable: int = 0
     unreadable_first_offset: int | None = None
+    unreadable_samples: list[tuple[int, str, str]] = field(default_factory=list)
     without_key: int = 0
     damaged: list[tuple[int, int, str]] = field(default_factory=list)
     damaged_bytes: int = 0
     lateness: list[Lateness] = field(default_factory=list)
     lateness_bars: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_EDGES_MS) + 1))
+    lateness_over_time: list[Lateness] = field(default_factory=list)
+    point_ms: int = BAR_WIDTHS_MS[0]
     bar_ms: int = BAR_WIDTHS_MS[0]
     bars: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
-def log_statistics(records: DataFrame) -> LogStatistics:
-    """The figures of classified records."""
+def log_statistics(staged: Staged) -> LogStatistics:
+    """The figures of a log, from the counts that were made when it was read."""
     figures = LogStatistics()
-    for row in _by_kind(records).collect():
-        _add_kind(figures, row.asDict())
-    figures.bar_ms = _bar_width(figures.last_ms - figures.first_ms)
-    for row in timer_ends(records).groupBy("kind").count().collect():
-        figures.timer_ends[row["kind"]] = row["count"]
-    for row in _over_time(records, figures.bar_ms).collect():
-        _add_bar(figures, row.asDict())
-    if figures.damaged_bytes:
-        figures.damaged = _damaged(records)
+    counts = staged.table("counts").to_pylist()
+    for row in counts:
+        _add_count(figures, row)
+    span_ms = figures.last_ms - figures.first_ms
+    figures.bar_ms, figures.point_ms = _width(span_ms, BARS_MAX), _width(span_ms, POINTS_MAX)
+    for row in counts:
+        _add_bar(figures, row)
+    for row in staged.table("ends").to_pylist():
+        figures.timer_ends[row["how"]] = figures.timer_ends.get(row["how"], 0) + row["timers"]
+    _add_lateness(figures, staged.table("lateness"))
+    _add_damage(figures, staged.table("damaged"))
+    samples = staged.table("unreadable").to_pylist()
+    figures.unreadable_samples = sorted(tuple(row.values()) for row in samples)[:SAMPLES_MAX]
     return figures
 
 
-def _by_kind(records: DataFrame) -> DataFrame:
-    lateness = F.when(F.col("kind") == "delivered", F.col("store_ms") - F.col("due_ms"))
-    is_unreadable = ~F.col("readable")
-    return (
-        records.withColumn("lateness", lateness)
-        .groupBy("kind", "about")
-        .agg(
-            F.count("*").alias("records"),
-            F.sum("record_bytes").alias("log_bytes"),
-            F.min("store_ms").alias("first_ms"),
-            F.max("store_ms").alias("last_ms"),
-            F.count_if(is_unreadable).alias("unreadable"),
-            F.min(F.when(is_unreadable, F.col("physical_offset"))).alias("unreadable_first_offset"),
-            F.count_if(F.col("readable").isNotNull() & F.col("order_id").isNull()).alias("without_key"),
-            F.count_if(F.col("lateness") < 0).alias("early"),
-            F.percentile_approx("lateness", [0.5, 0.99], 10_000).alias("percentiles"),
-            F.max("lateness").alias("max_ms"),
-        )
-    )
-
-
-def _add_kind(figures: LogStatistics, row: dict[str, Any]) -> None:
-    kind, topic, count = row["kind"], row["about"], row["records"]
+def _add_count(figures: LogStatistics, row: dict[str, Any]) -> None:
+    kind, count = row["kind"], row["records"]
     figures.by_kind[kind] = figures.by_kind.get(kind, 0) + count
-    if kind == "damage":
-        figures.damaged_bytes += row["log_bytes"]
-        return
     figures.records += count
-    figures.log_bytes += row["log_bytes"]
+    figures.log_bytes += row["record_bytes"]
     figures.first_ms = min(figures.first_ms or row["first_ms"], row["first_ms"])
     figures.last_ms = max(figures.last_ms, row["last_ms"])
     figures.unreadable += row["unreadable"]
     figures.without_key += row["without_key"]
-    places = [figures.unreadable_first_offset, row["unreadable_first_offset"]]
-    figures.unreadable_first_offset = min((place for place in places if place is not None), default=None)
-    if kind in MESSAGE_KINDS:
-        figures.messages_by_topic[topic] = figures.messages_by_topic.get(topic, 0) + count
-    if row["percentiles"]:
-        p50_ms, p99_ms = row["percentiles"]
-        figures.lateness.append(Lateness(topic, count, row["early"], p50_ms, p99_ms, row["max_ms"]))
-
-
-def _over_time(records: DataFrame, bar_ms: int) -> DataFrame:
-    lateness = F.when(F.col("kind") == "delivered", F.col("store_ms") - F.col("due_ms"))
-    edges = F.array(*(F.lit(edge) for edge in LATENESS_EDGES_MS))
-    reached = F.size(F.filter(edges, lambda edge: edge <= F.col("lateness")))
-    return (
-        records.filter(F.col("kind").isin(*MESSAGE_KINDS))
-        .withColumn("lateness", lateness)
-        .groupBy(
-            F.col("about").alias("topic"),
-            (F.floor(F.col("store_ms") / bar_ms) * bar_ms).alias("bar"),
-            F.when(F.col("lateness").isNotNull(), reached).alias("lateness_bar"),
-        )
-        .agg(F.count("*").alias("messages"))
-    )
+    offsets = [figures.unreadable_first_offset, row["unreadable_offset"]]
+    figures.unreadable_first_offset = min((one for one in offsets if one is not None), default=None)
 
 
 def _add_bar(figures: LogStatistics, row: dict[str, Any]) -> None:
-    key = (row["topic"], row["bar"])
-    figures.bars[key] = figures.bars.get(key, 0) + row["messages"]
-    if row["lateness_bar"] is not None:
-        figures.lateness_bars[row["lateness_bar"]] += row["messages"]
+    if row["kind"] in MESSAGE_KINDS:
+        topic, count = row["topic"], row["records"]
+        key = topic, row["minute_ms"] // figures.bar_ms * figures.bar_ms
+        figures.bars[key] = figures.bars.get(key, 0) + count
+        figures.messages_by_topic[topic] = figures.messages_by_topic.get(topic, 0) + count
 
 
-def _bar_width(span_ms: int) -> int:
-    return next((width for width in BAR_WIDTHS_MS if span_ms / width <= BARS_MAX), BAR_WIDTHS_MS[-1])
+def _add_damage(figures: LogStatistics, damaged: pa.Table) -> None:
+    rows = sorted((row["physical_offset"], row["record_bytes"], row["why"]) for row in damaged.to_pylist())
+    figures.damaged = rows[:DAMAGED_MAX]
+    figures.damaged_bytes = sum(damaged_bytes for _, damaged_bytes, _ in rows)
 
 
-def _damaged(records: DataFrame) -> list[tuple[int, int, str]]:
-    """The first damaged regions as (log offset, bytes, why)."""
-    rows = records.filter(F.col("kind") == "damage").orderBy("physical_offset").limit(100)
-    return [(row.physical_offset, row.record_bytes, row.damage) for row in rows.collect()]
+def _add_lateness(figures: LogStatistics, table: pa.Table) -> None:
+    if not table.num_rows:
+        return
+    late, deliveries = _integers(table, "late_ms"), _integers(table, "deliveries")
+    bars = np.searchsorted(LATENESS_EDGES_MS, late, side="right")
+    counts = np.bincount(bars, deliveries, len(LATENESS_EDGES_MS) + 1)
+    figures.lateness_bars = [int(count) for count in counts]
+    topics = table["topic"].combine_chunks().dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    of_topic = topics.indices.to_numpy().astype(np.int64)
+    for place, rows in _groups(of_topic):
+        figures.lateness.append(_lateness(names[place], 0, late[rows], deliveries[rows]))
+    starts = _integers(table, "minute_ms") // figures.point_ms * figures.point_ms
+    for start_ms, rows in _groups(starts):
+        figures.lateness_over_time.append(_lateness("", start_ms, late[rows], deliveries[rows]))
+
+
+def _integers(table: pa.Table, name: str) -> Integers:
+    numbers: Integers = table[name].to_numpy().astype(np.int64)
+    return numbers
+
+
+def _groups(keys: Integers) -> Iterator[tuple[int, Integers]]:
+    """Each key, ascending, with the places that have it."""
+    order = np.argsort(keys, kind="stable")
+    found, firsts = np.unique(keys[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, firsts[1:]), strict=True)
+
+
+def _lateness(topic: str, start_ms: int, late: Integers, deliveries: Integers) -> Lateness:
+    order = np.argsort(late)
+    ranked, counted = late[order], np.cumsum(deliveries[order])
+    count = int(counted[-1])
+    places = np.searchsorted(counted, np.ceil(np.array(_PERCENTS) * count))
+    p50_ms, p99_ms, p999_ms = ranked[places].tolist()
+    early = int(deliveries[late < 0].sum())
+    return Lateness(topic, start_ms, count, early, p50_ms, p99_ms, p999_ms, int(ranked[-1]))
+
+
+def _width(span_ms: int, count_max: int) -> int:
+    return next((width for width in BAR_WIDTHS_MS if span_ms / width <= count_max), BAR_WIDTHS_MS[-1])

@@ -2,82 +2,120 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.dataset as ds
 
-from spark_jobs.reconcile import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED
+from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED, OTHER_FINDINGS
+from spark_jobs.layout import ORDER_COLUMNS, RunFolders
 
 FINDINGS_MAX: Final = 1_000
-"""How many findings a summary holds; the Parquet file has all."""
+"""How many findings a summary holds; the Parquet files have all."""
+
+CART_DIFFERENCES_MAX: Final = 1_000
 
 EXAMPLES_MAX: Final = {IN_FLIGHT: 20, NOT_COVERED: 20, BALANCED: 3}
 
 EVIDENCE: Final = (
-    "also", "customer_id", "status", "total_pence", "placed_ms", "due_ms", "paid_ms", "timed_out_ms",
-    "cancelled_ms", "half_offset", "committed_offset", "committed_offsets", "ack_offset",
-    "dead_letter_offset", "timer_offset", "delivered_offset", "cancel_offset", "cleared_ms", "surplus",
+    *(name for name in ORDER_COLUMNS if name not in ("order_id", "case", "why")),
     "timeline",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One order, its case, why, and what the stores say: `EVIDENCE` by name, offsets being log offsets."""
+    """What is wrong with one order (or, by `subject`, push, cart or window), why, and what the stores say:
+    `EVIDENCE` by name, offsets being log offsets.
+    """
 
-    order_id: str
+    subject: str
+    subject_id: str
     case: str
-    why: str
+    why: str | None
     evidence: dict[str, Any]
+
+    @property
+    def order_id(self) -> str:
+        """The id of the subject, which mostly is an order."""
+        return self.subject_id
+
+    def as_json(self) -> dict[str, Any]:
+        """The finding as plain values."""
+        order = {"order_id": self.subject_id} if self.subject == "order" else {}
+        named = {"subject": self.subject, "subject_id": self.subject_id, **order}
+        return named | {"case": self.case, "why": self.why, "evidence": self.evidence}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many of the orders of one window of event time, [first_ms, end_ms), were what."""
+
+    first_ms: int
+    end_ms: int
+    balanced: int = 0
+    in_flight: int = 0
+    not_covered: int = 0
+    findings: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """`balanced`: no finding, no order older than the log, carts as their ledgers say, no damaged byte."""
+    """`balanced`: no finding, no order older than the log, carts as their ledgers say, no damaged byte.
 
+    `cases` counts orders, and adds up to `totals["orders"]`; `others` counts findings about no order. `about`
+    is what the run was told and could see: options, as_of_ms, covered_from_ms, store, started_ms, written_ms.
+    """
+
+    run_id: str
     balanced: bool
     totals: dict[str, int]
     cases: dict[str, int]
     findings: list[Finding]
     report_path: Path
     cart_differences: list[dict[str, Any]] = field(default_factory=list)
+    others: dict[str, int] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The summary as plain values."""
         return {
+            "run_id": self.run_id,
+            **self.about,
             "balanced": self.balanced,
             "totals": self.totals,
             "cases": self.cases,
-            "findings": [
-                {"order_id": one.order_id, "case": one.case, "why": one.why, "evidence": one.evidence}
-                for one in self.findings
-            ],
+            "others": self.others,
+            "findings": [one.as_json() for one in self.findings],
             "cart_differences": self.cart_differences,
+            "windows": [asdict(one) for one in self.windows],
             "report": str(self.report_path),
         }
 
 
-def read_findings(orders: Path) -> list[Finding]:
-    """The findings among the written verdicts, by case and order."""
-    found = [finding for case in FINDINGS for finding in read_case(orders, case, FINDINGS_MAX)]
-    return found[:FINDINGS_MAX]
+def read_findings(run: RunFolders) -> list[Finding]:
+    """The first findings, by case and subject."""
+    found: list[Finding] = []
+    for case in (*FINDINGS, *OTHER_FINDINGS):
+        found += read_case(run.findings, case, FINDINGS_MAX - len(found))
+        if len(found) >= FINDINGS_MAX:
+            break
+    return found
 
 
-def read_case(orders: Path, case: str, count_max: int) -> list[Finding]:
-    """Some orders of one case, by order id."""
-    wanted = ds.dataset(orders, format="parquet").scanner(filter=ds.field("case") == case)
-    rows = sorted(wanted.head(count_max).to_pylist(), key=lambda row: str(row["order_id"]))
-    return [
-        Finding(
-            row["order_id"],
-            case,
-            row["why"],
-            {name: row[name] for name in EVIDENCE if row[name] not in (None, [])},
-        )
-        for row in rows
-    ]
+def read_case(dataset: Path, case: str, count_max: int) -> list[Finding]:
+    """Some rows of one case, of the run's orders or of its findings, by id."""
+    wanted = ds.dataset(dataset, format="parquet").scanner(filter=ds.field("case") == case)
+    rows = wanted.head(count_max).to_pylist()
+    return sorted(map(_finding, rows), key=lambda one: one.subject_id)
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    subject_id = row.get("subject_id") or row["order_id"]
+    evidence = {name: row[name] for name in EVIDENCE if row.get(name) not in (None, [])}
+    return Finding(row.get("subject") or "order", subject_id, row["case"], row["why"], evidence)
 
 
 def in_case_order(counts: dict[str, int]) -> dict[str, int]:

@@ -8,8 +8,8 @@ starts in the middle of a segment, so neighbouring slices neither share nor lose
 record inside a body has the magic and not the offset.
 
     check    what makes a record sound
-    record   the whole-record CRC (every record of ours has one)
-    body     lengths add up, body CRC (Apache RocketMQ's logs)
+    record   the whole-record CRC; of a record that may lack one (Apache RocketMQ's, imported) its body's
+    body     lengths add up, body CRC
     none     lengths add up
 """
 
@@ -43,7 +43,8 @@ _NONE: Final = np.zeros(0, np.int64)
 _ABREAST_BYTES: Final = 16 * 1024 * 1024
 _STRETCH_BYTES: Final = 64 * 1024
 _WALKERS_MIN: Final = 8
-_FAR: Final = 1 << 40
+_STEPS_MAX: Final = 2 * _STRETCH_BYTES // record.RECORD_BYTES_MIN
+_STEPS_PER_LOOK: Final = 8
 
 
 class Check(Enum):
@@ -79,11 +80,12 @@ def sound(records: Records, first_offset: int, end: int, check: Check, may_lack_
     if count and check is not Check.NONE:
         records = records.chosen(slice(count))
         is_record = check is Check.RECORD
-        flags[:count] = _crcs_hold(records, may_lack_crc) if is_record else records.body_crcs_hold()
+        flags[:count] = crcs_hold(records, may_lack_crc) if is_record else records.body_crcs_hold()
     return flags
 
 
-def _crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
+def crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
+    """Which records match their CRC property; with `may_lack_crc`, those without one their body's CRC."""
     if not may_lack_crc:
         return records.crcs_hold()
     flags = records.has_crc()
@@ -96,7 +98,7 @@ def _crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
 class _Walk:
     def __init__(self, data: Bytes, part: Slice, check: Check) -> None:
         self._data = data
-        self._view: Any = memoryview(data)  # type: ignore[arg-type]
+        self._view = data.data
         self._part = part
         self._check = check
         self._first_offset = part.segment.first_offset
@@ -160,18 +162,24 @@ class _Walk:
         if len(starts) < _WALKERS_MIN:
             return _NONE
         ends = np.array([*starts[1:], starts[-1] + 1])
-        places = np.array(starts)
-        lengths_at: Any = np.ndarray(len(self._data) - 3, ">u4", self._data, 0, (1,))
-        steps = []
-        while (is_going := places < ends).any():
-            steps.append(np.where(is_going, places, -1))
-            lengths = lengths_at[np.where(is_going, places, 0)].astype(np.int64)
-            lengths[is_going & ((lengths < record.RECORD_BYTES_MIN) | (lengths > _STRETCH_BYTES))] = _FAR
-            places = places + np.where(is_going, lengths, 0)
-        met = places[:-1] == ends[:-1]
+        steps = self._steps(np.array(starts), ends)
+        is_inside = steps < ends
+        is_short = is_inside[:-1] & (np.diff(steps, axis=0) < record.RECORD_BYTES_MIN)
+        met = ((steps == ends).any(axis=0) & ~is_short.any(axis=0))[:-1]
         count = len(met) if met.all() else int(met.argmin())
-        found = np.array(steps).T[:count].ravel()
-        return found[found >= 0]
+        found: Integers = steps.T[:count][is_inside.T[:count]]
+        return found
+
+    def _steps(self, places: Integers, ends: Integers) -> Integers:
+        """Where each walker is after each step; just behind its end once it has passed it."""
+        lengths_at: Any = np.ndarray(len(self._data) - 3, ">u4", self._data, 0, (1,))
+        behind = ends + 1
+        steps = [places]
+        while len(steps) < _STEPS_MAX and (places < ends).any():
+            for _ in range(_STEPS_PER_LOOK):
+                places = np.minimum(places + lengths_at[places].astype(np.int64), behind)
+                steps.append(places)
+        return np.array(steps)
 
     def _likely_record(self, position: int, until: int) -> int:
         for match in _MAGIC.finditer(self._view, position + 4, until):

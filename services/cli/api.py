@@ -20,6 +20,7 @@ from commitlog.errors import BrokerUnreachable, TidewheelError
 from services.config import Address, ClientSettings, load
 
 ANSWER_SECONDS = 30
+SEARCH_SECONDS = 600
 
 HttpOption = Annotated[
     str | None, typer.Option("--http", help="HOST:PORT of the broker's HTTP interface; else TIDEWHEEL_HTTP.")
@@ -36,6 +37,10 @@ class Api:
     def get(self, *path: str, **query: object) -> Any:
         """Ask for something."""
         return self._call(Request(f"{self._url(path)}?{urlencode(query)}"))
+
+    def search(self, *path: str, **query: object) -> Any:
+        """Ask for something that the broker may have to look for all over its log."""
+        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"), SEARCH_SECONDS)
 
     def post(self, *path: str, body: object, wait_seconds: float = ANSWER_SECONDS) -> Any:
         """Hand something in; the broker may take `wait_seconds` for its answer."""

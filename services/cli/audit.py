@@ -1,54 +1,147 @@
-"""`tidewheel audit`: prove that messages, orders and carts agree."""
+"""`tidewheel audit`: prove that messages, orders and carts agree; look at earlier proofs, close the books.
+
+    run            reads every store and judges every order               0 balanced, 1 findings, 2 not done
+    ls, show       what earlier runs have found
+    plan           how the findings of a run could be repaired, as a dry run
+    seal           closes the windows of event time that have passed
+    verify-seals   compares closed windows with what a run has seen       0 unchanged, 1 changed, 2 not done
+    schedule       runs it every night, with metrics
+
+`tidewheel audit --store ...` without a verb is `run`.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from services.cli import output
+from services.cli import audit_books, audit_plan, audit_runs, audit_schedule, output
+from services.cli.api import JsonOption
+from services.cli.audit_options import (
+    FINDINGS,
+    CartsOption,
+    MappingOption,
+    OrdersOption,
+    OutOption,
+    PushesOption,
+    StoreOption,
+    answering,
+    limit_option,
+    limits,
+    span_option,
+    stepping,
+)
+from services.cli.durations import parse_ms
 
 if TYPE_CHECKING:
     from spark_jobs.summary import AuditSummary
 
-app = typer.Typer(add_completion=False)
-
-EXIT_FINDINGS = 1
 FINDINGS_SHOWN = 20
 
 
+class RunUnlessSaid(TyperGroup):
+    """A group that runs the audit when it is given options and no verb."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the verb in where it lacks."""
+        if args and args[0].startswith("-") and args[0] not in ("--help", "-h"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    add_completion=False,
+    cls=RunUnlessSaid,
+    no_args_is_help=True,
+    help="Prove that messages, orders and carts agree; look at earlier proofs, close the books.\n\n"
+    "Example: tidewheel audit ls",
+)
+
+
 @app.command()
-def audit(
-    store: Annotated[Path, typer.Option(help="The broker's store; it may be in use.")],
-    orders: Annotated[str, typer.Option(help="The order database, as an SQLAlchemy URL.")],
-    carts: Annotated[str, typer.Option(help="The carts, as redis:// URL.")],
-    pushes: Annotated[str | None, typer.Option(help="The push database, as an SQLAlchemy URL.")] = None,
-    out: Annotated[Path, typer.Option(help="Where to write the report and its data.")] = Path("audit-out"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+def run(
+    store: StoreOption,
+    orders: OrdersOption,
+    carts: CartsOption,
+    pushes: PushesOption = None,
+    mapping: MappingOption = None,
+    out: OutOption = Path("audit-out"),
+    from_: Annotated[str, span_option("Only orders placed from then on.", "--from")] = "",
+    to: Annotated[str, span_option("Only orders placed before that.", "--to")] = "",
+    as_of: Annotated[str, span_option("Judge as if it were then; else the log's last record's time.")] = "",
+    window: Annotated[str, span_option("Width of the windows of event time.")] = "5m",
+    grace: Annotated[str, limit_option("How far the clocks of shop and broker may be apart.")] = "1m",
+    undecided_limit: Annotated[str, limit_option("A half message may wait so long for its outcome.")] = "10m",
+    late_limit: Annotated[str, limit_option("A deadline may fire so much late.")] = "1m",
+    unconsumed_limit: Annotated[str, limit_option("A message may wait so long for its consumer.")] = "1h",
+    watermark: Annotated[str, limit_option(audit_books.ALLOWANCE)] = audit_books.WATERMARK,
+    has_plan: Annotated[bool, typer.Option("--plan", help="Also write how to repair what is found.")] = False,
+    has_seal: Annotated[bool, typer.Option("--seal", help="Also seal the windows that have passed.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compare a broker's log with the shop's orders and carts, order by order.
+    """Compare a broker's log with the shop's orders, carts and pushes, order by order.
 
-    Exits with 0 if the books balance, with 1 if there are findings.
+    Exits with 0 if the books balance, with 1 if there are findings, with 2 if it could not be done.
 
-    Example: tidewheel audit --store ./store --orders sqlite:///orders.db --carts redis://127.0.0.1:6379/0
+    Example: tidewheel audit run --store ./store --orders sqlite:///orders.db --carts redis://127.0.0.1:6379/0
     """
-    from spark_jobs.main import audit as run_audit
+    spans = {"grace": grace, "undecided-limit": undecided_limit, "late-limit": late_limit}
+    spans |= {"unconsumed-limit": unconsumed_limit, "window": window}
+    moments = {"from": from_, "to": to, "as-of": as_of}
+    with answering():
+        options = limits(out, spans, moments, has_plan)
+        allowance_ms = parse_ms(watermark, "--watermark")
+        from spark_jobs.inputs import Inputs
+        from spark_jobs.main import audit
+        from spark_jobs.mapping import SHOP, read_mapping
 
-    summary = run_audit(store, orders, carts, pushes, out, output.say)
+        inputs = Inputs(orders, carts, pushes, read_mapping(mapping) if mapping else SHOP)
+        with stepping() as step:
+            summary = audit(store, inputs, out, options, step)
+        if has_plan:
+            audit_plan.write(out, options.run_id, inputs, store)
+        has_changes = has_seal and audit_books.seal_run(out, options, allowance_ms)
+        measure(out)
+        tell(summary, as_json)
+    if has_changes or not summary.balanced:
+        raise typer.Exit(FINDINGS)
+
+
+def measure(out: Path) -> None:
+    """Write what Prometheus may read of this run."""
+    from services.ops.audit_metrics import AuditMetrics
+
+    AuditMetrics(out).write()
+
+
+def tell(summary: AuditSummary, as_json: bool) -> None:
+    """Print the cases, the first findings, and where the report is."""
     if as_json:
         output.print_json(summary.as_json())
-    else:
-        show(summary)
-    if not summary.balanced:
-        raise typer.Exit(EXIT_FINDINGS)
-
-
-def show(summary: AuditSummary) -> None:
-    """Print the cases, the first findings, and where the report is."""
-    output.print_table(("case", "orders"), [*summary.cases.items(), ("all orders", summary.totals["orders"])])
+        return
+    others = {name: count for name, count in summary.others.items() if count}
+    counts = [*summary.cases.items(), ("all orders", summary.totals["orders"]), *others.items()]
+    output.print_table(("case", "orders"), counts)
     if summary.findings:
         print()
         shown = summary.findings[:FINDINGS_SHOWN]
-        output.print_table(("order", "case", "why"), ((one.order_id, one.case, one.why) for one in shown))
+        output.print_table(
+            ("subject", "case", "why"), ((audit_runs.named(one), one.case, one.why) for one in shown)
+        )
     print(f"\nThe books {'balance' if summary.balanced else 'do not balance'}. Report: {summary.report_path}")
+
+
+for name, command in (
+    ("ls", audit_runs.list_runs),
+    ("show", audit_runs.show),
+    ("plan", audit_plan.plan),
+    ("seal", audit_books.seal),
+    ("verify-seals", audit_books.verify_seals),
+):
+    app.command(name)(command)
+app.command("schedule", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    audit_schedule.schedule
+)

@@ -52,12 +52,22 @@ def demo(
             "message-without-order or paid-but-timed-out. May be given again.",
         ),
     ] = None,
+    bugs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CASE",
+            help="Let services do wrong things to some orders, and compare what the audit finds with what "
+            "was done: a case such as effect-twice or fired-late, or all. May be given again.",
+        ),
+    ] = None,
     redis: Annotated[
         str | None, typer.Option(help="Another Redis than the bundled one, as redis:// URL.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Start a broker and a shop, replay orders, audit the books; exit 0 if they balance, 1 if not.
+
+    With --bugs: exit 0 if the audit finds every one of them and nothing else, 1 if not.
 
     Example: tidewheel demo --orders online_retail.csv --count 2000 --faults
     """
@@ -74,6 +84,7 @@ def demo(
         seed=seed,
         faults=faults,
         sabotage=tuple(sabotage or ()),
+        bugs=tuple(bugs or ()),
         redis_url=redis,
     )
     with OnStderr() as reporter:
@@ -82,7 +93,7 @@ def demo(
         print(summary.as_json())
     else:
         show(summary)
-    raise typer.Exit(0 if summary.balanced else EXIT_DIFFERENT)
+    raise typer.Exit(0 if summary.as_wanted else EXIT_DIFFERENT)
 
 
 class OnStderr:
@@ -141,12 +152,24 @@ def show(summary: DemoSummary) -> None:
     output.print_table(("what", "count", "which is"), rows_of(summary))
     print()
     output.print_table(("audit case", "orders"), summary.audit["cases"].items())
-    findings = [(found["order_id"], found["case"], found["why"]) for found in summary.audit["findings"]]
+    findings = [(found["subject_id"], found["case"], found["why"]) for found in summary.audit["findings"]]
     if findings:
         print()
-        output.print_table(("order", "case", "why"), findings[:FINDINGS_SHOWN])
+        output.print_table(("whom", "case", "why"), findings[:FINDINGS_SHOWN])
+    if summary.bugs:
+        print()
+        output.print_table(("bug", "done", "found", "not found", "found beside"), rows_of_bugs(summary))
     verdict = "The books balance." if summary.balanced else "The books do not balance."
+    if summary.bugs:
+        verdict += " The audit has found " + ("every bug." if summary.bugs_found else "other than was done.")
     print(f"\n{verdict} Report: {summary.audit['report']}")
+
+
+def rows_of_bugs(summary: DemoSummary) -> Iterator[tuple[object, ...]]:
+    """A line per case: how many subjects it was done to, and how the audit's answer differs."""
+    for case, one in summary.bugs.items():
+        done, missed = len(one["expected"]), one["missed"]
+        yield case, done, done - len(missed), ", ".join(missed) or "-", ", ".join(one["surplus"]) or "-"
 
 
 def rows_of(summary: DemoSummary) -> Iterator[tuple[str, object, str]]:

@@ -49,6 +49,7 @@ COMMANDS = {
     "schedule": Entry("services.cli.schedule", "Recurring messages: list, set, pause, end them."),
     "send": Entry("services.cli.send", "Send one message, now or later."),
     "msg": Entry("services.cli.msg", "Find messages by key or id."),
+    "explain": Entry("services.cli.explain", "Tell the life of one message or order, from the log."),
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
     "txn": Entry("services.cli.txn", "Look at transactions; ask producers, end them by hand."),
     "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),

@@ -16,6 +16,7 @@ from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
 from services.ops.api import Api, refuse, unknown
 from services.ops.dead_letters import DeadLettersApi
+from services.ops.explain import ExplainApi
 from services.ops.groups import GroupsApi
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
@@ -24,14 +25,17 @@ from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
 from services.ops.timers import TimersApi
 from services.ops.transactions import TransactionsApi
+from spark_jobs.evidence import Files
 
 
-def make_app(live: LiveBroker, metrics: Metrics, consuming: ConsumersOf = nobody) -> Starlette:
-    """Return the application that serves a broker's HTTP interface.
+def make_app(
+    live: LiveBroker, metrics: Metrics, consuming: ConsumersOf = nobody, files: Files | None = None
+) -> Starlette:
+    """Return the application that serves a broker's HTTP interface; `files` are those of its store.
 
     Its `state.tasks` are to be closed, each, before the broker is.
     """
-    timers, letters = TimerTasks(live), LetterTasks(live)
+    timers, letters, explaining = TimerTasks(live), LetterTasks(live), ExplainApi(live, files)
     parts = (
         Probes(live, metrics, document),
         Api(live),
@@ -40,9 +44,10 @@ def make_app(live: LiveBroker, metrics: Metrics, consuming: ConsumersOf = nobody
         SchedulesApi(live),
         GroupsApi(live, consuming),
         DeadLettersApi(live, letters),
+        explaining,
     )
     app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
-    app.state.tasks = (timers, letters)
+    app.state.tasks = (timers, letters, explaining)
     return app
 
 

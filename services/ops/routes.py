@@ -32,6 +32,7 @@ from services.ops.answers import (
     VerdictAnswer,
 )
 from services.ops.api import Api
+from services.ops.explain import ExplainApi, ExplainQuery, ExplanationAnswer
 from services.ops.group_routes import GROUP_OPERATIONS
 from services.ops.operation import Handler, Operation
 from services.ops.probes import Probes
@@ -261,6 +262,16 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
             SchedulesApi.resume,
             {200: ScheduleAnswer},
             refusals=(400, 404),
+        ),
+    ),
+    ExplainApi: (
+        Operation(
+            "GET",
+            "/api/explain",
+            ExplainApi.explain,
+            {200: ExplanationAnswer},
+            ExplainQuery,
+            refusals=(400, 404, 503),
         ),
     ),
     **GROUP_OPERATIONS,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from services.shop.cart_faults import FaultyCarts
 from services.shop.carts import Addition, Carts, open_redis
 from services.shop.clock import wall_clock_ms
 from services.shop.faults import Fault, Faults
@@ -47,20 +48,25 @@ def as_answer(customer_id: str, quantities: dict[str, int]) -> shop_pb2.Cart:
     return shop_pb2.Cart(customer_id=customer_id, quantities=quantities)
 
 
-def clear_ordered(carts: Carts, faults: Faults, content: dict[str, Any]) -> None:
+def clear_ordered(carts: Carts, content: dict[str, Any]) -> None:
     """Handle one `order-created` message: the ordered lines leave the cart, once."""
     lines = [(line["sku"], line["quantity"]) for line in content["lines"]]
     cleared = carts.clear(content["customer_id"], content["order_id"], lines)
     log.info("order-created", order_id=content["order_id"], effect="cleared" if cleared else "repeated")
-    faults.die_if_struck(Fault.DIE_BEFORE_ACK, content["order_id"])
 
 
 @contextlib.contextmanager
 def open_carts(broker: str, redis_url: str, faults: Faults) -> Iterator[Carts]:
     """Carts in a Redis database, orders being consumed, until the block ends."""
     redis = open_redis(redis_url)
-    carts = Carts(redis, wall_clock_ms)
-    listener = JsonListener(lambda content: clear_ordered(carts, faults, content))
+    carts = FaultyCarts(redis, wall_clock_ms, faults)
+
+    def handle(content: dict[str, Any]) -> None:
+        if not faults.strikes(Fault.ACK_WITHOUT_CLEARING, content["order_id"]):
+            clear_ordered(carts, content)
+        faults.die_if_struck(Fault.DIE_BEFORE_ACK, content["order_id"])
+
+    listener = JsonListener(handle)
     with open_consumer(broker, CARTS_GROUP, ORDER_CREATED, listener):
         yield carts
     redis.close()

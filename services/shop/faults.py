@@ -1,9 +1,11 @@
-"""Faults that a test or `tidewheel demo --faults` arms from outside; nothing is armed in ordinary use.
+"""Faults that a test or the demo arms from outside; nothing is armed in ordinary use.
 
-`TIDEWHEEL_SHOP_FAULTS` holds a list such as `die-before-commit@30,repeat-same-id/25`: `name@n` strikes the
-n-th time its point is reached, `name/n` every n-th time. Each strike is first written, as a line of JSON, to
-the file named by `TIDEWHEEL_SHOP_FAULT_LOG`, so that what was injected can be counted although the process
-died.
+`TIDEWHEEL_SHOP_FAULTS` holds a list such as `die-before-commit@30,repeat-same-id/25,poison=O7`: `name@n`
+strikes the n-th time its point is reached, `name/n` every n-th time, `name=subject` whenever it is reached
+for that order or push. Each strike is first written, as a line of JSON, to the file named by
+`TIDEWHEEL_SHOP_FAULT_LOG`, so that what was injected can be counted although the process died.
+
+Mishaps, which a correct shop survives (`tidewheel demo --faults`):
 
 | name | strikes |
 |---|---|
@@ -17,6 +19,20 @@ died.
 | repeat-same-id | a send is repeated as a client does that did not hear the answer: same message id |
 | repeat-as-new | an order is announced a second time, by a new message |
 | die-before-ack | in the cart service, after the cart was changed, before the message is acknowledged |
+
+Bugs, which the audit has to find (`tidewheel demo --bugs`):
+
+| name | what the service does instead |
+|---|---|
+| row-without-message | writes an order's rows without its transaction |
+| message-without-row | announces an order, and forgets its rows |
+| pay-without-message | marks an order as paid without its transaction |
+| keep-deadline | says that an order was paid, and forgets to cancel its deadline |
+| time-out-paid | times an order out whatever its status |
+| ack-without-clearing | acknowledges an order's message, and leaves the cart as it is |
+| clear-again | when the message comes again, takes the lines out of the cart again |
+| poison | fails at an order's message every time |
+| push-without-message | marks a push as delivered, and never sends it |
 """
 
 from __future__ import annotations
@@ -40,7 +56,7 @@ if TYPE_CHECKING:
 FAULTS_VARIABLE = "TIDEWHEEL_SHOP_FAULTS"
 FAULT_LOG_VARIABLE = "TIDEWHEEL_SHOP_FAULT_LOG"
 EXIT_BY_FAULT = 86
-ARMED = re.compile(r"(?P<name>[a-z-]+)(?P<mode>[@/])(?P<count>[1-9][0-9]*)")
+ARMED = re.compile(r"(?P<name>[a-z-]+)(?:(?P<mode>[@/])(?P<count>[1-9][0-9]*)|=(?P<subject>[^,]+))")
 
 
 class Fault(StrEnum):
@@ -59,17 +75,29 @@ class Fault(StrEnum):
     REPEAT_SAME_ID = "repeat-same-id"
     REPEAT_AS_NEW = "repeat-as-new"
     DIE_BEFORE_ACK = "die-before-ack"
+    ROW_WITHOUT_MESSAGE = "row-without-message"
+    MESSAGE_WITHOUT_ROW = "message-without-row"
+    PAY_WITHOUT_MESSAGE = "pay-without-message"
+    KEEP_DEADLINE = "keep-deadline"
+    TIME_OUT_PAID = "time-out-paid"
+    ACK_WITHOUT_CLEARING = "ack-without-clearing"
+    CLEAR_AGAIN = "clear-again"
+    POISON = "poison"
+    PUSH_WITHOUT_MESSAGE = "push-without-message"
 
 
 @dataclass(slots=True, frozen=True)
 class Trigger:
-    """When an armed fault strikes: at the n-th time only, or every n-th time."""
+    """When an armed fault strikes: at the n-th time only, every n-th time, or whenever it meets a subject."""
 
-    count: int
-    once: bool
+    count: int = 1
+    once: bool = False
+    subject: str | None = None
 
-    def strikes(self, reached: int) -> bool:
-        """Whether the point that has now been reached that often is struck."""
+    def strikes(self, reached: int, subject: str) -> bool:
+        """Whether the point that has now been reached that often, this time for `subject`, is struck."""
+        if self.subject is not None:
+            return subject == self.subject
         return reached == self.count if self.once else reached % self.count == 0
 
 
@@ -77,7 +105,7 @@ class Trigger:
 class Faults:
     """The armed faults of one process."""
 
-    triggers: dict[Fault, Trigger] = field(default_factory=dict)
+    triggers: dict[Fault, list[Trigger]] = field(default_factory=dict)
     log_path: Path | None = None
     _reached: Counter[Fault] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -89,18 +117,20 @@ class Faults:
         Raises:
             UnknownChoice: when the variable cannot be read.
         """
-        armed = filter(None, environment.get(FAULTS_VARIABLE, "").split(","))
+        triggers: dict[Fault, list[Trigger]] = {}
+        for armed in filter(None, environment.get(FAULTS_VARIABLE, "").split(",")):
+            fault, trigger = parse(armed)
+            triggers.setdefault(fault, []).append(trigger)
         log_path = environment.get(FAULT_LOG_VARIABLE)
-        return cls(dict(map(parse, armed)), Path(log_path) if log_path else None)
+        return cls(triggers, Path(log_path) if log_path else None)
 
     def strikes(self, fault: Fault, subject: str) -> bool:
         """Count that a point was reached for `subject`; whether it is struck this time, and written down."""
-        trigger = self.triggers.get(fault)
-        if trigger is None:
+        if fault not in self.triggers:
             return False
         with self._lock:
             self._reached[fault] += 1
-            if not trigger.strikes(self._reached[fault]):
+            if not any(one.strikes(self._reached[fault], subject) for one in self.triggers[fault]):
                 return False
             self._write_down(fault, subject)
         return True
@@ -112,16 +142,25 @@ class Faults:
 
     def _write_down(self, fault: Fault, subject: str) -> None:
         if self.log_path is not None:
-            line = {"fault": fault, "subject": subject, "at_ms": time.time_ns() // 1_000_000}
-            with self.log_path.open("a") as log:
-                log.write(json.dumps(line) + "\n")
+            write_down(self.log_path, fault, subject)
 
 
 def parse(armed: str) -> tuple[Fault, Trigger]:
-    """Read one armed fault, `name@n` or `name/n`."""
+    """Read one armed fault, `name@n`, `name/n` or `name=subject`."""
     found = ARMED.fullmatch(armed)
     if found is None or found["name"] not in list(Fault):
         raise UnknownChoice(
-            f"{FAULTS_VARIABLE} holds {armed!r}; it takes NAME@N or NAME/N of {', '.join(Fault)}."
+            f"{FAULTS_VARIABLE} holds {armed!r}; it takes NAME@N, NAME/N or NAME=SUBJECT of "
+            f"{', '.join(Fault)}."
         )
-    return Fault(found["name"]), Trigger(int(found["count"]), once=found["mode"] == "@")
+    fault, subject = Fault(found["name"]), found["subject"]
+    if subject is not None:
+        return fault, Trigger(subject=subject)
+    return fault, Trigger(int(found["count"]), once=found["mode"] == "@")
+
+
+def write_down(log_path: Path, what: str, subject: str) -> None:
+    """Add a line to a fault log: what has been done to whom."""
+    line = {"fault": what, "subject": subject, "at_ms": time.time_ns() // 1_000_000}
+    with log_path.open("a") as log:
+        log.write(json.dumps(line) + "\n")

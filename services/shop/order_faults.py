@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rocketmq.grpc_protocol import TransactionSource
-from sqlalchemy import event
+from sqlalchemy import event, update
+from sqlalchemy.orm import Session
 
 from services.shop.faults import Fault
-from services.shop.order_messages import PAYMENT, Change, created_message
-from services.shop.orders import Orders
+from services.shop.messaging import json_message
+from services.shop.order_messages import PAYMENT, Change, created_message, deadline_message
+from services.shop.orders import Orders, changes
+from services.shop.tables import OrderStatus, orders
 from services.shop.topics import ORDER_CREATED, ORDER_PAID, ORDER_TIMEOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketmq import Producer
+    from rocketmq import Message, Producer
     from sqlalchemy import Engine, Row
-    from sqlalchemy.orm import Session
 
     from services.shop.clock import Clock
     from services.shop.faults import Faults
@@ -51,7 +54,7 @@ ON_ENDED = {ORDER_CREATED: Fault.DIE_BETWEEN_ENDS}
 
 
 class FaultyOrders(Orders):
-    """Orders that die or repeat themselves where a fault is armed."""
+    """Orders that die, repeat themselves or do the wrong thing where a fault is armed."""
 
     def __init__(
         self, engine: Engine, barrier: Barrier, producer: Producer, clock_ms: Clock, faults: Faults
@@ -59,14 +62,61 @@ class FaultyOrders(Orders):
         super().__init__(engine, barrier, producer, clock_ms)
         self._faults = faults
 
-    def place(self, order: NewOrder) -> Row[Any]:
-        """Place an order; where armed, announce it a second time by a new message."""
+    def place(self, order: NewOrder) -> Any:
+        """Place an order; where armed, by half, or announce it a second time by a new message."""
+        if self._faults.strikes(Fault.ROW_WITHOUT_MESSAGE, order.order_id):
+            return self._place_silently(order)
+        if self._faults.strikes(Fault.MESSAGE_WITHOUT_ROW, order.order_id):
+            return self._announce_only(order)
         placed = super().place(order)
         if self._faults.strikes(Fault.REPEAT_AS_NEW, order.order_id):
             message = created_message(order, placed.placed_ms)
             with self._barrier.transaction(self._producer, message):
                 pass
         return placed
+
+    def _place_silently(self, order: NewOrder) -> Row[Any]:
+        placed_ms = self._clock_ms()
+        with Session(self._engine) as session, session.begin():
+            super()._insert(session, order, placed_ms, placed_ms + order.timeout_ms)
+        return self.get(order.order_id)
+
+    def _announce_only(self, order: NewOrder) -> Any:
+        placed_ms = self._clock_ms()
+        due_ms = placed_ms + order.timeout_ms
+        halves = created_message(order, placed_ms), deadline_message(order.order_id, due_ms)
+        with self._barrier.transaction(self._producer, *halves):
+            pass
+        return SimpleNamespace(
+            order_id=order.order_id,
+            customer_id=order.customer_id,
+            status=OrderStatus.PLACED,
+            total_pence=order.total_pence,
+            placed_ms=placed_ms,
+            due_ms=due_ms,
+        )
+
+    def pay(self, order_id: str) -> Row[Any]:
+        """Mark an order as paid; where armed, without a message."""
+        if self._faults.strikes(Fault.PAY_WITHOUT_MESSAGE, order_id):
+            with self._engine.begin() as connection:
+                changes(connection, order_id, PAYMENT.expected, PAYMENT.values(self._clock_ms()))
+            return self.get(order_id)
+        return super().pay(order_id)
+
+    def time_out(self, order_id: str, due_ms: int) -> bool:
+        """Time an order out; where armed, whatever has become of it."""
+        if not self._faults.strikes(Fault.TIME_OUT_PAID, order_id):
+            return super().time_out(order_id, due_ms)
+        change = {"status": OrderStatus.TIMED_OUT, "timed_out_ms": self._clock_ms()}
+        with self._engine.begin() as connection:
+            connection.execute(update(orders).where(orders.c.order_id == order_id).values(change))
+        return True
+
+    def _message(self, change: Change, order: Row[Any], at_ms: int) -> Message:
+        if change is PAYMENT and self._faults.strikes(Fault.KEEP_DEADLINE, order.order_id):
+            return json_message(change.topic, order.order_id, change.content(order, at_ms))
+        return super()._message(change, order, at_ms)
 
     def _insert(self, session: Session, order: NewOrder, placed_ms: int, due_ms: int) -> None:
         with self._dying(session, PLACING, order.order_id):

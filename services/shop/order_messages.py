@@ -34,6 +34,15 @@ class Change:
         """What it writes into the row."""
         return {"status": self.status, self.column: at_ms}
 
+    def content(self, order: Row[Any], at_ms: int) -> dict[str, Any]:
+        """The body of its message."""
+        head = {
+            "order_id": order.order_id,
+            "customer_id": order.customer_id,
+            "total_pence": order.total_pence,
+        }
+        return head | {self.column: at_ms}
+
 
 PAYMENT = Change((OrderStatus.PLACED,), OrderStatus.PAID, "paid_ms", ORDER_PAID)
 CANCELLATION = Change(
@@ -58,14 +67,8 @@ def deadline_message(order_id: str, due_ms: int) -> Message:
 
 def change_message(change: Change, order: Row[Any], at_ms: int) -> Message:
     """The message of a payment or cancellation, which cancels the deadline."""
-    content = {
-        "order_id": order.order_id,
-        "customer_id": order.customer_id,
-        "total_pence": order.total_pence,
-        change.column: at_ms,
-    }
     properties = {"TW_TIMER_CANCEL": timer_key(order.order_id), "TW_TIMER_TOPIC": ORDER_TIMEOUTS}
-    return json_message(change.topic, order.order_id, content, properties=properties)
+    return json_message(change.topic, order.order_id, change.content(order, at_ms), properties=properties)
 
 
 def timer_key(order_id: str) -> str:

@@ -42,7 +42,7 @@ from services.shop.order_messages import (
 from services.shop.tables import OrderStatus, order_lines, orders
 
 if TYPE_CHECKING:
-    from rocketmq import Producer
+    from rocketmq import Message, Producer
     from sqlalchemy import ColumnElement, Connection, Engine, Row
     from sqlalchemy.orm import Session
 
@@ -147,7 +147,7 @@ class Orders:
         if order.status == change.status:
             return order
         at_ms = self._clock_ms()
-        half = change_message(change, order, at_ms)
+        half = self._message(change, order, at_ms)
         try:
             with self._barrier.transaction(self._producer, half) as session:
                 self._update(session, order_id, change, at_ms)
@@ -159,6 +159,9 @@ class Orders:
                 ) from overtaken
             return order
         return self.get(order_id)
+
+    def _message(self, change: Change, order: Row[Any], at_ms: int) -> Message:
+        return change_message(change, order, at_ms)
 
     def _update(self, session: Session, order_id: str, change: Change, at_ms: int) -> None:
         if not changes(session, order_id, change.expected, change.values(at_ms)):

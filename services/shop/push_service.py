@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from commitlog import properties
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database
+from services.shop.faults import Faults
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.messaging import JsonListener, open_consumer, open_producer
+from services.shop.push_faults import FaultyPushes
 from services.shop.push_schedules import PushSchedules
 from services.shop.pushes import NewPush, NewSchedule, Occurrence, Pushes
 from services.shop.serving import answering, serve
@@ -90,11 +92,11 @@ def as_answer(row: Row[Any] | Occurrence) -> shop_pb2.Push:
 
 
 @contextlib.contextmanager
-def open_pushes(broker: str, http: str, database: str) -> Iterator[Pushes]:
+def open_pushes(broker: str, http: str, database: str, faults: Faults) -> Iterator[Pushes]:
     """Pushes over a database and a broker, being delivered, until the block ends."""
     engine = open_database(database, push_metadata)
     with open_producer(broker, [PUSHES]) as producer:
-        pushes = Pushes(engine, producer, PushSchedules(http), wall_clock_ms)
+        pushes = FaultyPushes(engine, producer, PushSchedules(http), wall_clock_ms, faults)
         pushes.send_unsent()
         pushes.set_schedules()
         with open_consumer(broker, PUSHES_GROUP, PUSHES, PushListener(pushes)):
@@ -121,6 +123,6 @@ class PushListener(JsonListener):
 
 def run(broker: str, http: str, database: str, listen: str, ready_file: Path | None) -> None:
     """Run the push service until it is told to stop."""
-    with open_pushes(broker, http, database) as pushes:
+    with open_pushes(broker, http, database, Faults.from_environment()) as pushes:
         service = PushService(pushes)
         serve(lambda server: shop_pb2_grpc.add_PushesServicer_to_server(service, server), listen, ready_file)

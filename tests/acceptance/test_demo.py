@@ -9,11 +9,9 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import text
 
 from services.shop.carts import open_redis
-from services.shop.database import open_database, sqlite_url
-from services.shop.demo.auditing import command as audit_command
+from services.shop.demo.bugs import ARMED, subjects
 from services.shop.demo.mishaps import CART_DEATH_COUNT, ORDER_DEATHS
 from services.shop.demo.processes import tidewheel
 from services.shop.demo.settings import Layout
@@ -21,7 +19,6 @@ from services.shop.made_up_orders import made_up_rows
 from services.shop.redis_server import bundled_redis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 INVOICE_COUNT = 120
@@ -36,8 +33,8 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def findings(summary: Any) -> dict[str, str]:
-    """What the audit found: order id -> case."""
-    return {found["order_id"]: found["case"] for found in summary["findings"]}
+    """What the audit found: whom -> case."""
+    return {found["subject_id"]: found["case"] for found in summary["findings"]}
 
 
 @pytest.fixture(scope="module")
@@ -97,59 +94,34 @@ def test_every_refused_row_is_listed(faulty_run: tuple[Layout, Any]) -> None:
 
 def test_the_report_is_there(faulty_run: tuple[Layout, Any]) -> None:
     layout, summary = faulty_run
-    assert summary["audit"]["report"] == str(layout.audit / "report.html")
-    assert "<html" in (layout.audit / "report.html").read_text()[:1000]
+    report = layout.audit / "runs" / summary["audit"]["run_id"] / "report.html"
+    assert summary["audit"]["report"] == str(report)
+    assert "<html" in report.read_text()[:1000]
+    assert (layout.audit / "report.html").read_text() == report.read_text()
 
 
-@pytest.fixture
-def reopened(faulty_run: tuple[Layout, Any]) -> Iterator[tuple[Layout, str]]:
-    """The stores of the run, with its Redis running again."""
-    layout, _ = faulty_run
-    with bundled_redis(layout.redis) as carts_url:
-        yield layout, carts_url
-
-
-def test_two_cases_planted_by_hand_are_both_found(reopened: tuple[Layout, str]) -> None:
-    layout, carts_url = reopened
-    with (
-        open_database(sqlite_url(layout.orders_database)).begin() as connection,
-        open_redis(carts_url) as redis,
-    ):
-        paid = "SELECT order_id, customer_id FROM orders WHERE status = 'PAID' ORDER BY order_id LIMIT 2"
-        timed_out, uncleared = connection.execute(text(paid)).all()
-        connection.execute(
-            text("UPDATE orders SET timed_out_ms = due_ms WHERE order_id = :it"), {"it": timed_out.order_id}
-        )
-        ledger, entry = f"cart-ledger:{uncleared.customer_id}", f"order:{uncleared.order_id}"
-        removed = json.loads(str(redis.hget(ledger, entry)))["removed"]
-        redis.hdel(ledger, entry)
-        for sku, quantity in removed.items():
-            redis.hincrby(f"cart:{uncleared.customer_id}", sku, quantity)
-    done = subprocess.run(audit_command(layout, carts_url), capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert findings(json.loads(done.stdout)) == {
-        timed_out.order_id: "paid-but-timed-out",
-        uncleared.order_id: "cart-not-cleared",
-    }
-
-
-@pytest.mark.parametrize("case", CASES[:3])
-def test_sabotage_is_found(tmp_path: Path, case: str) -> None:
-    spoil_and_find(tmp_path, case)
+def test_every_bug_is_found_and_nothing_else(tmp_path: Path) -> None:
+    """Services do wrong things, the broker is away, services are lost; the driver knows to whom."""
+    few = ("--count", "12", "--seed", "5", "--out", str(tmp_path / "out"))
+    done = run(tmp_path, *few, "--bugs", "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout)
+    assert list(summary["bugs"]) == list(ARMED)
+    for case, compared in summary["bugs"].items():
+        assert compared == {"expected": subjects(case), "missed": [], "surplus": []}
+    assert summary["bugs_found"]
+    assert not summary["balanced"]
 
 
 def test_sabotage_is_found_with_another_redis_too(tmp_path: Path) -> None:
-    with bundled_redis(tmp_path / "redis") as url:
-        spoil_and_find(tmp_path, CASES[3], "--redis", url)
-
-
-def spoil_and_find(tmp_path: Path, case: str, *arguments: str) -> None:
-    """Run a demo that spoils one order: exactly that one is found."""
     few = ("--count", "40", "--seed", "3", "--out", str(tmp_path / "out"))
-    done = run(tmp_path, *few, "--sabotage", case, *arguments)
+    wanted = [part for case in CASES for part in ("--sabotage", case)]
+    with bundled_redis(tmp_path / "redis") as url:
+        done = run(tmp_path, *few, *wanted, "--redis", url)
     assert done.returncode == 1, done.stdout + done.stderr
     summary = json.loads(done.stdout)
-    assert findings(summary["audit"]) == {summary["sabotaged"][case]: case}
+    assert findings(summary["audit"]) == {order_id: case for case, order_id in summary["sabotaged"].items()}
+    assert set(summary["sabotaged"]) == set(CASES)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +130,14 @@ def spoil_and_find(tmp_path: Path, case: str, *arguments: str) -> None:
         (
             ("--sabotage", "fire"),
             "TW-122 The value is not one of the choices. --sabotage fire: choose from cart-",
+        ),
+        (
+            ("--bugs", "fire"),
+            "TW-122 The value is not one of the choices. --bugs fire: choose from all, order-",
+        ),
+        (
+            ("--bugs", "all", "--sabotage", "cart-not-cleared"),
+            "TW-120 A setting cannot be used. --bugs and --sabotage do not go together.",
         ),
         (("--orders", "nowhere.csv"), "TW-121 The input file cannot be read. nowhere.csv"),
         (

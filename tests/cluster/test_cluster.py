@@ -22,7 +22,7 @@ from spark_jobs.archive import write_archive
 from spark_jobs.java import java_home
 
 COUNT = 3000
-WAIT_S = 120
+WAIT_S = 300
 JOB = """
 import sys
 from pyspark.sql import SparkSession
@@ -57,6 +57,43 @@ def store(tmp_path: Path) -> Path:
     log.flushed(flush)
     disk.close()
     return folder
+
+
+KILLED_JOB = """
+import os, signal, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType
+from spark_jobs.source import TidewheelSource
+
+spark = SparkSession.builder.getOrCreate()
+spark.dataSource.register(TidewheelSource)
+killed = Path(sys.argv[2]).with_name("killed")
+
+def executor_of(pid):
+    \"\"\"The nearest process above a Python worker that is a JVM.\"\"\"
+    while "java" not in os.readlink(f"/proc/{pid}/exe"):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return pid
+
+@F.udf(BooleanType())
+def kill_once(number):
+    if number == NUMBER:
+        try:
+            descriptor = os.open(killed, os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            return True
+        os.close(descriptor)
+        os.kill(executor_of(os.getpid()), signal.SIGKILL)
+    return True
+
+frame = spark.read.format("tidewheel").option("slice_bytes", 65536).option("bodies", "*").load(sys.argv[1])
+row = frame.where(kill_once("queue_offset")).agg(
+    F.count("*"), F.countDistinct("physical_offset"), F.sum(F.xxhash64("queue_offset", "body") % 1000003)
+).first()
+open(sys.argv[2], "w").write(f"{row[0]} {row[1]} {row[2]} {killed.exists()}")
+""".replace("NUMBER", str(COUNT // 2))
 
 
 class Cluster:
@@ -140,3 +177,16 @@ def test_two_workers_read_what_one_does(cluster: Cluster, store: Path, tmp_path:
     assert two == one
     assert two[:2] == [str(COUNT)] * 2
     assert (two_count, one_count) == ("2", "1")
+
+
+def test_a_killed_executor_does_not_change_the_result(cluster: Cluster, store: Path, tmp_path: Path) -> None:
+    archive, answer = tmp_path / "tidewheel-spark.zip", tmp_path / "answer"
+    write_archive(archive)
+    answers = []
+    for name, program in (("job.py", JOB), ("killed.py", KILLED_JOB)):
+        job = tmp_path / name
+        job.write_text(program)
+        cluster.submit("--py-files", str(archive), str(job), str(store), str(answer))
+        answers.append(answer.read_text().split())
+    whole, killed = answers
+    assert killed == [*whole[:3], "True"]

@@ -35,7 +35,9 @@ from services.shop.topics import (
     PUSHES_GROUP,
     TOPIC_TYPES,
 )
-from spark_jobs.main import Sources, compare
+from spark_jobs.layout import RunFolders
+from spark_jobs.main import Inputs, Sources, compare
+from spark_jobs.options import AuditOptions
 from spark_jobs.session import spark_session
 from spark_jobs.summary import AuditSummary
 
@@ -296,7 +298,10 @@ def audit(spark: SparkSession, tmp_path: Path) -> Callable[[Shop], AuditSummary]
         folder, out = tmp_path / "exported", tmp_path / "out"
         for made in (folder, out):
             made.mkdir()
-        sources = Sources(shop.store, shop.orders_url, shop.redis_url, shop.pushes_url)
-        return compare(spark, sources.export(folder), shop.store, out, lambda _: None)
+        sources = Sources(shop.store, Inputs(shop.orders_url, shop.redis_url, shop.pushes_url))
+        options = AuditOptions("run")
+        run = RunFolders(out, options.run_id)
+        run.folder.mkdir(parents=True)
+        return compare(spark, sources.export(folder), shop.store, run, options, lambda _: None)
 
     return run

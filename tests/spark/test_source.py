@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from commitlog import layout
 from commitlog.log import CommitLog
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
-from spark_jobs.decode import SCHEMA
-from spark_jobs.source import LogReader
+from spark_jobs.decode import DEFAULT, SCHEMA
+from spark_jobs.source import COLUMNS, LogReader
 
 TOPICS = ("a", "b", "c")
 COUNT = 60
+SEGMENT_BYTES = 2048
 Load = Callable[..., DataFrame]
 
 
@@ -26,7 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of several segments, of records whose topics take turns."""
     folder = tmp_path_factory.mktemp("store")
     disk = RealDisk(folder)
-    log = CommitLog(disk, 2048, 0, 0)
+    log = CommitLog(disk, SEGMENT_BYTES, 0, 0)
     for number in range(COUNT):
         topic = TOPICS[number % 3]
         keys = f"KEYS\x01k{number % 5}\x02".encode()
@@ -66,7 +69,8 @@ def test_the_reader_never_takes_filters() -> None:
 
 
 def test_the_documented_types_are_the_types(load: Load) -> None:
-    types = dict(load().dtypes)
+    assert load().columns == list(DEFAULT)
+    types = dict(load(COLUMNS).dtypes)
     assert list(types) == SCHEMA.names
     assert {types[name] for name in ("physical_offset", "store_ms", "due_ms", "queue_offset")} == {"bigint"}
     assert (types["queue_id"], types["topic"], types["body"]) == ("int", "string", "binary")
@@ -94,3 +98,29 @@ def test_a_column_or_choice_that_does_not_exist_is_named(load: Load) -> None:
         load("colour string").collect()
     with pytest.raises(Exception, match="verify='perhaps' is none of record, body, none"):
         load("topic string", verify="perhaps").collect()
+
+
+def test_one_flipped_bit_is_one_row_of_damage_and_the_rest_is_unchanged(
+    spark: SparkSession, store: Path, load: Load, tmp_path: Path
+) -> None:
+    columns = "physical_offset bigint, record_bytes bigint, queue_offset bigint, keys string, body binary"
+    whole = {row.physical_offset: row for row in load(columns, bodies="*").collect()}
+    hit = sorted(whole)[COUNT // 2]
+    flipped = tmp_path / "store"
+    shutil.copytree(store, flipped)
+    path = flipped / layout.segment_path(hit // SEGMENT_BYTES * SEGMENT_BYTES)
+    stored = bytearray(path.read_bytes())
+    stored[hit % SEGMENT_BYTES + 95] ^= 0x10
+    path.write_bytes(stored)
+
+    def read(**options: str) -> dict[int, Row]:
+        reader = (
+            spark.read.format("tidewheel").schema(columns).options(bodies="*", slice_bytes=700, **options)
+        )
+        return {row.physical_offset: row for row in reader.load(str(flipped)).collect()}
+
+    lost = read(dataset="damaged")
+    assert {(row.physical_offset, row.record_bytes) for row in lost.values()} == {
+        (hit, whole[hit].record_bytes)
+    }
+    assert read() == whole | lost

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from services.broker.values import TimerName, Verdict
-from spark_jobs import facts
+from spark_jobs.mapping import SHOP
+from spark_jobs.order_events import events_of_orders
+from spark_jobs.segments import open_log
+from spark_jobs.staging import stage
 from spark_jobs.statistics import log_statistics
+from spark_jobs.timelines import timelines
 
 TOPIC = "order-timeouts"
 
@@ -21,7 +26,7 @@ def set_timer(shop: Any, order_id: str, delay_ms: int, **marks: str) -> int:
     return int(sent.physical_offset)
 
 
-def test_a_timer_ends_once_however_it_ends(shop: Any, spark: SparkSession) -> None:
+def test_a_timer_ends_once_however_it_ends(shop: Any, spark: SparkSession, tmp_path: Path) -> None:
     set_at = {
         name: set_timer(shop, name, 60_000) for name in ("moved", "again", "cancel", "carried", "fired")
     }
@@ -37,27 +42,24 @@ def test_a_timer_ends_once_however_it_ends(shop: Any, spark: SparkSession) -> No
     set_timer(shop, "again", 80_000)
     set_timer(shop, "carrier", 500, TW_TIMER_CANCEL="carried")
     shop.advance(2_000)
-    log = spark.read.format("tidewheel").option("bodies", "*").schema(facts.RECORDS).load(str(shop.store))
-    records = facts.classified(log).cache()
-    ends = {row["ended_timer"]: row["kind"] for row in facts.timer_ends(records).collect()}
-    assert {one: ends[at] for one, at in set_at.items()} == {
-        "moved": "moved",
-        "again": "replaced",
-        "cancel": "cancelled",
-        "carried": "cancelled",
-        "fired": "fired",
-        "due": "delivered",
-    }
-    assert len(ends) == len(set_at) + 1, "the carrier is a timer that was delivered too"
-    figures = log_statistics(records)
+    staged = stage(spark, shop.store, open_log(shop.store), SHOP, tmp_path / "staged")
+    figures = log_statistics(staged)
     assert figures.timer_ends == {"moved": 1, "replaced": 1, "cancelled": 2, "fired": 1, "delivered": 2}
     assert (figures.by_kind["timer"], sum(figures.timer_ends.values())) == (10, 7), "three wait"
     assert [one.early for one in figures.lateness] == [0], "what was fired is not early"
-    timelines = {
-        row["order_id"]: [event["kind"] for event in row["timeline"]]
-        for row in facts.order_facts(facts.order_events(records)).collect()
+    ids = spark.createDataFrame([(one,) for one in set_at], "order_id string")
+    events = events_of_orders(spark, staged, ids, len(set_at))
+    told = timelines(events, staged, SHOP).collect()
+    kinds = {row["order_id"]: [event["kind"] for event in row["timeline"]] for row in told}
+    assert kinds == {
+        "moved": ["timer", "moved", "timer"],
+        "again": ["timer", "replaced", "timer"],
+        "cancel": ["timer", "cancelled"],
+        "carried": ["timer", "cancelled"],
+        "fired": ["timer", "fired"],
+        "due": ["timer", "delivered"],
     }
-    assert timelines["moved"] == ["timer", "moved", "timer"]
-    assert timelines["again"] == ["timer", "replaced", "timer"]
-    assert timelines["carried"] == ["timer", "cancelled"]
-    assert timelines["fired"] == ["timer", "fired"]
+    ends = {
+        (event["physical_offset"], event["kind"]): event["note"] for row in told for event in row["timeline"]
+    }
+    assert [f"the timer at {set_at[one]}" in " ".join(ends.values()) for one in set_at] == [True] * 6

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 LAST_WORDS_CHARACTERS = 500
 
 
-def run_audit(layout: Layout, carts_url: str, say: Callable[[str], None]) -> dict[str, Any]:
-    """Audit the run's stores, passing on what the audit says, and return its summary.
+def run_audit(layout: Layout, carts_url: str, say: Callable[[str], None], *limits: str) -> dict[str, Any]:
+    """Audit the run's stores, by other limits if wanted, passing on what it says; return its summary.
 
     Raises:
         TidewheelError: when the audit itself fails; its last words are quoted.
     """
     answer = layout.logs / "audit.json"
     with answer.open("w") as stdout:
-        audit = subprocess.Popen(command(layout, carts_url), stdout=stdout, stderr=subprocess.PIPE, text=True)
+        audit = subprocess.Popen(
+            [*command(layout, carts_url), *limits], stdout=stdout, stderr=subprocess.PIPE, text=True
+        )
         words = listen(audit, layout, say)
     exit_code = audit.wait()
     try:

@@ -1,7 +1,8 @@
 """The child processes of a run: started as `tidewheel` commands, watched, restarted after an armed crash.
 
 A child says that it is ready by its ready file. One that ends by an armed fault is started again on the same
-address with the next of its faults; one that ends by itself otherwise has failed, and so has the run.
+address with the next of its faults, unless it is to be left dead; one that ends by itself otherwise has
+failed, and so has the run. A child may be halted for a while, and comes back on the same addresses.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ STOP_TIMEOUT_S = 30
 POLL_S = 0.05
 LOG_TAIL_LINES = 5
 ANY_FREE_PORT = "127.0.0.1:0"
+HTTP = "--http"
 
 
 def tidewheel(*arguments: str) -> list[str]:
@@ -37,14 +39,19 @@ def tidewheel(*arguments: str) -> list[str]:
 
 @dataclass(slots=True)
 class Child:
-    """One child: how it is started, what is armed at its next starts, and the process that runs now."""
+    """One child: how it is started, what is armed at its next starts and at all of them, and the process
+    that runs now.
+    """
 
     name: str
     arguments: list[str]
     armed: list[str] = field(default_factory=list)
+    always_armed: str = ""
     listen: str = ANY_FREE_PORT
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
+    is_left_dead: bool = False
+    is_halted: bool = False
 
 
 class Processes:
@@ -66,13 +73,15 @@ class Processes:
         for child in reversed(self._children):
             stop(child)
 
-    def start(self, *arguments: str, name: str, armed: list[str] | None = None) -> dict[str, Any]:
+    def start(
+        self, *arguments: str, name: str, armed: list[str] | None = None, always_armed: str = ""
+    ) -> dict[str, Any]:
         """Start a command that serves, and return its ready file once it does.
 
         Raises:
             TidewheelError: when it ends or does not get ready; its last words are quoted.
         """
-        child = Child(name, list(arguments), list(armed or []))
+        child = Child(name, list(arguments), list(armed or []), always_armed)
         ready = self._launch(child)
         self._children.append(child)
         return ready
@@ -83,6 +92,30 @@ class Processes:
             if child.name in names:
                 self._children.remove(child)
                 stop(child)
+
+    def halt(self, name: str) -> None:
+        """End a child for a while."""
+        child = self._child(name)
+        child.is_halted = True
+        stop(child)
+
+    def resume(self, name: str) -> None:
+        """Start a halted child again, where it was."""
+        child = self._child(name)
+        self._launch(child)
+        child.is_halted = False
+
+    def leave_dead(self, name: str) -> None:
+        """When this child ends by an armed fault, it is not started again."""
+        self._child(name).is_left_dead = True
+
+    def is_running(self, name: str) -> bool:
+        """Whether a child's process runs."""
+        process = self._child(name).process
+        return process is not None and process.poll() is None
+
+    def _child(self, name: str) -> Child:
+        return next(child for child in self._children if child.name == name)
 
     def stop_watching(self) -> None:
         """From now on children may end."""
@@ -114,10 +147,13 @@ class Processes:
             )
         ready = self._await_ready(child, ready_file)
         child.listen = ready["listen"]
+        if HTTP in child.arguments and "http" in ready:
+            child.arguments[child.arguments.index(HTTP) + 1] = ready["http"]
         return ready
 
     def _environment(self, child: Child) -> dict[str, str]:
-        faults = child.armed.pop(0) if child.armed else ""
+        next_armed = child.armed.pop(0) if child.armed else ""
+        faults = ",".join(filter(None, (next_armed, child.always_armed)))
         ours = {FAULTS_VARIABLE: faults, FAULT_LOG_VARIABLE: str(self._layout.faults)}
         return os.environ | ours | {"HOME": str(self._layout.home)}
 
@@ -139,7 +175,9 @@ class Processes:
     def _look_after(self, child: Child) -> None:
         """Restart a child that an armed fault has ended; note one that has failed."""
         ended = child.process.poll() if child.process else None
-        if ended is None or child not in self._children:
+        if ended is None or child.is_halted or child not in self._children:
+            return
+        if ended == EXIT_BY_FAULT and child.is_left_dead:
             return
         try:
             if ended != EXIT_BY_FAULT:

@@ -23,6 +23,7 @@ class DemoSettings:
     seed: int = 1
     faults: bool = False
     sabotage: tuple[str, ...] = ()
+    bugs: tuple[str, ...] = ()
     redis_url: str | None = None
 
 

@@ -1,7 +1,8 @@
 """One run of the demo, from top to bottom:
 
 read the orders -> plan their fates -> start broker and services -> replay -> wait until nothing is in flight
--> stop everything -> spoil the stores, if asked to -> audit -> sum up.
+-> lose parts of the shop, if asked for such bugs -> stop everything -> spoil the stores, if asked to -> audit
+-> sum up.
 
 Redis outlives the services, because the audit reads it; what the audit is given are paths and URLs only.
 """
@@ -19,9 +20,10 @@ from urllib.request import Request, urlopen
 from commitlog.errors import ConfigurationError
 from services.shop.carts import open_redis
 from services.shop.database import open_database, sqlite_url
-from services.shop.demo import mishaps
+from services.shop.demo import bugs, mishaps
 from services.shop.demo.auditing import run_audit
 from services.shop.demo.books import order_books, push_books, push_lateness, timeout_lateness
+from services.shop.demo.bug_story import BugStory
 from services.shop.demo.processes import Processes
 from services.shop.demo.reminders import Reminders
 from services.shop.demo.replay import Caller, Replay, Tally
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 QUEUE_COUNT = 4
 SEGMENT_BYTES = 16 * 1024 * 1024
 SETTLING_PATIENCE_S = 120
+BUGS_ATTEMPTS_MAX = 2
 HTTP_TIMEOUT_S = 10
 
 
@@ -50,11 +53,14 @@ def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoSummary:
 
     Raises:
         InputUnreadable: when the file of orders cannot be read.
-        UnknownChoice: when a case to sabotage does not exist.
+        UnknownChoice: when a case to sabotage, or of a bug, does not exist.
         ConfigurationError: when the out folder or Redis cannot be used.
         TidewheelError: when one of the processes fails.
     """
     require_known(settings.sabotage)
+    cases = bugs.chosen(settings.bugs)
+    if cases and settings.sabotage:
+        raise ConfigurationError("--bugs and --sabotage do not go together. Give one of them.")
     reading = read_input(settings)
     if settings.redis_url is not None:
         require_no_carts(settings.redis_url)
@@ -62,7 +68,7 @@ def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoSummary:
     layout.prepare()
     write_refused_rows(layout, reading)
     plan = plan_replay(reading.invoices, settings.pay_ratio, settings.seed)
-    run = Run(settings, layout, reading, plan, reporter)
+    run = Run(settings, layout, reading, plan, reporter, cases)
     with run.redis() as carts_url:
         run.trade(carts_url)
         run.spoil(carts_url)
@@ -81,6 +87,7 @@ class Run:
     reading: Reading
     plan: Plan
     reporter: Reporter
+    bugs: tuple[str, ...] = ()
     tally: Tally = field(default_factory=Tally)
     in_flight: InFlight | None = None
     restarts: int = 0
@@ -111,16 +118,31 @@ class Run:
                 timeout_ms = round(self.settings.timeout_s * 1000)
                 replay = Replay(caller, shop["orders"], shop["carts"], timeout_ms, self.tally)
                 replay.run(self.plan, self.reporter)
+            story = BugStory(self.bugs, processes, caller, shop, self.layout.faults)
+            if self.bugs:
+                with self._phase("Meeting bugs"):
+                    story.while_all_is_well()
             with self._phase("Waiting until nothing is in flight"):
                 self._settle(processes, reminders, broker["http"])
+            if self.bugs:
+                self._lose_parts(story)
             self.restarts = processes.restarts()
             with self._phase("Stopping the shop and the broker"):
                 processes.stop_watching()
                 processes.stop("orders", "carts", "pushes", "broker")
 
+    def _lose_parts(self, story: BugStory) -> None:
+        with self._engines() as (orders, pushes):
+            story.await_timeouts(orders)
+            with self._phase("Leaving the shop without its broker for a while"):
+                story.while_the_broker_is_away(orders)
+            with self._phase("Losing services for good"):
+                story.until_services_are_gone(orders, pushes)
+
     def _start_broker(self, processes: Processes) -> dict[str, Any]:
         store = ("--store", str(self.layout.store), "--segment-bytes", str(SEGMENT_BYTES))
-        broker = processes.start("serve", *store, "--http", "127.0.0.1:0", name="broker")
+        attempts = ("--attempts-max", str(BUGS_ATTEMPTS_MAX)) if self.bugs else ()
+        broker = processes.start("serve", *store, *attempts, "--http", "127.0.0.1:0", name="broker")
         for name, message_type in TOPIC_TYPES.items():
             create_topic(broker["http"], name, message_type)
         return broker
@@ -135,7 +157,10 @@ class Run:
         listen = {}
         for name, database in databases.items():
             ready = processes.start(
-                "shop", name, "--broker", broker["listen"], *database, name=name, armed=self._armed(name)
+                *("shop", name, "--broker", broker["listen"], *database),
+                name=name,
+                armed=self._armed(name),
+                always_armed=bugs.armed(self.bugs, name),
             )
             listen[name] = ready["listen"]
         return listen
@@ -170,7 +195,8 @@ class Run:
     def audit(self, carts_url: str) -> None:
         """Let the audit look at the stores."""
         with self._phase("Auditing"):
-            self.audited = run_audit(self.layout, carts_url, self.reporter.say)
+            limits = bugs.AUDIT_LIMITS if self.bugs else ()
+            self.audited = run_audit(self.layout, carts_url, self.reporter.say, *limits)
 
     def summary(self) -> DemoSummary:
         """Sum the run up."""
@@ -190,10 +216,17 @@ class Run:
             faults=mishaps.injected(self.layout.faults),
             restarts=self.restarts,
             sabotaged=self.sabotaged,
+            bugs=self._compared(),
             audit=self.audited,
             seconds=self.seconds,
             out=str(self.layout.root),
         )
+
+    def _compared(self) -> dict[str, dict[str, list[str]]]:
+        """What the bugs have done beside what the audit has found; nothing in a run without bugs."""
+        if not self.bugs:
+            return {}
+        return bugs.compared(bugs.truth(self.layout.faults), bugs.found(self.audited))
 
     @contextlib.contextmanager
     def _phase(self, name: str, steps: int | None = None) -> Iterator[None]:

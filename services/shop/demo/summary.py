@@ -43,6 +43,8 @@ class DemoSummary:
     faults: dict[str, int]
     restarts: int
     sabotaged: dict[str, str]
+    bugs: dict[str, dict[str, list[str]]]
+    """In a run with bugs, by case: `expected`, and of these the `missed`; found without reason, `surplus`."""
     audit: dict[str, Any]
     seconds: dict[str, float]
     out: str
@@ -60,6 +62,18 @@ class DemoSummary:
         sums = self.invoices.balanced and self.orders_balanced
         return sums and self.in_flight.nothing and bool(self.audit["balanced"])
 
+    @property
+    def bugs_found(self) -> bool:
+        """Whether the audit has found exactly what the bugs have done."""
+        found = (case["expected"] and not case["missed"] + case["surplus"] for case in self.bugs.values())
+        return bool(self.bugs) and all(found)
+
+    @property
+    def as_wanted(self) -> bool:
+        """Whether the run went as it should: the books balance, or every bug was found and nothing else."""
+        return self.bugs_found if self.bugs else self.balanced
+
     def as_json(self) -> str:
         """The summary as JSON."""
-        return json.dumps({"balanced": self.balanced} | asdict(self), indent=2, ensure_ascii=False)
+        verdicts = {"balanced": self.balanced} | ({"bugs_found": self.bugs_found} if self.bugs else {})
+        return json.dumps(verdicts | asdict(self), indent=2, ensure_ascii=False)

@@ -11,7 +11,7 @@ MEASURED = """
 import sys, threading
 from pathlib import Path
 import numpy as np
-from services.memory import give_back_freed
+from services.memory import keep_little
 
 def held_mib():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -23,7 +23,7 @@ def crowd():
     kept.append(np.ones(4_096, np.uint8))
 
 if sys.argv[1] == "given back":
-    give_back_freed()
+    keep_little()
 kept, before = [], held_mib()
 for _ in range(3):
     thread = threading.Thread(target=crowd)

@@ -83,7 +83,7 @@ async def run(scenario: Scenario) -> None:
         disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
         call_later = asyncio.get_running_loop().call_later
         live = LiveBroker(disk, settings, lambda: START_MS, call_later, writer, kept_offset(disk, "virtual"))
-        app = make_app(live, Metrics(live, []))
+        app = make_app(live, Metrics(live, []), files=disk)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
             await scenario(Desk(live, app, http))

@@ -170,6 +170,9 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("post", f"/api/transactions/{half}/check", None),
             ("put", "/api/topics/t/check-back", {"count_max": 3}),
             ("put", "/api/topics/none/check-back", {}),
+            ("get", "/api/explain?name=order-9&topic=t", None),
+            ("get", "/api/explain?name=k", None),
+            ("get", "/api/explain?name=none", None),
             *GROUPS,
         ]
         seen = set()

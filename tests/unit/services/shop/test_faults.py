@@ -37,11 +37,17 @@ def test_at_strikes_once_and_slash_again_and_again() -> None:
     assert strikes("repeat-same-id/2", 5) == [False, True, False, True, False]
 
 
+def test_a_subject_is_struck_whenever_it_comes() -> None:
+    faults = Faults.from_environment({FAULTS_VARIABLE: "poison=O1,poison=O3,poison@5"})
+    orders = ("O1", "O2", "O1", "O3", "O4", "O4")
+    assert [faults.strikes(Fault.POISON, order) for order in orders] == [True, False, True, True, True, False]
+
+
 def test_other_points_are_left_alone() -> None:
     assert strikes("repeat-as-new/1,die-before-ack@1", 2) == [False, False]
 
 
-@pytest.mark.parametrize("armed", ["repeat-same-id", "repeat-same-id@0", "unknown@1", "@1"])
+@pytest.mark.parametrize("armed", ["repeat-same-id", "repeat-same-id@0", "unknown@1", "@1", "poison=", "=O1"])
 def test_what_cannot_be_read_is_refused(armed: str) -> None:
     with pytest.raises(UnknownChoice, match="die-before-commit"):
         Faults.from_environment({FAULTS_VARIABLE: armed})

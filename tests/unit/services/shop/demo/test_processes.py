@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -48,6 +49,20 @@ def test_a_child_that_ends_by_itself_fails_the_run(layout: Layout) -> None:
         os.kill(serve(processes, layout), signal.SIGKILL)
         with pytest.raises(TidewheelError, match="The broker process ended with exit code -9"):
             wait_for_failure(processes)
+
+
+def test_a_halted_child_comes_back_where_it_was(layout: Layout) -> None:
+    with Processes(layout) as processes:
+        pid = serve(processes, layout)
+        ready = (layout.logs / "broker.json").read_text()
+        processes.halt("broker")
+        assert not processes.is_running("broker")
+        processes.resume("broker")
+        processes.require_health()
+        assert processes.restarts() == 0
+        again = json.loads((layout.logs / "broker.json").read_text())
+        assert again.pop("pid") != pid
+        assert again.items() <= json.loads(ready).items()
 
 
 def wait_for_failure(processes: Processes) -> None:

@@ -1,0 +1,224 @@
+"""The audit's cost, from the log and from its staged Parquet, and its comparison beside datacompy's.
+
+    measure(folder, orders, shop, heaps) -> figures
+
+* from_log: the whole audit as the command makes it, its heap being 2 GB, by phases.
+* from_staged: the same, the log having been staged before. `judged_s` is the time from then on: the joins,
+  the cases, the evidence, the counts, the report.
+* comparison: what both can answer about the same two inputs, the orders table and the facts of the log's
+  messages (one row per order and part of the log, so each side brings them together itself): orders without a
+  committed message, messages without an order, and payments, cancellations that only one of the two knows.
+  `ours` is the audit's join and one count; `datacompy` is `SparkSQLCompare` with two compared columns, no
+  report, in the smallest of the heaps in which it comes to an end. Their counts must be equal.
+
+datacompy is installed for this into a folder of its own: it wants other versions than the audit has. Every
+part is a process of its own, and only there Spark is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import audit_shop
+from audit_processes import PHASE, Ran, measured
+from audit_truth import findings_in, inputs_of, is_perfect, scores
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HEAP: Final = "2g"
+DATACOMPY: Final = ("datacompy==1.1.0", "ordered-set==4.1.0", "polars==1.33.1")
+COMPARED: Final = ("is_paid", "is_cancelled")
+PLANTS: Final = 20
+STAGED: Final = "staged.json"
+JUDGING: Final = "Judging every order"
+
+
+def measure(
+    folder: Path, orders: int, shop: Path | None, heaps: list[str], parts: list[str]
+) -> dict[str, Any]:
+    """All figures; builds the shop below `folder` unless one is given."""
+    with tempfile.TemporaryDirectory(prefix="tidewheel-bench-audit-", dir=folder) as scratch:
+        work = Path(scratch)
+        if shop is None:
+            shop = work / "shop"
+            audit_shop.build(shop, orders, PLANTS)
+        figures: dict[str, Any] = {"orders": orders}
+        if "log" in parts:
+            figures["from_log"] = _audit(shop, work)
+        if set(parts) & {"staged", "comparison"}:
+            _prepare(shop, work)
+        if "staged" in parts:
+            figures["from_staged"] = _audit(shop, work, str(work / "prepared" / "staged"))
+        if "comparison" in parts:
+            figures["comparison"] = _comparison(work, heaps)
+        return figures
+
+
+def _audit(shop: Path, work: Path, staged: str = "") -> dict[str, Any]:
+    """One audit in a process of its own: from the log, or from the log as it was staged."""
+    ran = _part("audit", str(shop), str(work / "out"), staged)
+    shutil.rmtree(work / "out", ignore_errors=True)
+    names = [phase.name for phase in ran.phases]
+    judging = names.index(JUDGING) if JUDGING in names else len(names)
+    judged_s = sum(phase.wall_s for phase in ran.phases[judging:])
+    return {"judged_s": round(judged_s, 1)} | ran.as_json()
+
+
+def _comparison(work: Path, heaps: list[str]) -> dict[str, Any]:
+    library = work / "datacompy"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(library)]
+    subprocess.run([*command, *DATACOMPY], check=True, stdout=sys.stderr)
+    ours = _part("ours", str(work / "prepared"), HEAP)
+    figures: dict[str, Any] = {"ours": ours.as_json(), "datacompy": {}}
+    for heap in heaps:
+        theirs = _part("datacompy", str(work / "prepared"), heap, paths=[library])
+        figures["datacompy"][heap] = theirs.as_json()
+        if theirs.answer is not None:
+            figures["equal"] = theirs.answer["counts"] == ours.answer["counts"]
+            figures["times_faster"] = round(theirs.answer["wall_s"] / ours.answer["wall_s"], 1)
+            break
+    return figures
+
+
+def _prepare(shop: Path, work: Path) -> None:
+    """What the later parts begin with."""
+    if _part("prepare", str(shop), str(work / "prepared")).answer is None:
+        sys.exit(f"{shop} could not be staged; why is written above. Give a --shop that audit_shop.py built.")
+
+
+def _part(*arguments: str, paths: list[Path] | None = None) -> Ran:
+    return measured([__file__, *arguments], paths or [])
+
+
+def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
+    """The whole audit, and whether it found what was planted."""
+    from spark_jobs import main
+    from spark_jobs.options import AuditOptions
+    from spark_jobs.staging import Staged
+
+    if staged:  # takes the place of the staging
+        counts = json.loads((Path(staged).parent / STAGED).read_text())
+        main.stage_parts = lambda *_: Staged(Path(staged), **counts)  # type: ignore[attr-defined] # imported
+
+    def tell(message: str) -> None:
+        print(f"{PHASE}{message}")
+
+    folder = Path(shop)
+    summary = main.audit(folder / "store", inputs_of(folder), Path(out), AuditOptions("run"), tell)
+    found = findings_in(Path(out) / "findings" / "run_id=run")
+    by_case = scores(findings_in(folder / "truth.parquet"), found)
+    wrong = {case: one for case, one in by_case.items() if not is_perfect({case: one})}
+    return {"cases": summary.cases, "perfect": not wrong, "wrong": wrong}
+
+
+def prepare(shop: str, prepared: str) -> dict[str, Any]:
+    """Exports the orders and stages the log: the inputs of the comparison."""
+    from spark_jobs.mapping import SHOP
+    from spark_jobs.segments import open_log
+    from spark_jobs.staging import stage
+
+    store, folder = Path(shop) / "store", Path(prepared)
+    folder.mkdir()
+    with _spark(folder, HEAP) as spark:
+        inputs_of(Path(shop)).open().export_orders(folder)
+        staged = stage(spark, store, open_log(store), SHOP, folder / "staged")
+    (folder / STAGED).write_text(json.dumps({"part_count": staged.part_count, "until": staged.until}))
+    return {}
+
+
+def ours(prepared: str, heap: str) -> dict[str, Any]:
+    """The comparison as the audit makes it: one join, one count."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def count(orders: DataFrame, messages: DataFrame) -> dict[str, int]:
+        rows = orders.withColumn("has_row", F.lit(True))
+        told = messages.withColumnsRenamed({name: f"log_{name}" for name in COMPARED})
+        both = told.withColumn("has_message", F.lit(True)).join(
+            rows.hint("shuffle_hash"), "order_id", "full_outer"
+        )
+        is_both = F.col("has_row") & F.col("has_message")
+        counted = both.agg(
+            F.count_if(F.col("has_message").isNull()).alias("only in the database"),
+            F.count_if(F.col("has_row").isNull()).alias("only in the log"),
+            *(F.count_if(is_both & (F.col(name) != F.col(f"log_{name}"))).alias(name) for name in COMPARED),
+        )
+        return counted.first().asDict()  # type: ignore[union-attr] # an aggregation has one row
+
+    return _compared(prepared, heap, count)
+
+
+def datacompy(prepared: str, heap: str) -> dict[str, Any]:
+    """The same by datacompy."""
+    from datacompy.spark import SparkSQLCompare
+
+    def count(orders: DataFrame, messages: DataFrame) -> dict[str, int]:
+        compared = SparkSQLCompare(orders.sparkSession, orders, messages, join_columns=["order_id"])
+        unequal = {one["column"]: int(one["unequal_cnt"]) for one in compared.column_stats}
+        return {
+            "only in the database": compared.df1_unq_rows.count(),
+            "only in the log": compared.df2_unq_rows.count(),
+            **{name: unequal[name] for name in COMPARED},
+        }
+
+    return _compared(prepared, heap, count)
+
+
+def _compared(prepared: str, heap: str, count: Any) -> dict[str, Any]:
+    with _spark(Path(prepared), heap) as spark:
+        print(f"{PHASE}comparing")
+        started = time.monotonic()
+        counts = count(_orders(spark, Path(prepared)), _messages(spark, Path(prepared)))
+        return {"counts": counts, "wall_s": round(time.monotonic() - started, 2)}
+
+
+def _orders(spark: SparkSession, prepared: Path) -> DataFrame:
+    """Of each order of the database whether it was paid and cancelled."""
+    rows = spark.read.parquet(str(prepared / "orders.parquet"))
+    return rows.selectExpr(
+        "order_id", "int(paid_ms is not null) is_paid", "int(cancelled_ms is not null) is_cancelled"
+    )
+
+
+def _messages(spark: SparkSession, prepared: Path) -> DataFrame:
+    """The same of each order whose message is committed in the log."""
+    facts = spark.read.parquet(str(prepared / "staged" / "facts")).groupBy("order_id")
+    firsts = facts.min("committed_offset", "paid_offset", "cancelled_offset")
+    return firsts.filter("`min(committed_offset)` is not null").selectExpr(
+        "order_id",
+        "int(`min(paid_offset)` is not null) is_paid",
+        "int(`min(cancelled_offset)` is not null) is_cancelled",
+    )
+
+
+def _spark(scratch: Path, heap: str) -> Any:
+    from spark_jobs import session
+
+    session.SETTINGS["spark.driver.memory"] = heap
+    session.SETTINGS["spark.sql.shuffle.partitions"] = "16"
+    return session.spark_session(scratch, scratch / "spark.log", quick=False)
+
+
+PARTS: Final[dict[str, Callable[..., Any]]] = {
+    "audit": audited,
+    "prepare": prepare,
+    "ours": ours,
+    "datacompy": datacompy,
+}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", choices=sorted(PARTS))
+    parser.add_argument("arguments", nargs="*")
+    given = parser.parse_args()
+    print(json.dumps(PARTS[given.part](*given.arguments)))

@@ -1,0 +1,117 @@
+"""What the commands of `tidewheel audit` have in common: their options, their exit codes, their progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commitlog.errors import TidewheelError
+from services.cli import output
+from services.cli.durations import parse_ms
+from services.cli.times import parse_past_ms
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spark_jobs.options import AuditOptions
+
+FINDINGS = 1
+NOT_DONE = 2
+
+StoreOption = Annotated[Path, typer.Option(help="The broker's store; it may be in use.")]
+OrdersOption = Annotated[str, typer.Option(help="The order database, as an SQLAlchemy URL.")]
+CartsOption = Annotated[
+    str,
+    typer.Option(help="The carts: redis://..., an SQLAlchemy URL, or parquet:FOLDER of an earlier export."),
+]
+PushesOption = Annotated[str | None, typer.Option(help="The push database, as an SQLAlchemy URL.")]
+MappingOption = Annotated[
+    Path | None, typer.Option(help="TOML file with the names of your tables, columns, topics and groups.")
+]
+OutOption = Annotated[Path, typer.Option(help="The folder of the audit's runs; each run adds to it.")]
+RunOption = Annotated[str, typer.Option("--run", help="Which run, by its id; else the newest.")]
+
+
+def span_option(help_text: str, *flags: str) -> Any:
+    """An option about which time is looked at."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="Which time")
+
+
+def limit_option(help_text: str) -> Any:
+    """An option about where waiting ends and a finding begins."""
+    return typer.Option(help=help_text, rich_help_panel="Where a finding begins")
+
+
+def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: bool) -> AuditOptions:
+    """The options of a run from what was typed; raises `ConfigurationError` naming a wrong one."""
+    from spark_jobs.options import AuditOptions, new_run_id
+
+    given: dict[str, Any] = {field(name): parse_ms(text, f"--{name}") for name, text in spans.items()}
+    given |= {field(name): parse_past_ms(text, f"--{name}") for name, text in moments.items() if text}
+    return AuditOptions(new_run_id(out), has_plan=has_plan, **given)
+
+
+def field(name: str) -> str:
+    """The name of an option in `AuditOptions`."""
+    return f"{name.replace('-', '_')}_ms"
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Whatever keeps an audit from its answer ends with 2: neither of the exit codes that are answers."""
+    try:
+        yield
+    except TidewheelError as error:
+        output.say(f"{error.code} {error}")
+        raise typer.Exit(NOT_DONE) from error
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:  # a fault of ours must not look like a finding, whose exit code is Python's 1
+        traceback.print_exc()
+        raise typer.Exit(NOT_DONE) from error
+
+
+@contextmanager
+def stepping() -> Iterator[Callable[[str], None]]:
+    """Tells the steps of something long: a running clock on a terminal, a line per step elsewhere."""
+    if not sys.stderr.isatty():
+        yield output.say
+        return
+    from rich.console import Console
+
+    steps = Steps(Console(stderr=True))
+    try:
+        yield steps.begin
+    finally:
+        steps.end()
+
+
+class Steps:
+    """Steps on a terminal: the one that runs has a moving sign, those that are done their time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("")
+        self._step, self._begun_s = "", 0.0
+
+    def begin(self, step: str) -> None:
+        """A new step begins; the one before is done."""
+        self.end()
+        self._step, self._begun_s = step, time.monotonic()
+        self._status.update(step)
+        self._status.start()
+
+    def end(self) -> None:
+        """The last step is done."""
+        if self._step:
+            self._status.stop()
+            taken = f"{time.monotonic() - self._begun_s:.1f} s"
+            self._console.print(f"{self._step}  {taken}", markup=False, highlight=False, style="dim")
+            self._step = ""

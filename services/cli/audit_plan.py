@@ -1,0 +1,79 @@
+"""`tidewheel audit plan`: how the findings of a run could be repaired. A dry run; nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli import output
+from services.cli.api import JsonOption
+from services.cli.audit_options import MappingOption, OutOption, answering
+from services.cli.audit_runs import RunArgument
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from spark_jobs.inputs import Inputs
+
+MEANINGS = {
+    "message": "to be sent; committed at once",
+    "statement": "for a database",
+    "command": "for an operator",
+    "look": "for a person: no safe repair",
+}
+
+
+def plan(
+    run_id: RunArgument = "newest",
+    orders: Annotated[
+        str | None, typer.Option(help="The order database: messages then have the lines of their orders.")
+    ] = None,
+    carts: Annotated[str | None, typer.Option(help="The carts; else they are taken to be in Redis.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="The broker's store: commands then name their transactions.")
+    ] = None,
+    mapping: MappingOption = None,
+    out: OutOption = Path("audit-out"),
+    as_json: JsonOption = False,
+) -> None:
+    """Write how the findings of a run could be repaired, as messages, statements and commands.
+
+    Nothing is carried out, and every step may be done twice. Exits with 0 also if there is much to do.
+
+    Example: tidewheel audit plan --orders sqlite:///orders.db --store ./store
+    """
+    with answering():
+        from spark_jobs import plan as plans
+        from spark_jobs.mapping import SHOP, read_mapping
+        from spark_jobs.plan_sources import PlanSources
+        from spark_jobs.runs import run_of
+
+        run = run_of(out, run_id)
+        names = read_mapping(mapping) if mapping else SHOP
+        counts = plans.write(run, PlanSources(names, orders, store, carts))
+        if as_json:
+            output.print_json([json.loads(line) for line in run.folders.plan.read_text().splitlines()])
+        else:
+            tell(counts, run.folders.plan)
+
+
+def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
+    """Write the plan of a run that has just ended, and say how much there is to do."""
+    from spark_jobs import plan as plans
+    from spark_jobs.plan_sources import PlanSources
+    from spark_jobs.runs import run_of
+
+    run = run_of(out, run_id)
+    counts = plans.write(run, PlanSources(inputs.mapping, inputs.orders, store, inputs.carts))
+    steps = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "nothing to do"
+    output.say(f"Plan: {steps}. {run.folders.plan}")
+
+
+def tell(counts: Counter[str], path: Path) -> None:
+    """Print how many steps there are of each kind."""
+    rows: list[tuple[Any, ...]] = [(kind, f"{counts[kind]:,}", why) for kind, why in MEANINGS.items()]
+    output.print_table(("kind", "steps", "what it is"), rows)
+    print(f"\nNothing was carried out. Plan: {path}")

@@ -1,0 +1,159 @@
+"""`tidewheel audit ls|show`: what earlier runs have found. Reads files only; no Spark, no stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commitlog.errors import UnknownChoice
+from services.cli import output
+from services.cli.api import JsonOption
+from services.cli.audit_options import OutOption, answering
+from services.cli.times import exactly, span, wall
+
+if TYPE_CHECKING:
+    from spark_jobs.runs import Run
+    from spark_jobs.summary import Finding
+
+RUNS = ("run", "when", "orders", "findings", "books", "report")
+LIMIT = 20
+
+RunArgument = Annotated[str, typer.Argument(help="The run's id; else the newest.")]
+
+
+def list_runs(
+    out: OutOption = Path("audit-out"),
+    limit: Annotated[int, typer.Option(help="Show at most so many, the newest.", min=1)] = LIMIT,
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs of a folder, the newest last.
+
+    Example: tidewheel audit ls --out audit-out
+    """
+    with answering():
+        from spark_jobs.runs import runs
+
+        found = runs(out)
+        if as_json:
+            output.print_json([facts(run) for run in found[-limit:]])
+        elif found:
+            output.print_table(RUNS, map(row, found[-limit:]), whole=("run",))
+            if len(found) > limit:
+                output.say(f"{len(found) - limit} older ones: --limit")
+        else:
+            output.say(f"{out} holds no run. Make one by: tidewheel audit run --out {out}")
+
+
+def show(
+    run_id: RunArgument = "newest",
+    case: Annotated[str, typer.Option(help="Only findings of this case.")] = "",
+    order: Annotated[str, typer.Option(help="One order, with all that is known of it.")] = "",
+    out: OutOption = Path("audit-out"),
+    limit: Annotated[int, typer.Option(help="Show at most so many findings.", min=1)] = LIMIT,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one run: its cases, its findings; or one order of it, with its evidence.
+
+    Example: tidewheel audit show --case cart-not-cleared
+    """
+    with answering():
+        from spark_jobs.runs import run_of
+
+        refuse_unknown(case)
+        run = run_of(out, run_id)
+        if order:
+            found = run.order(order)
+            output.print_json(found) if as_json else print("\n".join(evidence(found)))
+        elif as_json:
+            output.print_json(facts(run) | {"findings": list(islice(run.rows(case), limit))})
+        else:
+            tell(run, case, limit)
+
+
+def refuse_unknown(case: str) -> None:
+    """Refuse a case that does not exist; raises `UnknownChoice` naming those that do."""
+    from spark_jobs.cases.names import CASES, OTHER_FINDINGS
+
+    if case and case not in (*CASES, *OTHER_FINDINGS):
+        raise UnknownChoice(f"--case {case}: choose from {', '.join((*CASES, *OTHER_FINDINGS))}.")
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """A run as plain values."""
+    return {
+        "run_id": run.run_id,
+        "written_ms": run.written_ms,
+        "orders": run.orders_count,
+        "findings_count": run.findings_count,
+        "balanced": run.is_balanced,
+        "cases": run.summary["cases"],
+        "others": run.summary.get("others", {}),
+        "report": str(run.folders.report),
+    }
+
+
+def row(run: Run) -> tuple[object, ...]:
+    """A run as a row of `RUNS`."""
+    books = "balance" if run.is_balanced else "do not balance"
+    counts = f"{run.orders_count:,}", f"{run.findings_count:,}"
+    return run.run_id, wall(run.written_ms), *counts, books, run.folders.report
+
+
+def tell(run: Run, case: str, limit: int) -> None:
+    """Print a run's cases and findings."""
+    if not case:
+        output.print_table(("case", "orders"), (run.summary["cases"] | run.finding_cases).items())
+        print()
+    shown = list(islice(run.rows(case), limit + 1))
+    if shown:
+        rows = ((of_row(one), one["case"], one["why"]) for one in shown[:limit])
+        output.print_table(("subject", "case", "why"), rows)
+    if len(shown) > limit:
+        output.say("there are more: --limit")
+    print(f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}")
+
+
+def named(finding: Finding) -> str:
+    """A finding's subject: the order's id, or what it is and its id."""
+    return finding.subject_id if finding.subject == "order" else f"{finding.subject} {finding.subject_id}"
+
+
+def of_row(row: dict[str, Any]) -> str:
+    """The subject of a row of the findings."""
+    return row["subject_id"] if row["subject"] == "order" else f"{row['subject']} {row['subject_id']}"
+
+
+def evidence(row: dict[str, Any]) -> Iterator[str]:
+    """All that a run knows of an order, one fact per line."""
+    yield f"{row['order_id']}   {row['case']}"
+    if row.get("why"):
+        yield f"  {row['why']}"
+    skipped = ("order_id", "case", "why", "timeline", "subject", "subject_id")
+    for name, value in row.items():
+        if name not in skipped and value not in (None, []):
+            yield f"  {name.removesuffix('_ms').replace('_', ' '):22} {shown(name, value)}"
+    yield from timeline(row.get("timeline") or [])
+
+
+def shown(name: str, value: Any) -> object:
+    """A fact's value for people."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return exactly(value) if name.endswith("_ms") else value
+
+
+def timeline(events: list[dict[str, Any]]) -> Iterator[str]:
+    """The records of an order in the log, with the time between them."""
+    before_ms: int | None = None
+    for event in events:
+        since = "" if before_ms is None else f"+{span(max(0, event['store_ms'] - before_ms))}"
+        note = event.get("note") or ""
+        yield (
+            f"  {exactly(event['store_ms'])} {since:>10}  {event['physical_offset']:>14}"
+            f"  {event['kind']:12} {event['topic'] or ''}  {note}".rstrip()
+        )
+        before_ms = event["store_ms"]

@@ -1,0 +1,99 @@
+"""`/api/explain`: everything that the broker's log says of a message, in the order in which it happened.
+
+    GET /api/explain?name=NAME&topic=TOPIC
+
+NAME is a message key, a message id, a timer key, a transaction id, or @ and a log offset. The durable part
+of the log is searched by one thread of its own (`spark_jobs.evidence`), one request after the other; it
+holds the interpreter for a fraction of a millisecond at a time. Times are those of callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
+
+from commitlog.errors import NotFound
+from services.live.live_broker import LiveBroker
+from services.ops.queries import Nothing, asked
+from spark_jobs.evidence import Files, SearchedLog, imported_until
+from spark_jobs.explain import explain
+
+
+class ExplainQuery(Nothing):
+    """What to tell of."""
+
+    name: str = Field(
+        min_length=1, description="A message key or id, a timer key, a transaction id, or @LOG_OFFSET."
+    )
+    topic: str = Field("", description="Only messages of this topic.")
+
+
+class EventAnswer(TypedDict):
+    """One thing that happened: `gap_ms` after the event before, told by the record at `physical_offset`."""
+
+    physical_offset: str
+    store_ms: str
+    gap_ms: str
+    what: str
+    topic: str
+    message_id: str
+    queue_id: int | None
+    queue_offset: str | None
+    due_ms: str | None
+    group: str
+    note: str
+
+
+class StandingAnswer(TypedDict):
+    """How one message stands now."""
+
+    message_id: str
+    topic: str
+    keys: str
+    state: str
+
+
+class ExplanationAnswer(TypedDict):
+    """The events of a name in log order; `is_cut` if it has more records than are told."""
+
+    name: str
+    store: str
+    first_offset: str
+    end_offset: str
+    events: list[EventAnswer]
+    messages: list[StandingAnswer]
+    is_cut: bool
+
+
+class ExplainApi:
+    """The handler of `/api/explain`; to be closed before the broker is."""
+
+    def __init__(self, live: LiveBroker, files: Files | None) -> None:
+        self._live, self._files = live, files
+        self._closing = Event()
+        self._searcher = ThreadPoolExecutor(1, thread_name_prefix="explain")
+
+    async def explain(self, request: Request) -> JSONResponse:
+        """Tell the life of a message or order."""
+        query = asked(ExplainQuery, request)
+        search = asyncio.get_running_loop().run_in_executor
+        found = await search(self._searcher, explain, self._log(), query.name, query.topic)
+        return JSONResponse(found.as_json(self._live.clock.offset_ms))
+
+    async def close(self) -> None:
+        """Give up the search that is under way."""
+        self._closing.set()
+        self._searcher.shutdown()
+
+    def _log(self) -> SearchedLog:
+        if self._files is None:
+            raise NotFound("The files of this broker's store cannot be read from here.")
+        durable_offset = self._live.core.durable_offset
+        until = imported_until(self._files)
+        return SearchedLog("the broker's log", self._files, durable_offset, until, self._closing.is_set)

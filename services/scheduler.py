@@ -1,0 +1,186 @@
+"""Nightly audits: `tidewheel audit run` at a time of day in a time zone, each as a process of its own.
+
+Rules:
+- One at a time: a run that is still going on when the next is due lets that one pass, and a folder has one
+  scheduler (it holds a lock there).
+- A machine that slept through the time runs once when it wakes.
+- What runs is what anybody would type; what it says goes to `<out>/scheduler.log`. Its exit code is logged
+  here: 0 balanced, 1 findings, anything else could not be done.
+- After each run all but the newest runs are deleted; seals stay (they hold their own identities).
+- Whoever stops the scheduler stops the run: it is interrupted, cleans up, and leaves no half answer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import structlog
+from apscheduler.schedulers.blocking import BlockingScheduler
+from apscheduler.triggers.cron import CronTrigger
+from prometheus_client import start_http_server
+
+from commitlog.errors import ConfigurationError, PortTaken, RefusedByState
+from services.config import Address
+from services.ops.audit_metrics import AuditMetrics
+from spark_jobs.runs import forget
+
+ANSWERS: Final = {0: "balanced", 1: "findings"}
+STOP_SECONDS: Final = 30
+_CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Nightly:
+    """What runs when: `arguments` are those of `tidewheel audit run`; `keep` newest runs stay."""
+
+    at: str
+    zone: str
+    arguments: tuple[str, ...]
+    out: Path
+    keep: int
+    metrics: Address | None = None
+    is_first_now: bool = False
+
+    def trigger(self) -> CronTrigger:
+        """When it runs; raises `ConfigurationError` for a time or zone that there is not."""
+        found = _CLOCK.fullmatch(self.at)
+        if found is None:
+            raise ConfigurationError(f"--at is {self.at!r}: write it as 02:00.")
+        return CronTrigger(hour=int(found[1]), minute=int(found[2]), timezone=zone_of(self.zone))
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone; raises `ConfigurationError`."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ConfigurationError(f"--zone is {name!r}: write it as Europe/London, or UTC.") from error
+
+
+@dataclass(slots=True)
+class AuditJob:
+    """Runs one audit after the other, each in a process of its own."""
+
+    nightly: Nightly
+    _process: subprocess.Popen[bytes] | None = None
+    _is_stopping: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> int | None:
+        """Run the audit to its end and tidy up; returns its exit code, None when the scheduler stops."""
+        if self._is_stopping.is_set():
+            return None
+        with open(self.nightly.out / "scheduler.log", "ab") as words:
+            self._process = subprocess.Popen(
+                command(self.nightly.arguments), stdin=subprocess.DEVNULL, stdout=words, stderr=words,
+                start_new_session=True,
+            )  # fmt: skip
+            log.info("audit begins", pid=self._process.pid)
+            exit_code = self._process.wait()
+        gone = forget(self.nightly.out, self.nightly.keep)
+        answer = ANSWERS.get(exit_code, f"could not be done: see {self.nightly.out / 'scheduler.log'}")
+        log.info("audit ended", exit_code=exit_code, answer=answer, runs_deleted=len(gone))
+        return exit_code
+
+    def stop(self) -> None:
+        """Interrupt what runs; what has not ended in time, or has left a process behind, is killed."""
+        self._is_stopping.set()
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        with suppress(ProcessLookupError):  # a Java that was just being started outlives its Python
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    """The command line of a run, in this very Python."""
+    return [sys.executable, "-m", "services.cli.main", "audit", "run", *arguments]
+
+
+def serve(nightly: Nightly, announce: Callable[[datetime, Address | None], None]) -> None:
+    """Run audits until SIGTERM or Ctrl-C; `announce` is told the next time and where metrics are.
+
+    Raises `ConfigurationError`, `PortTaken`, and `RefusedByState` when the folder has a scheduler.
+    """
+    trigger, job = nightly.trigger(), AuditJob(nightly)
+    scheduler = BlockingScheduler(timezone=trigger.timezone)
+    first = {"next_run_time": datetime.now(trigger.timezone)} if nightly.is_first_now else {}
+    scheduler.add_job(job.run, trigger, max_instances=1, coalesce=True, misfire_grace_time=None, **first)
+    with lock(nightly.out), measuring(nightly) as address, told_to_stop(scheduler, job):
+        announce(next_time(trigger), address)
+        scheduler.start()
+
+
+def next_time(trigger: CronTrigger) -> datetime:
+    """When the trigger fires next."""
+    found: datetime = trigger.get_next_fire_time(None, datetime.now(trigger.timezone))
+    return found
+
+
+@contextmanager
+def lock(out: Path) -> Iterator[None]:
+    """Be the only scheduler of a folder; raises `ConfigurationError`, `RefusedByState`."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        file = open(out / "scheduler.lock", "ab")  # noqa: SIM115  closed below, after the whole block
+    except OSError as error:
+        raise ConfigurationError(f"{out} cannot be written ({error.strerror}). Correct --out.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RefusedByState(
+                f"{out} has a scheduler already. Stop that one, or give another --out."
+            ) from error
+        yield
+
+
+@contextmanager
+def measuring(nightly: Nightly) -> Iterator[Address | None]:
+    """Serve the metrics, if an address for them is given; raises `PortTaken`."""
+    if nightly.metrics is None:
+        yield None
+        return
+    host, port = nightly.metrics
+    try:
+        server, thread = start_http_server(port, host, AuditMetrics(nightly.out).registry)
+    except OSError as error:
+        raise PortTaken(f"{nightly.metrics} ({error.strerror}). Give another --metrics.") from error
+    try:
+        yield Address(host, server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def told_to_stop(scheduler: Any, job: AuditJob) -> Iterator[None]:
+    """Stop the run and the scheduler on SIGTERM or Ctrl-C."""
+
+    def stop(*_: object) -> None:
+        job.stop()
+        scheduler.shutdown(wait=False)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,36 @@
+"""Where the faults of `faults.py` strike the pushes; with none armed, these are the plain pushes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from services.shop.faults import Fault
+from services.shop.pushes import NewPush, Pushes, change_status, insert_push
+from services.shop.tables import PushStatus
+
+if TYPE_CHECKING:
+    from rocketmq import Producer
+    from sqlalchemy import Engine, Row
+
+    from services.shop.clock import Clock
+    from services.shop.faults import Faults
+    from services.shop.push_schedules import PushSchedules
+
+
+class FaultyPushes(Pushes):
+    """Pushes of which some are only said to be delivered, where a fault is armed."""
+
+    def __init__(
+        self, engine: Engine, producer: Producer, schedules: PushSchedules, clock_ms: Clock, faults: Faults
+    ) -> None:
+        super().__init__(engine, producer, schedules, clock_ms)
+        self._faults = faults
+
+    def send(self, push: NewPush) -> Row[Any]:
+        """Schedule one push; where armed, mark it as delivered and send nothing."""
+        if not self._faults.strikes(Fault.PUSH_WITHOUT_MESSAGE, push.push_id):
+            return super().send(push)
+        with self._engine.begin() as connection:
+            insert_push(connection, push)
+            change_status(connection, push.push_id, PushStatus.DELIVERED, delivered_ms=self._clock_ms())
+        return self.get(push.push_id)

@@ -1,0 +1,84 @@
+"""Which places of queues the groups have acknowledged: ranges of all records as one sorted list per queue.
+
+A record of acknowledgements has as many ranges as were gathered in a turn; together they are few, because
+groups go through their queues from the front. So they are merged here, and asked by bisection; nobody ever
+has a row per acknowledged message. For Spark they become blocks of 4,096 places with a bit for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from spark_jobs.events import QUEUE_BITS
+from spark_jobs.ragged import Flags, Integers
+
+BLOCK_BITS: Final = 12
+WORD_BITS: Final = 6
+
+Range = tuple[int, int]
+"""The first place and the one behind the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Acknowledged places of one topic by one group, as ranges that neither touch nor overlap."""
+
+    firsts: Integers
+    ends: Integers
+
+    @classmethod
+    def merged(cls, firsts: Integers, ends: Integers) -> Places:
+        """Any ranges, put together."""
+        if not len(firsts):
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        by_first = np.argsort(firsts, kind="stable")
+        firsts, reached = firsts[by_first], np.maximum.accumulate(ends[by_first])
+        is_new = np.concatenate(([True], firsts[1:] > reached[:-1]))
+        last = np.append(np.flatnonzero(is_new)[1:] - 1, len(firsts) - 1)
+        return cls(firsts[is_new], reached[last])
+
+    @classmethod
+    def joined(cls, parts: Iterable[Places]) -> Places:
+        """Several, put together."""
+        listed = list(parts)
+        firsts = [one.firsts for one in listed] or [np.zeros(0, np.int64)]
+        ends = [one.ends for one in listed] or [np.zeros(0, np.int64)]
+        return cls.merged(np.concatenate(firsts), np.concatenate(ends))
+
+    def has(self, places: Integers) -> Flags:
+        """Which places are acknowledged."""
+        if not len(self.firsts):
+            return np.zeros(len(places), np.bool_)
+        at = np.searchsorted(self.firsts, places, side="right") - 1
+        flags: Flags = (at >= 0) & (places < self.ends[np.maximum(at, 0)])
+        return flags
+
+    def blocks(self) -> list[tuple[int, list[int]]]:
+        """Blocks with any acknowledged place: the block's number, and 64 places as bits in each word."""
+        words: dict[int, Any] = {}
+        for first, end in zip(self.firsts.tolist(), self.ends.tolist(), strict=True):
+            for block in range(first >> BLOCK_BITS, (end - 1 >> BLOCK_BITS) + 1):
+                bits = words.setdefault(block, np.zeros(1 << BLOCK_BITS, np.uint8))
+                start = block << BLOCK_BITS
+                bits[max(first - start, 0) : min(end - start, 1 << BLOCK_BITS)] = 1
+                if bits.all():
+                    words[block] = _ALL
+        return [(block, _packed(bits)) for block, bits in words.items()]
+
+
+_ALL: Final = np.ones(1 << BLOCK_BITS, np.uint8)
+
+
+def _packed(bits: Any) -> list[int]:
+    packed: list[int] = np.packbits(bits, bitorder="little").view("<i8").tolist()
+    return packed
+
+
+def places_of(queue_id: int, first: int, count: int) -> Range:
+    """A range of one queue in places of all queues (see `events.QUEUE_BITS`)."""
+    start = (queue_id << QUEUE_BITS) | first
+    return start, start + count

@@ -1,0 +1,68 @@
+"""The cart of an order's customer: cleared not at all, or more than once."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.cases.columns import held_too_little, held_too_much, is_committed, is_consumed, says
+from spark_jobs.cases.names import CART_NOT_CLEARED, EFFECT_TWICE
+
+
+def effect_twice(books: DataFrame) -> DataFrame:
+    """Something happened twice: the cart holds less of an article than its ledger says, and this is its
+    customer's newest order of it; or the order is in two customers' ledgers; or a half was committed twice;
+    or a deadline delivered twice.
+
+    Wrong: the cart service, which is not idempotent; for halves and deadlines the broker.
+    Repair: put the missing articles back into the cart; report the broker's fault.
+    """
+    lost = _held(F.get(held_too_little(), F.lit(0)))
+    why = F.coalesce(
+        F.when(F.size(F.coalesce(held_too_little(), F.array())) > 0, lost),
+        F.when(
+            F.col("cleared_customer_first") != F.col("cleared_customer_last"),
+            says(
+                "It is in the ledgers of customers %s and %s.",
+                "cleared_customer_first",
+                "cleared_customer_last",
+            ),
+        ),
+        F.when(
+            F.col("twice_committed_offset").isNotNull(),
+            says("The half at log offset %d has two commits.", "twice_committed_offset"),
+        ),
+        F.when(
+            F.col("twice_delivered_offset").isNotNull(),
+            says("The timer at log offset %d was delivered twice.", "twice_delivered_offset"),
+        ),
+    )
+    return books.withColumn(EFFECT_TWICE, why)
+
+
+def cart_not_cleared(books: DataFrame) -> DataFrame:
+    """The carts' group has acknowledged order-created and the ledger has no entry of the order; or the cart
+    holds more of an article than its ledger says, and this is its customer's newest order of it.
+
+    Wrong: the cart service, which acknowledged before the effect, or lost it.
+    Repair: deliver order-created to the cart service again; an entry that is there makes it do nothing.
+    """
+    unledgered = says(
+        "Its message at log offset %d was consumed, and the ledger of customer %s has no entry of the order.",
+        "committed_offset",
+        "customer_id",
+    )
+    is_unledgered = is_committed() & F.col("cleared_ms").isNull() & is_consumed()
+    is_held = F.size(F.coalesce(held_too_much(), F.array())) > 0
+    why = F.when(is_unledgered, unledgered).when(is_held, _held(F.get(held_too_much(), F.lit(0))))
+    return books.withColumn(CART_NOT_CLEARED, why)
+
+
+def _held(article: Column) -> Column:
+    return says(
+        "The cart of customer %s holds %d of article %s, by its ledger it should hold %d.",
+        F.col("customer_id"),
+        article.cart,
+        article.sku,
+        article.ledger,
+    )

@@ -1,0 +1,44 @@
+"""The order and its message: one is there, the other is not."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.cases.columns import (
+    first_message_offset,
+    flag,
+    has_row,
+    is_committed,
+    is_covered,
+    is_too_new,
+    says,
+)
+from spark_jobs.cases.names import MESSAGE_WITHOUT_ORDER, ORDER_WITHOUT_MESSAGE
+
+
+def order_without_message(books: DataFrame) -> DataFrame:
+    """The database has the order; the log, which covers its time, has no order-created message of it, no half
+    that is still open and none that was ended otherwise.
+
+    Wrong: the order service, which wrote the row outside of the message's transaction.
+    Repair: send order-created for the row; consumers act on an order once.
+    """
+    has_half = (
+        flag("has_open_created") | F.col("rollback_offset").isNotNull() | F.col("expired_offset").isNotNull()
+    )
+    why = F.lit("The database has the order; the log has no order-created message of it.")
+    holds = has_row() & ~is_committed() & ~has_half & is_covered(F.col("placed_ms"))
+    return books.withColumn(ORDER_WITHOUT_MESSAGE, F.when(holds, why))
+
+
+def message_without_order(books: DataFrame) -> DataFrame:
+    """A message of the order is committed, and older than the reading of the database, which has no such row.
+
+    Wrong: the order service, which committed before its row was; or somebody deleted the row.
+    Repair: look by hand; either restore the row from the message, or undo what consumers did.
+    """
+    first = first_message_offset()
+    why = says("Its message is committed at log offset %d; the database has no such order.", first)
+    holds = ~has_row() & first.isNotNull() & ~is_too_new(first)
+    return books.withColumn(MESSAGE_WITHOUT_ORDER, F.when(holds, why))

@@ -1,0 +1,89 @@
+"""Halves and what became of them, beside what the database says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.cases.columns import (
+    duration,
+    flag,
+    has_row,
+    has_waited,
+    is_committed,
+    is_covered,
+    is_too_new,
+    says,
+)
+from spark_jobs.cases.names import HALF_UNRESOLVED, OUTCOME_CONTRADICTS_DATABASE
+
+TOPIC_NAMES: Final = ("order-created", "deadline", "order-paid", "order-cancelled")
+
+
+def outcome_contradicts_database(books: DataFrame) -> DataFrame:
+    """The broker and the database disagree on how a transaction ended: the half of order-created was rolled
+    back or expired and the row is there; or the row says paid (or cancelled) and no such message was
+    committed; or such a message was, and the row says nothing of it.
+
+    Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction.
+    Repair: the database decides; send the missing message, or undo what the wrong one has caused.
+    """
+    why = F.coalesce(
+        F.when(_is_rolled_back() & has_row(), _rolled_back()),
+        F.when(_is_paid(), _unsaid("paid", F.coalesce("paid_ms", "placed_ms"))),
+        F.when(F.col("cancelled_ms").isNotNull(), _unsaid("cancelled", F.col("cancelled_ms"))),
+        F.when(~_is_paid(), _unwritten("paid")),
+        F.when(F.col("cancelled_ms").isNull() & (F.col("status") != "CANCELLED"), _unwritten("cancelled")),
+    )
+    return books.withColumn(OUTCOME_CONTRADICTS_DATABASE, why)
+
+
+def half_unresolved(books: DataFrame) -> DataFrame:
+    """A half of the order has no outcome and is older than the limit.
+
+    Wrong: the order service, which neither ended it nor answers the broker's check-backs.
+    Repair: start the service; or resolve the half as the database says (`tidewheel txn resolve`).
+    """
+    names = F.element_at(F.array(*map(F.lit, TOPIC_NAMES)), F.col("open_half_topic").cast("int") + 1)
+    waited = duration(F.col("as_of_ms") - F.col("open_half_ms"))
+    why = says(
+        "The %s half at log offset %d has no outcome after %s.", names, F.col("open_half_offset"), waited
+    )
+    return books.withColumn(HALF_UNRESOLVED, F.when(has_waited("open_half_ms", "undecided_limit_ms"), why))
+
+
+def _is_rolled_back() -> Column:
+    ended = F.coalesce("rollback_offset", "expired_offset")
+    return ~is_committed() & ended.isNotNull() & ~flag("has_open_created")
+
+
+def _rolled_back() -> Column:
+    return F.when(
+        F.col("rollback_offset").isNotNull(),
+        says("Its half was rolled back at log offset %d; the database has the order.", "rollback_offset"),
+    ).otherwise(says("Its half expired at log offset %d; the database has the order.", "expired_offset"))
+
+
+def _is_paid() -> Column:
+    return F.col("paid_ms").isNotNull() | (F.col("status") == "PAID")
+
+
+def _unsaid(what: str, at_ms: Column) -> Column:
+    """Of a row that says paid or cancelled: that no message does, if none does and the log would have it."""
+    ended = F.col(f"{what}_end_offset")
+    is_unsaid = F.col(f"{what}_offset").isNull() & ~flag(f"has_open_{what}") & is_covered(at_ms)
+    found = says(
+        f"The database says {what}; the order-{what} half was ended without it at log offset %d.", ended
+    )
+    none = F.lit(f"The database says {what}; the log has no order-{what} message of it.")
+    return F.when(is_unsaid, F.when(ended.isNotNull(), found).otherwise(none))
+
+
+def _unwritten(what: str) -> Column:
+    """Of a row that does not say paid or cancelled: that a message does, if one does."""
+    offset = F.col(f"{what}_offset")
+    is_unwritten = has_row() & offset.isNotNull() & ~is_too_new(offset)
+    why = says(f"order-{what} is committed at log offset %d; the database does not say {what}.", offset)
+    return F.when(is_unwritten, why)

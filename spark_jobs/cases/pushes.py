@@ -1,0 +1,66 @@
+"""Pushes: what the ledger of pushes says beside what the log says, and whether their counts add up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.cases.columns import is_covered, is_too_new, says
+from spark_jobs.cases.names import PUSHES_DO_NOT_SUM
+
+KNOWN: Final = ("SCHEDULED", "DELIVERED", "CANCELLED", "FAILED")
+"""Every push is one of: left, sent, cancelled, failed."""
+
+ONE_OFF: Final = "one-off pushes"
+
+
+def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
+    """Of a schedule (or of all single pushes) what was scheduled is not what was sent, left, cancelled and
+    failed; or the ledger says that a push was delivered and the log does not; or its message was delivered
+    and acknowledged and the ledger does not say so; or it was delivered twice.
+
+    Wrong: the push service, which did not write what it did, or wrote what it did not do.
+    Repair: set the push's status to what the log says; nothing is to be sent again.
+    """
+    is_delivered = F.col("status") == "DELIVERED"
+    never = is_delivered & F.col("delivered_offset").isNull() & is_covered(F.col("due_ms"))
+    is_done = (
+        F.col("delivered_offset").isNotNull() & F.col("is_acknowledged") & ~is_too_new("delivered_offset")
+    )
+    unsaid = is_done & F.col("status").isin("SCHEDULED", "FAILED") & F.col("dead_letter_offset").isNull()
+    why = (
+        F.when(F.col("deliveries") > 1 + F.coalesce("dead_letters", F.lit(0)), _twice())
+        .when(never, F.lit("The ledger says delivered; the log has no delivery of it."))
+        .when(unsaid, _unsaid())
+        .when(~F.col("status").isin(*KNOWN), says("Its status %s is neither sent nor left.", "status"))
+    )
+    return pushes.withColumn(PUSHES_DO_NOT_SUM, why)
+
+
+def sums(pushes: DataFrame) -> DataFrame:
+    """The pushes of each schedule, and all single ones, that do not add up: schedule, why."""
+    schedule = F.coalesce("schedule_id", F.lit(ONE_OFF))
+    counts = {status: F.count_if(F.col("status") == status).alias(status) for status in KNOWN}
+    whole = pushes.groupBy(schedule.alias("schedule")).agg(F.count("*").alias("total"), *counts.values())
+    total = F.col("SCHEDULED") + F.col("DELIVERED") + F.col("CANCELLED") + F.col("FAILED")
+    why = says(
+        "%d scheduled are not %d sent, %d left, %d cancelled and %d failed.",
+        *("total", "DELIVERED", "SCHEDULED", "CANCELLED", "FAILED"),
+    )
+    return whole.filter(F.col("total") != total).select("schedule", why.alias("why"))
+
+
+def _twice() -> Column:
+    return says(
+        "It was delivered %d times, first at log offset %d.", F.col("deliveries"), F.col("delivered_offset")
+    )
+
+
+def _unsaid() -> Column:
+    return says(
+        "Its message was delivered at log offset %d and acknowledged; the ledger says %s.",
+        F.col("delivered_offset"),
+        F.col("status"),
+    )

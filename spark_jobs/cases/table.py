@@ -1,0 +1,82 @@
+"""All cases of orders in the order in which they are tried, and what each finding means.
+
+Every order is in the first case that holds; others that hold stay in `also`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.cases import carts, consuming, deadlines, messages, names, outcomes, pushes, waiting
+
+Case = Callable[[DataFrame], DataFrame]
+"""Adds a column of the case's name to the books: why it holds, or null."""
+
+ALL_CASES: Final[dict[str, Case]] = {
+    names.ORDER_WITHOUT_MESSAGE: messages.order_without_message,
+    names.MESSAGE_WITHOUT_ORDER: messages.message_without_order,
+    names.OUTCOME_CONTRADICTS_DATABASE: outcomes.outcome_contradicts_database,
+    names.HALF_UNRESOLVED: outcomes.half_unresolved,
+    names.EFFECT_TWICE: carts.effect_twice,
+    names.CART_NOT_CLEARED: carts.cart_not_cleared,
+    names.PAID_BUT_TIMED_OUT: deadlines.paid_but_timed_out,
+    names.TIMEOUT_NOT_FIRED: deadlines.timeout_not_fired,
+    names.FIRED_LATE: deadlines.fired_late,
+    names.CANCELLED_YET_DELIVERED: deadlines.cancelled_yet_delivered,
+    names.DELIVERED_BEFORE_DUE: deadlines.delivered_before_due,
+    names.NEVER_DELIVERED: consuming.never_delivered,
+    names.DEAD_LETTERED: consuming.dead_lettered,
+    names.FIFO_GAP: consuming.fifo_gap,
+    names.IN_FLIGHT: waiting.in_flight,
+    names.NOT_COVERED: waiting.not_covered,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a finding says, who is wrong, and how it is repaired: the case's docstring."""
+
+    what: str
+    wrong: str
+    repair: str
+
+
+def verdicts(books: DataFrame) -> DataFrame:
+    """The books with each order's `case`, `why` (null if it is balanced), and the other cases in `also`."""
+    judged = reduce(lambda frame, case: case(frame), ALL_CASES.values(), books)
+    holding = F.array_compact(F.array(*(F.when(F.col(name).isNotNull(), F.lit(name)) for name in ALL_CASES)))
+    return (
+        judged.withColumn("holding", holding)
+        .withColumn("case", F.coalesce(F.get("holding", 0), F.lit(names.BALANCED)))
+        .withColumn("why", F.coalesce(*ALL_CASES))
+        .withColumn("also", F.slice("holding", 2, len(ALL_CASES)))
+        .drop("holding", *ALL_CASES)
+    )
+
+
+def meaning(function: Callable[..., DataFrame]) -> Meaning:
+    """The three parts of a case's docstring."""
+    text = " ".join((inspect.getdoc(function) or "").split())
+    what, _, rest = text.partition(" Wrong: ")
+    wrong, _, repair = rest.partition(" Repair: ")
+    return Meaning(what, wrong, repair)
+
+
+MEANINGS: Final = {
+    **{name: meaning(case) for name, case in ALL_CASES.items()},
+    names.PUSHES_DO_NOT_SUM: meaning(pushes.pushes_do_not_sum),
+    names.CART_DIFFERENCE: Meaning(
+        "A cart does not hold what its ledger says, and no order explains the difference.",
+        "whatever changes carts without writing the ledger.",
+        "look by hand; the ledger has every change with its time.",
+    ),
+    names.BALANCED: Meaning("Database, messages and cart agree.", "", ""),
+}
+"""By the name of the case."""

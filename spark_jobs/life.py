@@ -1,0 +1,337 @@
+"""What the records of a log say happened to a message, in a few words each, and how the message stands.
+
+    record                     event                      about
+    half                       half                       itself
+    check-back counter         asked                      the half that it names
+    outcome                    rolled back, expired       the half that it names
+    message of type commit     committed                  itself
+    timer                      armed                      itself
+    ... that names another     moved, replaced            the timer that it names
+    cancel verb                cancelled                  the timer that it names
+    message that cancels       cancelled                  the timer that it names, beside its own event
+    message of a timer         delivered, fired           itself
+    other message              stored, sent back          itself
+    dead letter                dead letter                the message that it copies
+    acknowledgement            acknowledged               a message, by its place in a queue
+    lease                      leased, attempt ended      likewise
+
+A dead letter that an operator redrove or purged is acknowledged by the operators' own group: settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from commitlog import properties
+from commitlog.record import TYPE_COMMIT, Record
+from consumequeue import acks, lease_records
+from consumequeue.attempts import Cause
+from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
+
+ACK_TOPIC: Final = "TW_SYS_ACK"
+LEASE_TOPIC: Final = "TW_SYS_LEASE"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+VERB_TOPIC: Final = "TW_SYS_VERB"
+OPERATORS: Final = "TW_SYS_OPERATORS"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+_TIMER_KEY: Final = "TW_TIMER_KEY"
+_SYSTEM: Final = ("TW_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
+_CAUSES: Final = {
+    Cause.EXPIRED: "not acknowledged in time",
+    Cause.SET_ASIDE: "set aside by its consumer",
+    Cause.GONE: "its consumer was gone",
+}
+
+
+class Place(NamedTuple):
+    """A message's place in a queue."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class Ids(NamedTuple):
+    """What a message is known by, and the topic that users know it under."""
+
+    message_id: str
+    topic: str
+    keys: str
+    timer_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The messages that are told of: by place in a queue, by the log offset of half or timer, by id."""
+
+    places: dict[Place, Ids]
+    anchors: dict[int, Ids]
+    message_ids: frozenset[str]
+
+    @classmethod
+    def of(cls, named: Iterable[Record]) -> Subjects:
+        """Those of which these are the records."""
+        records = list(named)
+        anchored = [one for one in records if one.topic in (HALF_TOPIC, TIMER_TOPIC)]
+        return cls(
+            {place: ids_of(one) for one in records if (place := place_of(one))},
+            {one.physical_offset: ids_of(one) for one in anchored},
+            frozenset(ids_of(one).message_id for one in records),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to a message; offsets are None, and the rest empty, where there is none."""
+
+    physical_offset: int
+    store_ms: int
+    what: str
+    topic: str
+    message_id: str
+    note: str = ""
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    due_ms: int | None = None
+    group: str = ""
+
+    def as_json(self, behind_ms: int) -> dict[str, Any]:
+        """As plain values, 64-bit numbers as text; times moved back by `behind_ms`."""
+        return {
+            "physical_offset": str(self.physical_offset),
+            "store_ms": str(self.store_ms - behind_ms),
+            "what": self.what,
+            "topic": self.topic,
+            "message_id": self.message_id,
+            "queue_id": self.queue_id,
+            "queue_offset": None if self.queue_offset is None else str(self.queue_offset),
+            "due_ms": None if self.due_ms is None else str(self.due_ms - behind_ms),
+            "group": self.group,
+            "note": self.note,
+        }
+
+
+def ids_of(one: Record) -> Ids:
+    """What the message of a record is known by; empty in records that only name a half or a queue."""
+    stored = properties.decode(one.properties)
+    topic = stored.get(properties.REAL_TOPIC) or stored.get(properties.DEAD_LETTER_TOPIC) or one.topic
+    message_id = stored.get(properties.MESSAGE_ID, "")
+    return Ids(message_id, topic, stored.get(properties.KEYS, ""), stored.get(_TIMER_KEY, ""))
+
+
+def place_of(one: Record) -> Place | None:
+    """Where consumers get a record's message; None if they do not."""
+    if one.topic.startswith(_SYSTEM):
+        return None
+    return Place(one.topic, one.queue_id, one.queue_offset)
+
+
+def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
+    """What a record says of the subjects."""
+    if one.topic in _REFERRING:
+        yield from _REFERRING[one.topic](one, subjects)
+        return
+    ids, stored = ids_of(one), properties.decode(one.properties)
+    if one.topic == TIMER_TOPIC:
+        yield from _ended_by(one, stored, subjects)
+    if ids.message_id in subjects.message_ids:
+        yield _own_event(one, ids, stored)
+    if properties.TIMER_OFFSET not in stored:
+        yield from _cancelled_by(one, ids, stored, subjects)
+
+
+def standing(events: Iterable[Event]) -> str:
+    """How a message stands after its events, in log order."""
+    state, asked_count = "unknown", 0
+    done_by: dict[str, None] = {}
+    for event in events:
+        asked_count += event.what == "asked"
+        if event.what == "acknowledged":
+            done_by[event.group] = None
+        if event.what == "sent back":
+            done_by.clear()
+        if event.what != "settled" or state == _GIVEN_UP:
+            state = _STATES.get(event.what, state)
+    if state == _AVAILABLE:
+        return f"acknowledged by {', '.join(done_by)}" if done_by else "acknowledged by nobody yet"
+    if state == _UNDECIDED and asked_count:
+        return f"{state}; its producer was asked {asked_count} times"
+    return state
+
+
+_UNDECIDED: Final = "undecided: its transaction has neither been committed nor rolled back"
+_AVAILABLE: Final = "available"
+_GIVEN_UP: Final = "given up: a dead letter; see tidewheel dlq"
+_STATES: Final = {
+    "half": _UNDECIDED,
+    "rolled back": "rolled back: nobody gets it",
+    "expired": "expired: nobody answered for it; see tidewheel txn ls",
+    "committed": _AVAILABLE,
+    "stored": _AVAILABLE,
+    "sent back": _AVAILABLE,
+    "armed": "waits for its time",
+    "moved": "waits for its time",
+    "cancelled": "cancelled: nobody gets it",
+    "replaced": "replaced by a newer message under its timer key: nobody gets it",
+    "delivered": _AVAILABLE,
+    "fired": _AVAILABLE,
+    "dead letter": _GIVEN_UP,
+    "settled": "given up: its dead letter was redriven or purged by an operator",
+}
+
+
+def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
+    """What a record is for its own message."""
+    what, note = _what(one, stored)
+    reason = stored.get(properties.REASON, "")
+    place = place_of(one)
+    return Event(
+        one.physical_offset,
+        one.store_ms,
+        what,
+        ids.topic,
+        ids.message_id,
+        f"{note}, because: {reason}" if reason else note,
+        place and place.queue_id,
+        place and place.queue_offset,
+        _number(stored.get(properties.DUE_MS, "")),
+        one.topic.removeprefix(DEAD_LETTER_PREFIX) if what == "dead letter" else "",
+    )
+
+
+def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
+    host = ":".join(map(str, one.born_host))
+    if one.topic == HALF_TOPIC:
+        return "half", f"sent by {host}"
+    if one.topic == TIMER_TOPIC:
+        return "armed", f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
+    if one.topic.startswith(DEAD_LETTER_PREFIX):
+        return "dead letter", _given_up(one, stored)
+    if properties.TIMER_OFFSET in stored:
+        return _delivered(one, stored)
+    if properties.REDRIVE_OF in stored:
+        return "sent back", f"from the dead letters of {stored[properties.REDRIVE_OF]}"
+    if one.type == TYPE_COMMIT:
+        return "committed", f"the half @{one.half_offset:,}"
+    return "stored", f"sent by {host}"
+
+
+def _delivered(one: Record, stored: dict[str, str]) -> tuple[str, str]:
+    timer = f"timer @{_number(stored[properties.TIMER_OFFSET]):,}"
+    due_ms = _number(stored.get(properties.DUE_MS, ""))
+    if stored.get(properties.VERB) == "FIRE":
+        return "fired", f"before its time, because somebody asked for it; {timer}"
+    if due_ms is None:
+        return "delivered", timer
+    late_ms = one.store_ms - due_ms
+    return "delivered", f"{abs(late_ms):,} ms {'after' if late_ms >= 0 else 'BEFORE'} its time; {timer}"
+
+
+def _given_up(one: Record, stored: dict[str, str]) -> str:
+    group = one.topic.removeprefix(DEAD_LETTER_PREFIX)
+    attempts, reason = stored.get(properties.DEAD_ATTEMPTS, ""), stored.get(properties.DEAD_REASON, "")
+    return (
+        f"by group {group}"
+        + (f" after {attempts} attempts" if attempts else "")
+        + (f": {reason}" if reason else "")
+    )
+
+
+def _ended_by(one: Record, stored: dict[str, str], subjects: Subjects) -> Iterator[Event]:
+    """A timer that takes the place of one of the subjects."""
+    ended = subjects.anchors.get(_number(stored.get(properties.REPLACES, "")) or -1)
+    if ended is None:
+        return
+    is_move = stored.get(properties.VERB) == "MOVE"
+    note = "to another time" if is_move else f"by message {stored.get(properties.MESSAGE_ID, '')}"
+    what = "moved" if is_move else "replaced"
+    yield Event(one.physical_offset, one.store_ms, what, ended.topic, ended.message_id, note)
+
+
+def _cancelled_by(one: Record, ids: Ids, stored: dict[str, str], subjects: Subjects) -> Iterator[Event]:
+    """A message that carries the cancel of one of the subjects; a half only announces it."""
+    cancelled = _number(stored.get(properties.CANCELS, "").partition(" ")[0])
+    ended = subjects.anchors.get(-1 if cancelled is None else cancelled)
+    if ended is not None and one.topic != HALF_TOPIC:
+        note = f"by the message of {ids.topic} that carries it; timer @{cancelled:,}"
+        yield Event(one.physical_offset, one.store_ms, "cancelled", ended.topic, ended.message_id, note)
+
+
+def _asked(one: Record, subjects: Subjects) -> Iterator[Event]:
+    if half := subjects.anchors.get(one.half_offset):
+        note = f"its producer how it ended, time {one.reconsume_times}"
+        yield Event(one.physical_offset, one.store_ms, "asked", half.topic, half.message_id, note)
+
+
+def _outcome(one: Record, subjects: Subjects) -> Iterator[Event]:
+    stored = properties.decode(one.properties)
+    ids = subjects.anchors.get(one.half_offset) or ids_of(one)
+    what = "expired" if stored.get(properties.OUTCOME) == "EXPIRED" else "rolled back"
+    reason = stored.get(properties.REASON, "")
+    note = f"the half @{one.half_offset:,}" + (f", because: {reason}" if reason else "")
+    yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
+
+
+def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
+    stored = properties.decode(one.properties)
+    timer_offset = _number(stored.get(properties.TIMER_OFFSET, ""))
+    ids = subjects.anchors.get(-1 if timer_offset is None else timer_offset) or ids_of(one)
+    reason = stored.get(properties.REASON, "")
+    note = f"by a call; timer @{timer_offset or 0:,}" + (f", because: {reason}" if reason else "")
+    yield Event(one.physical_offset, one.store_ms, "cancelled", ids.topic, ids.message_id, note)
+
+
+def _acknowledged(one: Record, subjects: Subjects) -> Iterator[Event]:
+    for group, topic, queue_id, ranges in acks.decode(one.body):
+        for place, ids in subjects.places.items():
+            is_there = (place.topic, place.queue_id) == (topic, queue_id)
+            if is_there and any(first <= place.queue_offset < first + count for first, count in ranges):
+                is_settled = group == OPERATORS
+                what = "settled" if is_settled else "acknowledged"
+                note = "its dead letter was redriven or purged" if is_settled else f"by group {group}"
+                yield Event(
+                    one.physical_offset,
+                    one.store_ms,
+                    what,
+                    ids.topic,
+                    ids.message_id,
+                    note,
+                    queue_id,
+                    place.queue_offset,
+                    group=group,
+                )
+
+
+def _leases(one: Record, subjects: Subjects) -> Iterator[Event]:
+    for (group, topic, queue_id), entry in lease_records.decode(one.body):
+        ids = subjects.places.get(Place(topic, queue_id, entry.queue_offset))
+        if ids is not None:
+            is_leased = entry.kind == lease_records.Kind.LEASED
+            by = f"attempt {entry.attempts} of group {group}, client {entry.client_id or 'unknown'}"
+            why = "" if is_leased or not entry.cause else f": {_CAUSES[Cause(entry.cause)]}"
+            yield Event(
+                one.physical_offset,
+                one.store_ms,
+                "leased" if is_leased else "attempt ended",
+                ids.topic,
+                ids.message_id,
+                by + why,
+                queue_id,
+                entry.queue_offset,
+                group=group,
+            )
+
+
+_REFERRING: Final[dict[str, Callable[[Record, Subjects], Iterator[Event]]]] = {
+    CHECK_TOPIC: _asked,
+    OUTCOME_TOPIC: _outcome,
+    VERB_TOPIC: _verb,
+    ACK_TOPIC: _acknowledged,
+    LEASE_TOPIC: _leases,
+}
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None

@@ -1,0 +1,46 @@
+"""What an audit may be told: which orders, as of when, and where waiting ends and a finding begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_jobs.layout import RUNS
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """The limits of one run, in milliseconds; times are since 1970.
+
+    run_id               sortable, names the run's folders
+    from_ms, to_ms       only orders placed in [from, to)
+    grace_ms             how far the clocks of shop and broker may be apart
+    undecided_limit_ms   a half without outcome is a finding when it is older
+    late_limit_ms        a deadline that fired later, or is overdue by more, is a finding
+    unconsumed_limit_ms  a message that nobody has acknowledged for longer is a finding
+    as_of_ms             "now" of the judgement; None: when the log's last record was stored
+    window_ms            width of the windows of event time
+    has_plan             whether a repair plan is written too
+    """
+
+    run_id: str
+    from_ms: int | None = None
+    to_ms: int | None = None
+    grace_ms: int = 60_000
+    undecided_limit_ms: int = 600_000
+    late_limit_ms: int = 60_000
+    unconsumed_limit_ms: int = 3_600_000
+    as_of_ms: int | None = None
+    window_ms: int = 300_000
+    has_plan: bool = False
+
+
+def new_run_id(out: Path, now: datetime | None = None) -> str:
+    """An id for a run that starts now and is not among those of `out`, e.g. 20261121T221530Z."""
+    stem = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    taken = {path.name for path in (out / RUNS).glob(f"{stem}*")}
+    number = 1
+    while (run_id := stem if number == 1 else f"{stem}-{number}") in taken:
+        number += 1
+    return run_id

@@ -1,0 +1,209 @@
+"""What the log says of each order, as one row of numbers: made per slice of the log, merged over all slices.
+
+A fact is the first or last place (or time) of one kind of event, a count, or a link: the exclusive or of a
+mixed number of every half and of every end of a half. Where each half has exactly one end the counts are
+equal and the link is 0, whatever their order, so that nobody has to join halves with their ends; an order
+whose numbers do not come out (`is_regular`) is looked at event by event (`exact`). That a link is 0 by
+chance has a likelihood of 2^-64.
+
+Merging is `min`, `max`, `sum` or `bit_xor` by column, so slices may be read in any order, and a fact row of a
+slice is worth as much as all its events: the shuffle has one row per order and slice, not one per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.events import CANCELLED, CREATED, PAID, PUSHES, TIMEOUTS, Code, Events
+from spark_jobs.ragged import Integers
+
+MERGES: Final[dict[str, Callable[[str], Column]]] = {
+    "min": F.min,
+    "max": F.max,
+    "sum": F.sum,
+    "bit_xor": F.bit_xor,
+}
+"""How the rows of several slices become one."""
+
+ENDS_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
+"""Events that end the half in `ref`, if there is one there."""
+
+ENDS_OF_TIMERS: Final = (Code.DELIVERED, Code.FIRED, Code.CANCEL, Code.MOVED, Code.REPLACED)
+"""Events that end the timer in `ref`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One column: of which events about which topic, what of them, and how it is merged."""
+
+    name: str
+    topics: tuple[int, ...]
+    codes: tuple[Code, ...]
+    value: str
+    merge: str
+
+
+_ORDERS: Final = (CREATED, TIMEOUTS, PAID, CANCELLED)
+
+ORDER_FACTS: Final = (
+    Fact("half_offset", (CREATED,), (Code.HALF,), "physical_offset", "min"),
+    Fact("half_ms", (CREATED,), (Code.HALF,), "store_ms", "min"),
+    Fact("committed_offset", (CREATED,), (Code.COMMIT,), "physical_offset", "min"),
+    Fact("committed_ms", (CREATED,), (Code.COMMIT,), "store_ms", "min"),
+    Fact("queue_place", (CREATED,), (Code.COMMIT,), "queue", "max"),
+    Fact("rollback_offset", (CREATED,), (Code.ROLLBACK,), "physical_offset", "min"),
+    Fact("expired_offset", (CREATED,), (Code.EXPIRED,), "physical_offset", "min"),
+    Fact("dead_letter_offset", (CREATED,), (Code.DEAD,), "physical_offset", "max"),
+    Fact("timer_offset", (TIMEOUTS,), (Code.TIMER,), "physical_offset", "max"),
+    Fact("timer_due_ms", (TIMEOUTS,), (Code.TIMER,), "due_ms", "max"),
+    Fact("delivered_offset", (TIMEOUTS,), (Code.DELIVERED, Code.FIRED), "physical_offset", "min"),
+    Fact("delivered_ms", (TIMEOUTS,), (Code.DELIVERED, Code.FIRED), "store_ms", "min"),
+    Fact("late_ms_max", (TIMEOUTS,), (Code.DELIVERED,), "late_ms", "max"),
+    Fact("late_ms_min", (TIMEOUTS,), (Code.DELIVERED,), "late_ms", "min"),
+    Fact("timer_cancel_offset", (TIMEOUTS,), (Code.CANCEL,), "physical_offset", "min"),
+    Fact("deadline_dead_offset", (TIMEOUTS,), (Code.DEAD,), "physical_offset", "max"),
+    Fact("paid_offset", (PAID,), (Code.COMMIT,), "physical_offset", "min"),
+    Fact("paid_message_ms", (PAID,), (Code.COMMIT,), "store_ms", "min"),
+    Fact("paid_end_offset", (PAID,), (Code.ROLLBACK, Code.EXPIRED), "physical_offset", "max"),
+    Fact("cancelled_offset", (CANCELLED,), (Code.COMMIT,), "physical_offset", "min"),
+    Fact("cancelled_end_offset", (CANCELLED,), (Code.ROLLBACK, Code.EXPIRED), "physical_offset", "max"),
+    Fact("halves", _ORDERS, (Code.HALF,), "count", "sum"),
+    Fact("half_ends", _ORDERS, ENDS_OF_HALVES, "count of ref", "sum"),
+    Fact("half_link", _ORDERS, (Code.HALF, *ENDS_OF_HALVES), "half link", "bit_xor"),
+    Fact("commits", (CREATED,), (Code.COMMIT,), "count", "sum"),
+    Fact("redriven", (CREATED, TIMEOUTS), (Code.NORMAL,), "count", "sum"),
+    Fact("timers", (TIMEOUTS,), (Code.TIMER,), "count", "sum"),
+    Fact("timer_ends", (TIMEOUTS,), ENDS_OF_TIMERS, "count", "sum"),
+    Fact("timer_link", (TIMEOUTS,), (Code.TIMER, *ENDS_OF_TIMERS), "timer link", "bit_xor"),
+)
+PUSH_FACTS: Final = (
+    Fact("delivered_offset", (PUSHES,), (Code.DELIVERED, Code.FIRED, Code.NORMAL), "physical_offset", "min"),
+    Fact("delivered_ms", (PUSHES,), (Code.DELIVERED, Code.FIRED, Code.NORMAL), "store_ms", "min"),
+    Fact("queue_place", (PUSHES,), (Code.DELIVERED, Code.FIRED, Code.NORMAL), "queue", "max"),
+    Fact("first_timer", (PUSHES,), (Code.DELIVERED, Code.FIRED), "ref", "min"),
+    Fact("deliveries", (PUSHES,), (Code.DELIVERED, Code.FIRED, Code.NORMAL), "count", "sum"),
+    Fact("dead_letter_offset", (PUSHES,), (Code.DEAD,), "physical_offset", "max"),
+    Fact("timer_offset", (PUSHES,), (Code.TIMER,), "physical_offset", "max"),
+    Fact("timer_due_ms", (PUSHES,), (Code.TIMER,), "due_ms", "max"),
+    Fact("dead_letters", (PUSHES,), (Code.DEAD,), "count", "sum"),
+    Fact("timers", (PUSHES,), (Code.TIMER,), "count", "sum"),
+    Fact("timer_ends", (PUSHES,), ENDS_OF_TIMERS, "count", "sum"),
+)
+
+COUNTS: Final = (
+    "halves", "half_ends", "half_link", "commits", "redriven", "timers", "timer_ends", "timer_link",
+)  # fmt: skip
+"""The numbers that must come out."""
+
+MARKS: Final = (Fact("rows", (), (), "", "sum"), Fact("unnamed", (), (), "", "sum"))
+"""Columns that are added to fact rows to find orders: of the database, and ended by records without id."""
+
+_NEEDS: Final = {"count of ref": "ref", "late_ms": "due_ms"}
+"""Values that an event has only where it has that number."""
+
+_EMPTY: Final = {"min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min, "sum": 0, "bit_xor": 0}
+
+
+def schema(facts: tuple[Fact, ...]) -> pa.Schema:
+    """The columns of fact rows of one slice: `order_row` is the slice and the row's place in it."""
+    columns = [(fact.name, pa.int64()) for fact in facts]
+    return pa.schema([("order_id", pa.string()), ("order_row", pa.int64()), *columns])
+
+
+def facts_of(events: Events, rows: Integers, row_count: int, facts: tuple[Fact, ...]) -> list[pa.Array]:
+    """A column for each fact, with a row for each order; `rows` has each event's.
+
+    First and last places come of assignments in log order and against it: of several to one row the last
+    one stays.
+    """
+    kinds = _kinds(events)
+    return [_column(fact, events, rows, row_count, kinds) for fact in facts]
+
+
+def _kinds(events: Events) -> Integers:
+    """Topic and code of each event as one small number."""
+    kinds: Integers = events.topic.astype(np.int16) * 16 + events.code
+    return kinds
+
+
+def _column(fact: Fact, events: Events, rows: Integers, row_count: int, kinds: Integers) -> pa.Array:
+    wanted = np.zeros(6 * 16, np.bool_)
+    wanted[[topic * 16 + code for topic in fact.topics for code in fact.codes]] = True
+    places = np.flatnonzero(wanted[kinds])
+    if fact.value in _NEEDS:
+        places = places[getattr(events, _NEEDS[fact.value])[places] >= 0]
+    if fact.merge == "min":
+        places = places[::-1]
+    column = np.full(row_count, _EMPTY[fact.merge], np.int64)
+    if fact.merge == "sum":
+        column += np.bincount(rows[places], minlength=row_count)
+    elif fact.merge == "bit_xor":
+        np.bitwise_xor.at(column, rows[places], _link(fact, events, places))
+    else:
+        column[rows[places]] = _value(fact, events, places)
+        _settle(fact, events, rows, places, column)
+    is_null = column == _EMPTY[fact.merge] if fact.merge in ("min", "max") else None
+    return pa.array(column, mask=is_null)
+
+
+def _settle(fact: Fact, events: Events, rows: Integers, places: Integers, column: Integers) -> None:
+    """Puts right what need not ascend with the log: times, due times, lateness, places in queues."""
+    if fact.value == "physical_offset":
+        return
+    values = _value(fact, events, places)
+    merge = np.minimum if fact.merge == "min" else np.maximum
+    is_other = (values < column[rows[places]]) if fact.merge == "min" else (values > column[rows[places]])
+    if is_other.any():
+        merge.at(column, rows[places[is_other]], values[is_other])
+
+
+def _value(fact: Fact, events: Events, places: Integers) -> Integers:
+    if fact.value == "late_ms":
+        late_ms: Integers = events.store_ms[places] - events.due_ms[places]
+        return late_ms
+    values: Integers = getattr(events, fact.value)[places]
+    return values
+
+
+def _link(fact: Fact, events: Events, places: Integers) -> Integers:
+    """The mixed number of the half, or timer, that each event sets or ends; 0 for none."""
+    first = Code.HALF if fact.value == "half link" else Code.TIMER
+    is_first = events.code[places] == first
+    about = np.where(is_first, events.physical_offset[places], events.ref[places])
+    return np.where(about >= 0, mixed(about), 0)
+
+
+def mixed(numbers: Integers) -> Integers:
+    """Each number as another that looks like chance (splitmix64)."""
+    with np.errstate(over="ignore"):
+        words = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: Integers = (words ^ (words >> np.uint64(31))).view(np.int64)
+    return found
+
+
+def merged(rows: DataFrame, facts: tuple[Fact, ...]) -> DataFrame:
+    """One row per order of the fact rows of all slices."""
+    return rows.groupBy("order_id").agg(*(MERGES[fact.merge](fact.name).alias(fact.name) for fact in facts))
+
+
+def is_regular() -> Column:
+    """Whether the numbers of an order's row come out: each half has one end and one commit, one timer at most
+    and one end of it, nothing redriven. All of it can then be said by the row alone."""
+    count = {name: F.coalesce(F.col(name), F.lit(0)) for name in COUNTS}
+    conditions = [
+        (count["halves"] == count["half_ends"]) & (count["half_link"] == 0),
+        (count["commits"] <= 1) & (count["redriven"] == 0),
+        (count["timers"] <= 1),
+        (count["timer_ends"] == 0) | ((count["timer_ends"] == 1) & (count["timer_link"] == 0)),
+    ]
+    return reduce(lambda one, other: one & other, conditions)

@@ -1,0 +1,29 @@
+"""Why some findings have no repair that a plan could propose."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_jobs.cases import names
+
+UNSAFE: Final = {
+    names.MESSAGE_WITHOUT_ORDER: "Whether the customer ordered is not in any store: either the row is to be "
+    "restored from the message, or what the message has done is to be undone.",
+    names.EFFECT_TWICE: "Which of the two effects is to stand, a person has to say; that there are two is "
+    "the broker's or a consumer's fault: tidewheel store verify.",
+    names.PAID_BUT_TIMED_OUT: "Either the money goes back or the order stands: both promises were made.",
+    names.FIRED_LATE: "It has happened, late; nothing is left to do. Look why the broker was late.",
+    names.CANCELLED_YET_DELIVERED: "The consumer has seen a deadline that was cancelled. If the row "
+    "is right, nothing is left to do; the broker's part is a fault to be reported.",
+    names.DELIVERED_BEFORE_DUE: "If it was timed out too early, a person has to say whether it stands.",
+    names.NEVER_DELIVERED: "The message still waits for its consumer: start it (tidewheel group "
+    "lag). Sending it again would only add a second one.",
+    names.FIFO_GAP: "An earlier message of its message group is not acknowledged: look at its consumer "
+    "(tidewheel group show) before anything behind it is trusted.",
+    names.PUSHES_DO_NOT_SUM: "A text that was or was not shown to a customer cannot be taken back or proved.",
+    names.SEALED_WINDOW_CHANGED: "Who changed closed books has to say why; then: tidewheel audit seal "
+    "--accept-changes.",
+}
+"""Why there is no safe repair."""
+
+UNSAFE_ELSE: Final = "No repair of this is known that could be repeated safely."

@@ -1,0 +1,159 @@
+"""The runs that an audit's folder holds, read back without Spark.
+
+A run is `runs/<id>/summary.json` (see `layout`); one that ended before it was written is no run. Run ids sort
+by time. What a summary of an earlier version does not hold is None or 0 here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.dataset as ds
+
+from commitlog.errors import ConfigurationError, NotFound
+from spark_jobs.cases.names import FINDINGS
+from spark_jobs.layout import RUNS, RunFolders
+
+NEWEST: Final = "newest"
+_RUN_ID: Final = "run_id="
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run and its summary, as it was written."""
+
+    out: Path
+    run_id: str
+    summary: dict[str, Any]
+
+    @property
+    def folders(self) -> RunFolders:
+        """Where its files are."""
+        return RunFolders(self.out, self.run_id)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether it has found the books balanced."""
+        return bool(self.summary["balanced"])
+
+    @property
+    def written_ms(self) -> int:
+        """When its summary was written."""
+        return int(self.folders.summary.stat().st_mtime_ns // 1_000_000)
+
+    @property
+    def orders_count(self) -> int:
+        """How many orders it has judged."""
+        return int(self.summary["totals"].get("orders", 0))
+
+    @property
+    def findings_count(self) -> int:
+        """How many findings it has, about orders and others."""
+        return sum(self.finding_cases.values())
+
+    @property
+    def finding_cases(self) -> dict[str, int]:
+        """How many findings each case has that has any."""
+        cases = {name: count for name, count in self.summary["cases"].items() if name in FINDINGS}
+        return {name: count for name, count in (cases | self.summary.get("others", {})).items() if count}
+
+    @property
+    def as_of_ms(self) -> int | None:
+        """The "now" of its judgement."""
+        return self.summary.get("as_of_ms")
+
+    @property
+    def covered_from_ms(self) -> int:
+        """When the first record that was left of the log was stored; 0 if nothing was deleted."""
+        return int(self.summary.get("covered_from_ms") or 0)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it looked only at the orders placed in some span."""
+        options = self.summary.get("options", {})
+        return any(options.get(name) is not None for name in ("from_ms", "to_ms"))
+
+    def rows(self, case: str = "", subject_id: str = "") -> Iterator[dict[str, Any]]:
+        """Its findings; of one case or one subject if asked."""
+        return _rows(self.folders.findings, {"case": case, "subject_id": subject_id})
+
+    def order(self, order_id: str) -> dict[str, Any]:
+        """One order, with its timeline where it is a finding; raises `NotFound`."""
+        for row in self.rows(subject_id=order_id):
+            if row["subject"] == "order":
+                return row
+        for row in _rows(self.folders.orders, {"order_id": order_id}):
+            return row
+        raise NotFound(f"Run {self.run_id} has no order {order_id}. See: tidewheel audit ls")
+
+
+def runs(out: Path) -> list[Run]:
+    """The runs of a folder, the oldest first; a summary that cannot be read is no run."""
+    found = (_read(out, path.parent.name) for path in (out / RUNS).glob("*/summary.json"))
+    return sorted((run for run in found if run), key=lambda run: run.run_id)
+
+
+def run_of(out: Path, run_id: str = NEWEST) -> Run:
+    """One run by its id, or the newest; raises `NotFound`."""
+    if run_id == NEWEST:
+        newest = newest_run(out)
+        if newest is None:
+            raise NotFound(f"{out} holds no run of an audit. Make one by: tidewheel audit run --out {out}")
+        return newest
+    found = _read(out, run_id) if run_id == Path(run_id).name else None
+    if found is None:
+        raise NotFound(f"{out} holds no run {run_id}. See: tidewheel audit ls --out {out}")
+    return found
+
+
+def newest_run(out: Path) -> Run | None:
+    """The newest run; None if there is none."""
+    names = sorted((path.parent.name for path in (out / RUNS).glob("*/summary.json")), reverse=True)
+    return next((run for run in (_read(out, name) for name in names) if run), None)
+
+
+def forget(out: Path, keep: int) -> list[str]:
+    """Delete everything older than the newest `keep` runs; returns the ids that went.
+
+    What is older and did not end, whoever interrupted it, goes too. Seals hold their own identities and stay.
+    """
+    if keep < 1:
+        raise ConfigurationError("At least one run is kept. Give --keep 1 or more.")
+    oldest = next((run.run_id for run in runs(out)[-keep:]), "")
+    begun = {path.name for path in (out / RUNS).glob("*")}
+    begun |= {path.name.removeprefix(_RUN_ID) for path in out.glob(f"*/{_RUN_ID}*")}
+    gone = sorted(run_id for run_id in begun if run_id < oldest)
+    for run_id in gone:
+        folders = RunFolders(out, run_id)
+        for folder in (folders.orders, folders.findings, folders.folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    return gone
+
+
+def _read(out: Path, run_id: str) -> Run | None:
+    try:
+        summary = json.loads(RunFolders(out, run_id).summary.read_text())
+    except (OSError, ValueError):
+        return None
+    has_all = isinstance(summary, dict) and {"balanced", "totals", "cases"} <= summary.keys()
+    return Run(out, run_id, summary) if has_all else None
+
+
+def _rows(folder: Path, wanted: dict[str, str]) -> Iterator[dict[str, Any]]:
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        return
+    dataset = ds.dataset(files, format="parquet")
+    chosen = [
+        ds.field(name) == value for name, value in wanted.items() if value and name in dataset.schema.names
+    ]
+    condition = None
+    for one in chosen:
+        condition = one if condition is None else condition & one
+    for batch in dataset.to_batches(filter=condition, batch_size=1_000):
+        yield from batch.to_pylist()

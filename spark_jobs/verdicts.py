@@ -1,0 +1,154 @@
+"""From the books to the written answer: every order with its case, every finding with its evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.books import Books, Sides
+from spark_jobs.cases import pushes
+from spark_jobs.cases.columns import says
+from spark_jobs.cases.names import (
+    BALANCED,
+    CART_DIFFERENCE,
+    FINDINGS,
+    IN_FLIGHT,
+    NOT_COVERED,
+    OTHER_FINDINGS,
+    PUSHES_DO_NOT_SUM,
+)
+from spark_jobs.cases.table import verdicts
+from spark_jobs.layout import FINDING_COLUMNS, ORDER_COLUMNS, RunFolders
+from spark_jobs.order_events import events_of_orders
+from spark_jobs.summary import CART_DIFFERENCES_MAX, Window
+from spark_jobs.timelines import TIMELINES_MAX, timelines
+
+_CLASSES: Final = {BALANCED: "balanced", IN_FLIGHT: "in_flight", NOT_COVERED: "not_covered"}
+
+
+@dataclass(slots=True)
+class Counted:
+    """How many orders each case and status has, and each window of event time; how many other findings."""
+
+    cases: dict[str, int] = field(default_factory=dict)
+    statuses: dict[str | None, int] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
+    others: dict[str, int] = field(default_factory=dict)
+
+
+def write_orders(books: Books, run: RunFolders) -> None:
+    """Writes every order with its verdict."""
+    _shaped(verdicts(books.orders()), ORDER_COLUMNS).write.parquet(str(run.orders))
+
+
+def write_findings(spark: SparkSession, books: Books, sides: Sides, run: RunFolders) -> None:
+    """Writes every finding: orders with their timelines, carts, pushes."""
+    orders = read_orders(spark, run).filter(F.col("case").isin(*FINDINGS))
+    found = books.written("findings", orders)
+    if found.rows:
+        ids = found.frame.select("order_id").limit(TIMELINES_MAX)
+        near = events_of_orders(spark, sides.staged, ids, min(found.rows, TIMELINES_MAX))
+        events = books.written("timeline-events", near).frame
+        told = timelines(events, sides.staged, sides.mapping)
+        named = {"subject": F.lit("order"), "subject_id": F.col("order_id")}
+        _append(found.frame.join(told, "order_id", "left").withColumns(named), run)
+    else:
+        _append(found.frame, run)
+    if books.differences.rows:
+        _append(_cart_findings(_unexplained(books)), run)
+    if sides.is_exported("pushes"):
+        _append(_push_findings(books), run)
+
+
+def append_others(spark: SparkSession, case: str, found: Iterable[tuple[str, str]], run: RunFolders) -> None:
+    """Adds findings about no order: (subject_id, why) of one case."""
+    rows = [(OTHER_FINDINGS[case], subject_id, case, why) for subject_id, why in found]
+    if rows:
+        columns = "subject string, subject_id string, case string, why string"
+        _append(spark.createDataFrame(rows, columns), run)
+
+
+def read_orders(spark: SparkSession, run: RunFolders) -> DataFrame:
+    """The written orders."""
+    fields = ", ".join(f"`{name}` {kind}" for name, kind in ORDER_COLUMNS.items())
+    return spark.read.schema(fields).parquet(str(run.orders))
+
+
+def count(spark: SparkSession, run: RunFolders, window_ms: int) -> Counted:
+    """Counts what was written."""
+    at_ms = F.coalesce("placed_ms", "half_ms", "committed_ms", F.lit(0))
+    first_ms = (F.floor(at_ms / window_ms) * window_ms).cast("bigint")
+    rows = read_orders(spark, run).groupBy("case", "status", first_ms.alias("first_ms")).count().collect()
+    cases: Counter[str] = Counter()
+    statuses: Counter[str | None] = Counter()
+    windows: dict[int, Counter[str]] = {}
+    for row in rows:
+        cases[row["case"]] += row["count"]
+        statuses[row["status"]] += row["count"]
+        windows.setdefault(row["first_ms"], Counter())[_CLASSES.get(row["case"], "findings")] += row["count"]
+    return Counted(dict(cases), dict(statuses), _windows(windows, window_ms), _others(spark, run))
+
+
+def _others(spark: SparkSession, run: RunFolders) -> dict[str, int]:
+    fields = "subject string, case string"
+    findings = spark.read.schema(fields).parquet(str(run.findings)).filter(F.col("subject") != "order")
+    return {row["case"]: row["count"] for row in findings.groupBy("case").count().collect()}
+
+
+def cart_differences(books: Books) -> list[dict[str, Any]]:
+    """The first differences of carts that no order explains."""
+    if not books.differences.rows:
+        return []
+    return [row.asDict() for row in _unexplained(books).limit(CART_DIFFERENCES_MAX).collect()]
+
+
+def _unexplained(books: Books) -> DataFrame:
+    return books.differences.frame.filter(F.col("order_id").isNull())
+
+
+def _windows(counts: Mapping[int, Mapping[str, int]], window_ms: int) -> list[Window]:
+    return [Window(first_ms, first_ms + window_ms, **counts[first_ms]) for first_ms in sorted(counts)]
+
+
+def _cart_findings(differences: DataFrame) -> DataFrame:
+    why = says(
+        "The cart of customer %s holds %d of article %s, by its ledger %d; no order explains it.",
+        *("customer_id", "cart", "sku", "ledger"),
+    )
+    subject_id = F.concat_ws(" ", "customer_id", "sku")
+    article = F.array(F.struct("sku", "cart", "ledger"))
+    named = {"subject": F.lit("cart"), "subject_id": subject_id, "case": F.lit(CART_DIFFERENCE), "why": why}
+    return differences.withColumns(named | {"surplus": article})
+
+
+def _push_findings(books: Books) -> DataFrame:
+    ledger = books.pushes()
+    judged = pushes.pushes_do_not_sum(ledger).filter(F.col(PUSHES_DO_NOT_SUM).isNotNull())
+    evidence = ("status", "due_ms", "delivered_offset", F.col("logged_ms").alias("delivered_ms"))
+    single = judged.select(
+        F.col("order_id").alias("subject_id"), F.col(PUSHES_DO_NOT_SUM).alias("why"), *evidence
+    )
+    summed = pushes.sums(ledger).select(F.col("schedule").alias("subject_id"), "why")
+    return single.unionByName(summed, allowMissingColumns=True).withColumns({
+        "subject": F.lit("push"), "case": F.lit(PUSHES_DO_NOT_SUM)
+    })  # fmt: skip
+
+
+def _append(findings: DataFrame, run: RunFolders) -> None:
+    _shaped(findings, FINDING_COLUMNS).write.mode("append").parquet(str(run.findings))
+
+
+def _shaped(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """Exactly these columns; null where the frame has none."""
+    there = set(frame.columns)
+    return frame.select(
+        *(
+            (F.col(name) if name in there else F.lit(None)).cast(kind).alias(name)
+            for name, kind in columns.items()
+        )
+    )

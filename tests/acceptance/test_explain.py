@@ -1,0 +1,104 @@
+"""`tidewheel explain` as its users meet it: a broker that runs, its store in use and at rest, an order."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = (sys.executable, "-m", "services.cli.main")
+
+
+class Serving:
+    """A broker process, and commands against it."""
+
+    def __init__(self, folder: Path, eventually: Any) -> None:
+        self.store, ready = folder / "store", folder / "ready"
+        where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
+        clock = ("--store", str(self.store), "--segment-bytes", str(1 << 24), "--clock", "virtual")
+        self.process = subprocess.Popen([*COMMAND, "serve", *clock, *where], stderr=subprocess.DEVNULL)
+        eventually(ready.exists)
+        self.http = json.loads(ready.read_text())["http"]
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Run a command; returns what it printed."""
+        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1"}
+        done = subprocess.run(
+            [*COMMAND, *arguments], capture_output=True, text=True, env=environment, timeout=60
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    def told(self, *arguments: str) -> Any:
+        """Return what `explain --json` says."""
+        return json.loads(self.run("explain", *arguments, "--json"))
+
+
+@pytest.fixture
+def broker(tmp_path: Path, eventually: Any) -> Iterator[Serving]:
+    serving = Serving(tmp_path, eventually)
+    yield serving
+    serving.process.kill()
+    serving.process.wait()
+
+
+def happened(told: Any) -> list[str]:
+    return [event["what"] for event in told["events"]]
+
+
+def test_a_broker_tells_what_its_store_says_before_and_after_it_ends(broker: Serving) -> None:
+    broker.run("send", "timeouts", "pay me", "--key", "order-7", "--in", "1h", "--timer-key", "order:7")
+    waiting = broker.told("order-7")
+    assert happened(waiting) == ["armed"]
+    assert waiting["messages"][0]["state"] == "waits for its time"
+    name = ("--topic", "timeouts", "--key", "order:7")
+    broker.run("timer", "move", *name, "--to", "2h")
+    broker.run("timer", "cancel", *name, "--reason", "it was paid")
+    by_broker = broker.told("order:7")
+    assert happened(by_broker) == ["armed", "moved", "armed", "cancelled"]
+    assert "because: it was paid" in by_broker["events"][-1]["note"]
+    in_use = broker.told("order:7", "--store", str(broker.store))
+    broker.process.terminate()
+    broker.process.wait()
+    at_rest = broker.told("order:7", "--store", str(broker.store))
+    assert in_use["events"] == at_rest["events"]
+    assert in_use["messages"] == by_broker["messages"] == at_rest["messages"]
+    assert [one["physical_offset"] for one in by_broker["events"]] == [
+        one["physical_offset"] for one in at_rest["events"]
+    ]
+
+
+def test_what_a_broker_does_not_know_exits_with_4_and_says_where_it_looked(broker: Serving) -> None:
+    broker.run("send", "t", "x", "--key", "k")
+    said = broker.run("explain", "nobody", code=4)
+    assert "TW-152" in said
+    assert "Log offsets 0 to" in said
+
+
+def test_an_order_of_the_real_shop_from_half_to_cleared_cart(shop: Any, eventually: Any) -> None:
+    """The order service sends by the official client, the cart service consumes: explained while both run."""
+    shop.start("orders")
+    shop.start("carts")
+    shop.place("O1")
+    command = [*COMMAND, "explain", "O1", "--http", shop.http, "--json"]
+
+    def explained() -> Any:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return json.loads(done.stdout) if done.returncode == 0 else {"events": []}
+
+    eventually(lambda: "acknowledged" in happened(explained()))
+    events = [(one["topic"], one["what"]) for one in explained()["events"]]
+    assert set(events) == {
+        ("order-created", "half"),
+        ("order-created", "committed"),
+        ("order-created", "acknowledged"),
+        ("order-timeouts", "half"),
+        ("order-timeouts", "armed"),
+    }

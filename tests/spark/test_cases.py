@@ -1,0 +1,262 @@
+"""Every case on rows made for it: where it holds, where it just does not, and which of two comes first.
+
+All rows are judged at once. A row is an order that balances, with a few changes; its id says what they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.cases import names
+from spark_jobs.cases.pushes import pushes_do_not_sum, sums
+from spark_jobs.cases.table import ALL_CASES, MEANINGS, verdicts
+from spark_jobs.exact import EXACT
+from spark_jobs.order_facts import ORDER_FACTS
+
+MINUTE_MS = 60_000
+PLACED_MS = 1_700_000_000_000
+AS_OF_MS = PLACED_MS + 10 * 60 * MINUTE_MS
+BOOKS_OFFSET = 10_000
+Changes = dict[str, Any]
+
+SQL = {"int64": "bigint", "int8": "tinyint", "bool": "boolean", "string": "string"}
+COLUMNS = {
+    "order_id": "string",
+    "has_row": "boolean",
+    **dict.fromkeys(("customer_id", "status"), "string"),
+    **dict.fromkeys(
+        ("total_pence", "placed_ms", "due_ms", "paid_ms", "timed_out_ms", "cancelled_ms"), "bigint"
+    ),
+    **{fact.name: "bigint" for fact in ORDER_FACTS},
+    **{field.name: SQL[str(field.type)] for field in EXACT if field.name != "order_id"},
+    "is_consumed": "boolean",
+    "fifo_gap_offset": "bigint",
+    "cleared_ms": "bigint",
+    **dict.fromkeys(("cleared_customer_first", "cleared_customer_last"), "string"),
+    "surplus": "array<struct<sku:string,cart:bigint,ledger:bigint>>",
+    **dict.fromkeys(("books_offset", "covered_from_ms", "as_of_ms", "grace_ms"), "bigint"),
+    **dict.fromkeys(("undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms"), "bigint"),
+}
+
+PAID: Changes = {
+    "has_row": True,
+    "customer_id": "c",
+    "status": "PAID",
+    "placed_ms": PLACED_MS,
+    "due_ms": PLACED_MS + MINUTE_MS,
+    "paid_ms": PLACED_MS + 5_000,
+    "half_offset": 100,
+    "half_ms": PLACED_MS,
+    "committed_offset": 200,
+    "committed_ms": PLACED_MS + 10,
+    "timer_offset": 300,
+    "timer_due_ms": PLACED_MS + MINUTE_MS,
+    "timer_cancel_offset": 500,
+    "paid_offset": 500,
+    "is_consumed": True,
+    "cleared_ms": PLACED_MS + 100,
+    "cleared_customer_first": "c",
+    "cleared_customer_last": "c",
+    "books_offset": BOOKS_OFFSET,
+    "covered_from_ms": 0,
+    "as_of_ms": AS_OF_MS,
+    "grace_ms": MINUTE_MS,
+    "undecided_limit_ms": 10 * MINUTE_MS,
+    "late_limit_ms": MINUTE_MS,
+    "unconsumed_limit_ms": 60 * MINUTE_MS,
+}
+UNPAID: Changes = {"paid_ms": None, "paid_offset": None, "timer_cancel_offset": None}
+PLACED: Changes = UNPAID | {"status": "PLACED"}
+TIMED_OUT: Changes = UNPAID | {
+    "status": "TIMED_OUT",
+    "timed_out_ms": PLACED_MS + MINUTE_MS + 50,
+    "delivered_offset": 600,
+    "delivered_ms": PLACED_MS + MINUTE_MS + 7,
+    "late_ms_max": 7,
+    "late_ms_min": 7,
+}
+NO_ROW: Changes = dict.fromkeys(("status", "placed_ms", "due_ms", "paid_ms")) | {"has_row": False}
+NO_MESSAGE: Changes = dict.fromkeys(("half_offset", "half_ms", "committed_offset", "committed_ms"))
+UNCLEARED: Changes = dict.fromkeys(("cleared_ms", "cleared_customer_first", "cleared_customer_last"))
+UNCONSUMED: Changes = UNCLEARED | {"is_consumed": False}
+OPEN_HALF: Changes = {"open_half_offset": 100, "open_half_topic": 0, "has_open_created": True}
+OLD_HALF: Changes = OPEN_HALF | {"open_half_ms": AS_OF_MS - 11 * MINUTE_MS}
+YOUNG_HALF: Changes = OPEN_HALF | {"open_half_ms": AS_OF_MS - 9 * MINUTE_MS}
+ROLLED_BACK: Changes = NO_MESSAGE | {"half_offset": 100, "rollback_offset": 150}
+
+
+def surplus(cart: int, ledger: int) -> Changes:
+    return {"surplus": [("apple", cart, ledger)]}
+
+
+ROWS: dict[str, tuple[str, Changes]] = {
+    "paid": ("balanced", {}),
+    "timed out": ("balanced", TIMED_OUT),
+    "cancelled": (
+        "balanced",
+        UNPAID | {"status": "CANCELLED", "cancelled_ms": PLACED_MS + 9, "cancelled_offset": 500},
+    ),
+    "row only": ("order-without-message", NO_MESSAGE | UNCONSUMED),
+    "row only, half open": ("in-flight", NO_MESSAGE | UNCONSUMED | YOUNG_HALF),
+    "row only, before the log": ("not-covered", NO_MESSAGE | {"covered_from_ms": PLACED_MS + 1}),
+    "row only, within grace": ("not-covered", NO_MESSAGE | {"covered_from_ms": PLACED_MS - MINUTE_MS + 1}),
+    "row only, behind grace": (
+        "order-without-message",
+        NO_MESSAGE | {"covered_from_ms": PLACED_MS - MINUTE_MS},
+    ),
+    "message only": ("message-without-order", NO_ROW),
+    "message only, too new": ("in-flight", NO_ROW | {"committed_offset": BOOKS_OFFSET, "paid_offset": None}),
+    "payment only": ("message-without-order", NO_ROW | NO_MESSAGE),
+    "rolled back, row": ("outcome-contradicts-database", ROLLED_BACK | UNCONSUMED),
+    "expired, row": (
+        "outcome-contradicts-database",
+        ROLLED_BACK | UNCONSUMED | {"rollback_offset": None, "expired_offset": 150},
+    ),
+    "rolled back, sent again": ("balanced", {"rollback_offset": 150}),
+    "paid, no message": ("outcome-contradicts-database", {"paid_offset": None}),
+    "paid, rolled back": ("outcome-contradicts-database", {"paid_offset": None, "paid_end_offset": 480}),
+    "paid, half open": (
+        "half-unresolved",
+        OLD_HALF
+        | {"has_open_created": False, "paid_offset": None, "has_open_paid": True, "open_half_topic": 2},
+    ),
+    "paid before the log": ("balanced", {"paid_offset": None, "covered_from_ms": PLACED_MS + MINUTE_MS}),
+    "payment committed, unpaid": ("outcome-contradicts-database", TIMED_OUT | {"paid_offset": 700}),
+    "payment committed, too new": ("in-flight", PLACED | {"paid_offset": BOOKS_OFFSET}),
+    "cancelled, no message": (
+        "outcome-contradicts-database",
+        UNPAID | {"status": "CANCELLED", "cancelled_ms": PLACED_MS},
+    ),
+    "cancel committed, paid": ("outcome-contradicts-database", {"cancelled_offset": 700}),
+    "half open long": ("half-unresolved", NO_MESSAGE | UNCONSUMED | OLD_HALF),
+    "half open long, no row": ("half-unresolved", NO_ROW | NO_MESSAGE | OLD_HALF | {"paid_offset": None}),
+    "half open, no row": ("in-flight", NO_ROW | NO_MESSAGE | YOUNG_HALF | {"paid_offset": None}),
+    "cart too small": ("effect-twice", surplus(0, 1)),
+    "two customers": ("effect-twice", {"cleared_customer_last": "d"}),
+    "two commits": ("effect-twice", {"twice_committed_offset": 100}),
+    "two deliveries": ("effect-twice", TIMED_OUT | {"twice_delivered_offset": 300}),
+    "cart too full": ("cart-not-cleared", surplus(2, 1)),
+    "no entry": ("cart-not-cleared", UNCLEARED),
+    "paid and timed out": ("paid-but-timed-out", {"timed_out_ms": PLACED_MS + MINUTE_MS}),
+    "overdue": (
+        "timeout-not-fired",
+        PLACED | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS - MINUTE_MS - 1},
+    ),
+    "just due": ("in-flight", PLACED | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS - MINUTE_MS}),
+    "late": ("fired-late", TIMED_OUT | {"late_ms_max": MINUTE_MS + 1}),
+    "within the limit": ("balanced", TIMED_OUT | {"late_ms_max": MINUTE_MS}),
+    "cancelled and delivered": ("cancelled-yet-delivered", TIMED_OUT | {"cancelled_timer_delivered": 300}),
+    "early": ("delivered-before-due", TIMED_OUT | {"late_ms_min": -1}),
+    "on time": ("balanced", TIMED_OUT | {"late_ms_min": 0}),
+    "unconsumed long": ("never-delivered", UNCONSUMED),
+    "unconsumed": ("in-flight", UNCONSUMED | {"committed_ms": AS_OF_MS - 60 * MINUTE_MS}),
+    "cleared, unacknowledged": ("balanced", {"is_consumed": False}),
+    "fired, nobody heard": (
+        "never-delivered",
+        TIMED_OUT | {"status": "PLACED", "timed_out_ms": None},
+    ),
+    "dead letter": ("dead-lettered", UNCLEARED | {"dead_letter_offset": 800}),
+    "dead letter, redriven": ("balanced", {"dead_letter_offset": 800, "is_redelivered": True}),
+    "redriven without effect": (
+        "cart-not-cleared",
+        UNCLEARED | {"dead_letter_offset": 800, "is_redelivered": True},
+    ),
+    "dead deadline": (
+        "dead-lettered",
+        TIMED_OUT | {"status": "PLACED", "timed_out_ms": None, "deadline_dead_offset": 9},
+    ),
+    "passed over": (
+        "fifo-gap",
+        UNCONSUMED | {"fifo_gap_offset": 7, "committed_ms": AS_OF_MS - MINUTE_MS},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def judged(spark: SparkSession) -> dict[str, Any]:
+    """What each row was judged to be."""
+    rows = [
+        tuple({**PAID, **changes, "order_id": name}.get(column) for column in COLUMNS)
+        for name, (_, changes) in ROWS.items()
+    ]
+    books = spark.createDataFrame(rows, ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
+    found = verdicts(books).select("order_id", "case", "why", "also").collect()
+    return {row["order_id"]: row for row in found}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_in_the_case_that_it_was_made_for(judged: dict[str, Any], name: str) -> None:
+    expected, _ = ROWS[name]
+    assert judged[name]["case"] == expected
+    assert (judged[name]["why"] is None) == (expected == "balanced")
+
+
+def test_every_case_has_a_row_that_it_holds_for() -> None:
+    assert {case for case, _ in ROWS.values()} == set(names.CASES)
+
+
+def test_what_holds_beside_stays_in_also(judged: dict[str, Any]) -> None:
+    assert judged["passed over"]["also"] == ["in-flight"]
+    assert judged["half open long, no row"]["also"] == ["in-flight"]
+    assert judged["paid"]["also"] == []
+
+
+def test_cases_are_tried_in_the_order_of_their_names() -> None:
+    assert (*ALL_CASES, names.BALANCED) == names.CASES
+
+
+def test_every_finding_says_what_it_means_who_is_wrong_and_how_it_is_repaired() -> None:
+    for case in (*names.FINDINGS, names.PUSHES_DO_NOT_SUM, names.CART_DIFFERENCE):
+        meaning = MEANINGS[case]
+        assert all((meaning.what, meaning.wrong, meaning.repair)), case
+
+
+PUSH: Changes = {
+    "schedule_id": None,
+    "status": "DELIVERED",
+    "due_ms": PLACED_MS,
+    "delivered_offset": 100,
+    "deliveries": 1,
+    "dead_letters": 0,
+    "dead_letter_offset": None,
+    "is_acknowledged": True,
+    "books_offset": BOOKS_OFFSET,
+    "covered_from_ms": 0,
+    "grace_ms": MINUTE_MS,
+}
+NOT_IN_LOG: Changes = {"delivered_offset": None, "deliveries": None, "is_acknowledged": False}
+PUSHES: dict[str, tuple[bool, Changes]] = {
+    "sent": (False, {}),
+    "left": (False, NOT_IN_LOG | {"status": "SCHEDULED"}),
+    "called off, delivered": (False, {"status": "CANCELLED"}),
+    "delivered just now": (False, {"status": "SCHEDULED", "delivered_offset": BOOKS_OFFSET}),
+    "delivered, not acknowledged": (False, {"status": "SCHEDULED", "is_acknowledged": False}),
+    "redriven": (False, {"deliveries": 2, "dead_letters": 1}),
+    "sent before the log": (False, NOT_IN_LOG | {"covered_from_ms": PLACED_MS}),
+    "sent, says the ledger": (True, NOT_IN_LOG),
+    "unsaid": (True, {"status": "SCHEDULED"}),
+    "twice": (True, {"deliveries": 2}),
+    "lost": (True, {"status": "LOST", "schedule_id": "daily"}),
+}
+
+
+def test_pushes_that_do_not_sum(spark: SparkSession) -> None:
+    columns = ("push_id", *PUSH)
+    rows = [
+        tuple({**PUSH, **changes, "push_id": name}[column] for column in columns)
+        for name, (_, changes) in PUSHES.items()
+    ]
+    texts = ("push_id", "schedule_id", "status")
+    kinds = {column: "string" if column in texts else "bigint" for column in columns}
+    kinds["is_acknowledged"] = "boolean"
+    pushes = spark.createDataFrame(rows, ", ".join(f"{name} {kind}" for name, kind in kinds.items()))
+    judged = {row["push_id"]: row[names.PUSHES_DO_NOT_SUM] for row in pushes_do_not_sum(pushes).collect()}
+    assert {name for name, why in judged.items() if why} == {
+        name for name, (is_one, _) in PUSHES.items() if is_one
+    }
+    assert [(row["schedule"], row["why"]) for row in sums(pushes).collect()] == [
+        ("daily", "1 scheduled are not 0 sent, 0 left, 0 cancelled and 0 failed.")
+    ]
