@@ -84,6 +84,7 @@ class Sending:
         if carried and cancelled:
             self._carrying.appended(carried, cancelled, record)
         sharing_count = self._timers.sent(record, message, replaced)
+        self._count(message)
         return self.timer_receipt(
             message, record.queue_offset, record.physical_offset, durable_at, sharing_count
         )
@@ -103,13 +104,18 @@ class Sending:
     def timer_receipt(
         self, message: Message, queue_offset: int, physical_offset: int, durable_at: int, sharing_count: int
     ) -> SendReceipt:
-        """The receipt of a timer that was set just now, which is counted."""
+        """The receipt of a timer that was set just now."""
         assert message.delivery_ms is not None
-        self._count(message)
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
         return SendReceipt(
             message.message_id, queue_offset, physical_offset, "", handle, durable_at, sharing_count
         )
+
+    def count_many(self, messages: list[Message], topics: Counter[str]) -> None:
+        """Counts messages that were stored together; `topics` says how many of each topic."""
+        self._statistics.messages_in.update(topics)
+        for topic in topics:
+            self._statistics.bytes_in[topic] += sum(len(one.body) for one in messages if one.topic == topic)
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message of a schedule, whose template was checked when the schedule was set."""

@@ -181,6 +181,7 @@ class SendingTimers:
         topics = Counter(one.message.topic for one in waiting)
         names = _facts(waiting, hashes, offsets, due_ms, store_ms)
         sharing = self._timers.sent_many(appended, due_ms, names, topics)
+        self._sending.count_many([one.message for one in waiting], topics)
         ends = offsets + appended.copies.record_bytes
         places = zip(offsets.tolist(), queue_offsets.tolist(), ends.tolist(), sharing.tolist(), strict=True)
         for one, (offset, queue_offset, end, sharing_count) in zip(waiting, places, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NoReturn
 
 from commitlog import limits, properties
 from commitlog.errors import (
@@ -29,37 +29,35 @@ _CHARACTER_BYTES_MAX: Final = 4
 
 def check_message(message: Message, topic: Topic, delay_ms_max: int, now_ms: int) -> None:
     """Raises the `ClientMistake` that fits the first thing wrong with a message for `topic`."""
-    _check_body(message.body)
-    _check_id(message.message_id)
+    message_type, delivery_ms = message.message_type, message.delivery_ms
+    if not 0 < len(message.body) <= limits.BODY_BYTES_MAX:
+        _refuse_body(message.body)
     _check_texts(message)
     if message.properties:
         _check_properties(message.properties)
-    _check_delivery(message.delivery_ms, delay_ms_max, now_ms)
+    if delivery_ms is not None and not 0 <= delivery_ms <= now_ms + delay_ms_max:
+        _refuse_delivery(delivery_ms, delay_ms_max, now_ms)
     if message.check_immunity_ms is not None:
         _check_immunity(message.check_immunity_ms)
     if message.priority is not None:
-        _check_priority(message.priority, message.message_type)
-    _check_type(message.message_type, topic)
+        _check_priority(message.priority, message_type)
+    if topic.message_type is not message_type:
+        _check_type(message_type, topic)
 
 
-def _check_body(body: bytes) -> None:
+def _refuse_body(body: bytes) -> NoReturn:
     if not body:
         raise BodyEmpty("Send at least one byte.")
-    if len(body) > limits.BODY_BYTES_MAX:
-        raise BodyTooLarge(f"It has {len(body)} bytes, the limit is {limits.BODY_BYTES_MAX}.")
-
-
-def _check_id(message_id: str) -> None:
-    if not message_id.strip() or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX:
-        raise IllegalMessageId(f"{message_id!r} is empty or too long.")
+    raise BodyTooLarge(f"It has {len(body)} bytes, the limit is {limits.BODY_BYTES_MAX}.")
 
 
 def _check_texts(message: Message) -> None:
     """All that the user wrote but the body. What is printable as a whole has no control characters."""
-    given = message.properties
-    texts = (message.tag, *message.keys, *given, *given.values())
-    whole = "".join(texts)
-    if not (message.message_id.isprintable() and message.message_group.isprintable() and whole.isprintable()):
+    given, message_id = message.properties, message.message_id
+    if not message_id.strip() or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX:
+        raise IllegalMessageId(f"{message_id!r} is empty or too long.")
+    whole = "".join((message.tag, *message.keys, *given, *given.values()))
+    if not (message_id.isprintable() and message.message_group.isprintable() and whole.isprintable()):
         _check_controls(message)
     if message.tag and (not message.tag.strip() or "|" in message.tag):
         raise IllegalTag(f"{message.tag!r} must not be blank nor hold '|'.")
@@ -117,14 +115,11 @@ def _check_timer_key(given: dict[str, str]) -> None:
         )
 
 
-def _check_delivery(delivery_ms: int | None, delay_ms_max: int, now_ms: int) -> None:
-    if delivery_ms is None:
-        return
-    if delivery_ms < 0 or delivery_ms - now_ms > delay_ms_max:
-        raise IllegalDeliveryTime(
-            f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
-            "Were milliseconds given where seconds were meant?"
-        )
+def _refuse_delivery(delivery_ms: int, delay_ms_max: int, now_ms: int) -> NoReturn:
+    raise IllegalDeliveryTime(
+        f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
+        "Were milliseconds given where seconds were meant?"
+    )
 
 
 def _check_immunity(immunity_ms: int) -> None:
