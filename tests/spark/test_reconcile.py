@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from sqlalchemy import text
 
 from services.broker.values import Resolution
@@ -34,10 +33,6 @@ def lose_cart_effect(shop: Shop) -> None:
         shop.redis.hincrby(f"cart:{customer_id}", sku, count)
 
 
-def fill_cart_behind_the_ledger(shop: Shop) -> None:
-    shop.redis.hincrby("cart:customer-1", "book-1", 3)
-
-
 def insert_order(shop: Shop) -> None:
     shop.write_rows("x9", "customer-9", {"apple": 1})
     shop.set_order("x9", status="PAID", paid_ms=shop.now_ms)
@@ -56,7 +51,6 @@ PLANTED: dict[Callable[[Shop], None], dict[str, str]] = {
     delete_order: {"t1": "message-without-order"},
     time_out_a_paid_order: {"p1": "paid-but-timed-out"},
     lose_cart_effect: {"p2": "cart-not-cleared"},
-    fill_cart_behind_the_ledger: {"p2": "cart-not-cleared"},
 }
 
 
@@ -82,19 +76,18 @@ def test_a_day_without_fault_balances(traded: Shop, audit: Audit) -> None:
     assert {name: summary.totals[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_one_planted_case_is_found(traded: Shop, audit: Audit, plant: Callable[[Shop], None]) -> None:
-    plant(traded)
+def test_planted_cases_are_found_and_nothing_else(traded: Shop, audit: Audit) -> None:
+    for plant in PLANTED:
+        plant(traded)
     summary = audit(traded)
     assert not summary.balanced
-    assert found(summary) == PLANTED[plant]
+    assert found(summary) == {name: case for planted in PLANTED.values() for name, case in planted.items()}
     assert sum(summary.cases.values()) == summary.totals["orders"]
 
 
-def test_two_cases_planted_at_once_are_both_found(traded: Shop, audit: Audit) -> None:
-    delete_order(traded)
-    lose_cart_effect(traded)
-    assert found(audit(traded)) == {"t1": "message-without-order", "p2": "cart-not-cleared"}
+def test_a_cart_that_was_filled_behind_its_ledger_is_found(traded: Shop, audit: Audit) -> None:
+    traded.redis.hincrby("cart:customer-1", "book-1", 3)
+    assert found(audit(traded)) == {"p2": "cart-not-cleared"}
 
 
 def test_an_order_with_two_cases_is_in_the_first_and_names_the_other(traded: Shop, audit: Audit) -> None:
