@@ -23,10 +23,10 @@ from services.store.opening import look_at
 from services.store.state import fold
 from services.store.verify import verify
 
-BIT_STEP = 787
+BIT_STEP = 389
 TIMER_FOLDERS = {layout.TIMERS: 1, layout.TIMER_NAMES: 8, layout.TIMER_ENDS: 8}
-FOLDERS = {layout.COMMITLOG: 1, layout.CONSUMEQUEUE: 1, layout.KEYINDEX: 4, layout.SNAPSHOTS: 1}
-"""With how many times longer steps: files of blocks with a CRC each are alike all through."""
+FOLDERS = {layout.COMMITLOG: 2, layout.CONSUMEQUEUE: 1, layout.KEYINDEX: 4, layout.SNAPSHOTS: 1}
+"""With how many times longer steps: files of blocks with a CRC each are alike all through, logs are long."""
 
 Messages = dict[tuple[int, int], str]
 
