@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from typing import Final
 
 from commitlog.errors import KeyPending, TidewheelError, TransactionEnded
 from commitlog.message import Message
@@ -51,6 +52,9 @@ class Verb:
     def given(self) -> dict[str, str]:
         to = {"TW_TIMER_TO": str(self.to_ms)} if self.kind == "MOVE" else {}
         return {f"TW_TIMER_{self.kind}": self.name} | to
+
+
+_UNKNOWN: Final = (Verdict.NEVER_SET, Verdict.FORGOTTEN)
 
 
 class World(Machine):
@@ -272,7 +276,7 @@ class World(Machine):
         """A message that carried a verb is stored at an offset; a move or fire lies before it."""
         if verb is None:
             return
-        name = self._meant(topic, verb.name)
+        name = self._named_by(topic, verb.name)
         timer, expected = self.oracle.named(name), self.oracle.expected(name)
         if expected is not None:
             self.oracle.verdicts[at] = expected.value
@@ -288,6 +292,8 @@ class World(Machine):
 
     def _in_step(self, name: TimerName | None) -> Timer | None:
         """Lets the oracle know of a delivery that is decided and not yet durable; `follow` proves it."""
+        if name is not None:
+            self._remember(name)
         timer = self.oracle.named(name) if name else None
         if name is None or timer is None:
             return None
@@ -305,15 +311,20 @@ class World(Machine):
         return timer
 
     def _meant(self, topic: str, name: str) -> TimerName:
+        self._remember(TimerName(topic, key=name))
+        return self._named_by(topic, name)
+
+    def _named_by(self, topic: str, name: str) -> TimerName:
+        """The same as it was known before the call: the core may have gone on since, within one batch."""
         by_key = TimerName(topic, key=name)
-        self._remember(by_key)
         return by_key if self.oracle.named(by_key) else TimerName(topic, name)
 
     def _remember(self, name: TimerName) -> None:
         """What was forgotten may be known again when the clock was set back."""
         if self.oracle.names[name] and self.oracle.names[name][-1] in self.oracle.forgotten[name]:
             found = self.broker.timer(name, self.now_ms)
-            if isinstance(found, TimerVerdict) and found.verdict in (Verdict.TOO_LATE, Verdict.ALREADY):
+            is_unknown = isinstance(found, TimerVerdict) and found.verdict in _UNKNOWN
+            if not is_unknown:
                 self.oracle.forgotten[name].discard(self.oracle.names[name][-1])
 
     def _any_name(self) -> TimerName:
