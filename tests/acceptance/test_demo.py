@@ -100,6 +100,9 @@ def test_the_report_is_there(faulty_run: tuple[Layout, Any]) -> None:
     assert (layout.audit / "report.html").read_text() == report.read_text()
 
 
+@pytest.mark.skipif(
+    not os.environ.get("TIDEWHEEL_LONG"), reason="make endurance runs it: a minute and a half"
+)
 def test_every_bug_is_found_and_nothing_else(tmp_path: Path) -> None:
     """Services do wrong things, the broker is away, services are lost; the driver knows to whom."""
     few = ("--count", "12", "--seed", "5", "--out", str(tmp_path / "out"))
