@@ -74,7 +74,7 @@ def measure(endpoint: str, count: int, over: int) -> list[float]:
 
     late: list[float] = []
 
-    class Stopwatch(MessageListener):  # type: ignore[misc]
+    class Stopwatch(MessageListener):  # type: ignore[misc] # the official client carries no types
         def consume(self, message: Message) -> ConsumeResult:
             late.append(time.time() * 1000 - message.delivery_timestamp)
             return ConsumeResult.SUCCESS

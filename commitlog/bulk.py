@@ -41,7 +41,8 @@ _DIGITS_AT: Final = CRC_BYTES - len(CRC_NAME)
 _DIGIT_COUNT: Final = 10
 _POWERS: Final = 10 ** np.arange(_DIGIT_COUNT, dtype=np.int64)
 _NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
-_NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
+NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
+"""Where a CRC will be written."""
 
 
 class Unstamped(NamedTuple):
@@ -75,7 +76,7 @@ def encode_unstamped(topic: str, many: Sequence[Unstamped], store_host: Host) ->
     heads["born_port"], heads["store_port"] = [one.born_host[1] for one in many], store_host[1]
     heads["body_bytes"] = body_bytes
     lengths = _rows(properties_bytes.astype(">u2"))
-    parts = zip(_rows(heads), bodies, repeat(field), lengths, stored, repeat(_NO_CRC), strict=False)
+    parts = zip(_rows(heads), bodies, repeat(field), lengths, stored, repeat(NO_CRC), strict=False)
     return bytearray(b"".join(chain.from_iterable(parts))), heads["record_bytes"].astype(np.int64)
 
 

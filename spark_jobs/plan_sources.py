@@ -124,7 +124,7 @@ def _stored(value: Any, kind: Any) -> ColumnElement[Any]:
 def _python_type(kind: Any) -> type | None:
     try:
         found: type = kind.python_type
-    except NotImplementedError:
+    except NotImplementedError:  # a type that Python has nothing for, such as one of a dialect
         return None
     return found
 

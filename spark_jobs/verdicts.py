@@ -81,7 +81,7 @@ def read_orders(spark: SparkSession, run: RunFolders) -> DataFrame:
 
 def count(spark: SparkSession, run: RunFolders, window_ms: int) -> Counted:
     """Counts what was written."""
-    at_ms = F.coalesce("placed_ms", "half_ms", "committed_ms", F.lit(0))
+    at_ms = F.coalesce("placed_ms", "half_ms", "committed_ms")
     first_ms = (F.floor(at_ms / window_ms) * window_ms).cast("bigint")
     rows = read_orders(spark, run).groupBy("case", "status", first_ms.alias("first_ms")).count().collect()
     cases: Counter[str] = Counter()
@@ -90,7 +90,9 @@ def count(spark: SparkSession, run: RunFolders, window_ms: int) -> Counted:
     for row in rows:
         cases[row["case"]] += row["count"]
         statuses[row["status"]] += row["count"]
-        windows.setdefault(row["first_ms"], Counter())[_CLASSES.get(row["case"], "findings")] += row["count"]
+        if row["first_ms"] is not None:  # of an order whose row and messages are gone, only a payment is left
+            of_window = windows.setdefault(row["first_ms"], Counter())
+            of_window[_CLASSES.get(row["case"], "findings")] += row["count"]
     return Counted(dict(cases), dict(statuses), _windows(windows, window_ms), _others(spark, run))
 
 

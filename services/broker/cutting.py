@@ -25,31 +25,13 @@ from consumequeue.keyindex import HASH_BYTES
 from services.broker.copies import Hashes
 from services.broker.timer_records import TIMER_TOPIC
 
-_FIXED_BYTES: Final = 88
-_FRONT: Final = np.dtype(
-    [
-        ("record_bytes", ">u4"),
-        ("magic", ">u4"),
-        ("body_crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("until_reconsume_times", "V32"),
-        ("reconsume_times", ">i4"),
-        ("half_offset", ">i8"),
-        ("body_bytes", ">i4"),
-    ]
-)
-"""The fields before the body (`commitlog.record`)."""
+_FIXED_BYTES: Final = record.HEAD_V4.itemsize
 _TOPIC_FIELD: Final = bytes((len(TIMER_TOPIC),)) + TIMER_TOPIC.encode()
 _TARGET: Final = b"\x02REAL_TOPIC\x01"
 _ID: Final = b"\x02" + properties.MESSAGE_ID.encode() + b"\x01"
 _KEYS: Final = properties.KEYS.encode() + b"\x01"
 _TAG: Final = properties.TAG.encode() + b"\x01"
 _MARK: Final = properties.TIMER_OFFSET.encode() + b"\x01%d\x02"
-_NO_CRC: Final = record.CRC_NAME + bytes(10) + b"\x02"
 
 
 class Target(NamedTuple):
@@ -65,7 +47,7 @@ class Cut:
     """Of `stored` (records that are sound, of the timers at `timer_offsets`) those that can be cut, ready."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
-        fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), _FRONT)
+        fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
         is_plain = (fronts["magic"] == record.MAGIC_V1) & (fronts["flag"] == 0)
         is_plain &= (fronts["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
@@ -111,7 +93,7 @@ class Cut:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
             length = (len(kept) + record.CRC_BYTES).to_bytes(2, "big")
-            self._parts.append(b"".join((one[:topic_at], target.topic_field, length, kept, _NO_CRC)))
+            self._parts.append(b"".join((one[:topic_at], target.topic_field, length, kept, bulk.NO_CRC)))
             hashed = target.begun.copy()
             hashed.update(one[id_at : one.index(b"\x02", id_at)])
             self._digests.append(hashed.digest())

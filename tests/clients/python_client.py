@@ -108,7 +108,7 @@ class Simple:
         return replace(got, handle=got.native.receipt_handle)
 
 
-class Listener(MessageListener):  # type: ignore[misc]
+class Listener(MessageListener):  # type: ignore[misc] # the official client carries no types
     """Does what it was told, and notes when."""
 
     def __init__(self, plan: Plan) -> None:
@@ -131,7 +131,7 @@ class Listener(MessageListener):  # type: ignore[misc]
         return list(self._seen)
 
 
-class Checker(TransactionChecker):  # type: ignore[misc]
+class Checker(TransactionChecker):  # type: ignore[misc] # the official client carries no types
     """Answers checks as it was told to."""
 
     def __init__(self) -> None:

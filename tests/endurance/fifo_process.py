@@ -35,7 +35,7 @@ class Notes:
         os.write(self._descriptor, line.encode())
 
 
-class Listener(MessageListener):  # type: ignore[misc]
+class Listener(MessageListener):  # type: ignore[misc] # the official client carries no types
     """Notes when it begins and when it ends."""
 
     def __init__(self, notes: Notes, work_seconds_max: float) -> None:
@@ -48,7 +48,7 @@ class Listener(MessageListener):  # type: ignore[misc]
         return ConsumeResult.SUCCESS
 
 
-class Consumer(PushConsumer):  # type: ignore[misc]
+class Consumer(PushConsumer):  # type: ignore[misc] # the official client carries no types
     """The official consumer, that notes which acknowledgements were answered."""
 
     notes: Notes

@@ -24,7 +24,7 @@ from rocketmq import (
 printing = Lock()
 
 
-class Sleeper(MessageListener):  # type: ignore[misc]
+class Sleeper(MessageListener):  # type: ignore[misc] # the official client carries no types
     """Takes its time."""
 
     def __init__(self, seconds: float) -> None:
