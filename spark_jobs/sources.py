@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 from spark_jobs.inputs import Inputs
 from spark_jobs.mapping import Mapping
 from spark_jobs.segments import StoreLog, open_log
+from spark_jobs.tables import RowCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Exported:
     mapping: Mapping
     pushes: dict[str, int]
     unreadable_carts: list[str]
-    duplicate_orders: int
+    orders: RowCounts
 
 
 class Sources:
@@ -58,9 +59,7 @@ class Sources:
         unreadable = self._inputs.export_carts(folder)
         self._inputs.export_order_lines(folder)
         counts = _push_counts(folder) if pushes else {}
-        return Exported(
-            folder, self._log.end_offset, log, self._mapping, counts, unreadable, orders.duplicates
-        )
+        return Exported(folder, self._log.end_offset, log, self._mapping, counts, unreadable, orders)
 
 
 def _push_counts(folder: Path) -> dict[str, int]:

@@ -106,6 +106,7 @@ def test_the_first_of_two_rows_of_an_order_is_judged(
     summary = audit_of(traded, Inputs(traded.orders_url, traded.redis_url, None, mapping))
     assert summary.totals["orders"] == 4
     assert summary.totals["orders with the id of another"] == 1
+    assert summary.totals["order rows without an id"] == 0
 
 
 @pytest.mark.parametrize(
