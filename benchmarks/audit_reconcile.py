@@ -132,7 +132,9 @@ def prepare(shop: str, prepared: str) -> dict[str, Any]:
     with _spark(folder, HEAP) as spark:
         inputs_of(Path(shop)).open().export_orders(folder)
         staged = stage(spark, store, open_log(store), SHOP, folder / "staged")
-    (folder / STAGED).write_text(json.dumps({"part_count": staged.part_count, "until": staged.until}))
+    (folder / STAGED).write_text(
+        json.dumps({name: getattr(staged, name) for name in ("part_count", "until", "bucket_count")})
+    )
     return {}
 
 

@@ -2,22 +2,18 @@
 
 A record of acknowledgements has as many ranges as were gathered in a turn; together they are few, because
 groups go through their queues from the front. So they are merged here, and asked by bisection; nobody ever
-has a row per acknowledged message. For Spark they become blocks of 4,096 places with a bit for each.
+has a row per acknowledged message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
 
 import numpy as np
 
 from spark_jobs.events import QUEUE_BITS
 from spark_jobs.ragged import Flags, Integers
-
-BLOCK_BITS: Final = 12
-WORD_BITS: Final = 6
 
 Range = tuple[int, int]
 """The first place and the one behind the last."""
@@ -56,26 +52,6 @@ class Places:
         at = np.searchsorted(self.firsts, places, side="right") - 1
         flags: Flags = (at >= 0) & (places < self.ends[np.maximum(at, 0)])
         return flags
-
-    def blocks(self) -> list[tuple[int, list[int]]]:
-        """Blocks with any acknowledged place: the block's number, and 64 places as bits in each word."""
-        words: dict[int, Any] = {}
-        for first, end in zip(self.firsts.tolist(), self.ends.tolist(), strict=True):
-            for block in range(first >> BLOCK_BITS, (end - 1 >> BLOCK_BITS) + 1):
-                bits = words.setdefault(block, np.zeros(1 << BLOCK_BITS, np.uint8))
-                start = block << BLOCK_BITS
-                bits[max(first - start, 0) : min(end - start, 1 << BLOCK_BITS)] = 1
-                if bits.all():
-                    words[block] = _ALL
-        return [(block, _packed(bits)) for block, bits in words.items()]
-
-
-_ALL: Final = np.ones(1 << BLOCK_BITS, np.uint8)
-
-
-def _packed(bits: Any) -> list[int]:
-    packed: list[int] = np.packbits(bits, bitorder="little").view("<i8").tolist()
-    return packed
 
 
 def places_of(queue_id: int, first: int, count: int) -> Range:

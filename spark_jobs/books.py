@@ -14,15 +14,14 @@ The stores are not read at one instant while a shop runs. They are read in the o
 `books_offset` is where the log ended just before. So a message newer than that may be too new for the
 database, and is in flight; every other difference is real.
 
-Cost: what only a few orders need is worked out first, from one pass over the counts; then one pass over
-everything, in which each order crosses the shuffle once from each side.
+The large sides are joined without Spark's rows (`book_rows`); what only a few orders need is worked out from
+that, and joined to it while the orders are judged: one pass, in which nothing is shuffled.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Final
 
 import pyarrow.dataset as ds
@@ -30,22 +29,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.acknowledged import BLOCK_BITS, WORD_BITS, Places
+from spark_jobs.book_rows import BookRows, Sides, Working
 from spark_jobs.differences import attributed, surpluses
 from spark_jobs.events import CREATED, PUSHES, TIMEOUTS
 from spark_jobs.exact import EXACT, exact_facts
 from spark_jobs.fifo import gaps
 from spark_jobs.log_bodies import contents
-from spark_jobs.mapping import Mapping
 from spark_jobs.options import AuditOptions
 from spark_jobs.order_events import orders_of_unnamed_cancels
-from spark_jobs.order_facts import COUNTS, MARKS, ORDER_FACTS, PUSH_FACTS, is_regular, merged
-from spark_jobs.segments import StoreLog
-from spark_jobs.staging import Staged
 
-ORDER_ENTRY: Final = "order"
 LIMITS: Final = ("grace_ms", "undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms")
-_BLOCKS: Final = "block bigint, words array<bigint>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,87 +55,28 @@ class Horizon:
     as_of_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """The staged log, the exported stores below `folder`, and where working tables may go."""
-
-    folder: Path
-    staged: Staged
-    log: StoreLog
-    mapping: Mapping
-
-    def exported(self, spark: SparkSession, name: str) -> DataFrame:
-        """One of the exported tables."""
-        return spark.read.parquet(str(self.folder / f"{name}.parquet"))
-
-    def row_count(self, name: str) -> int:
-        """How many rows that table has."""
-        return int(ds.dataset(self.folder / f"{name}.parquet", format="parquet").count_rows())
-
-    def is_exported(self, name: str) -> bool:
-        """Whether that table was exported."""
-        return (self.folder / f"{name}.parquet").exists()
-
-
-@dataclass(frozen=True, slots=True)
-class Working:
-    """A frame that was worked out and written once, and how many rows it has."""
-
-    frame: DataFrame
-    rows: int
-
-
 class Books:
-    """The books of one audit. Making one works out what only a few orders need."""
+    """The books of one audit. Making one joins them, and works out what only a few orders need."""
 
     def __init__(self, spark: SparkSession, sides: Sides, horizon: Horizon, options: AuditOptions) -> None:
         self._spark, self._sides, self._options = spark, sides, options
         self._horizon = asdict(horizon) | {name: getattr(options, name) for name in LIMITS}
         topics = (CREATED, TIMEOUTS, PUSHES)
         self.acknowledged = {topic: sides.staged.acknowledged(topic) for topic in topics}
-        special = self.written("special", self._specials())
+        self._rows = BookRows(spark, sides, self.acknowledged)
+        special = self._rows.specials()
         self._orphans = self.written("orphans", self._read_orphans(special.frame))
         self.differences = self.written("attributed", self._attributed())
         self._exact = self.written("exact", self._exactly(special))
 
     def orders(self) -> DataFrame:
         """One row per order."""
-        facts = merged(self._sides.staged.frame(self._spark, "facts"), ORDER_FACTS)
-        rows = self._sides.exported(self._spark, "orders").withColumn("has_row", F.lit(True))
-        both = facts.join(rows.hint("shuffle_hash"), "order_id", "full_outer")
-        joined = both.join(self._cleared().hint("shuffle_hash"), "order_id", "left")
-        joined = reduce(_with_few, (self._exact, *self._of_few_orders()), joined)
-        consumed = self._with_acknowledged(joined, CREATED, "is_consumed")
-        return self._completed(consumed).filter(_is_order()).filter(self._is_asked_for())
+        joined = reduce(_with_few, (self._exact, *self._of_few_orders()), self._rows.orders())
+        return self._completed(joined).filter(_is_order()).filter(self._is_asked_for())
 
     def pushes(self) -> DataFrame:
         """One row per push of the ledger, with what the log says of it; order_id is the push's id."""
-        facts = merged(self._sides.staged.frame(self._spark, "pushes"), PUSH_FACTS)
-        facts = facts.withColumnRenamed("delivered_ms", "logged_ms")
-        rows = self._sides.exported(self._spark, "pushes").withColumnRenamed("push_id", "order_id")
-        joined = rows.join(facts, "order_id", "left")
-        return self._with_horizon(self._with_acknowledged(joined, PUSHES, "is_acknowledged"))
-
-    def _specials(self) -> DataFrame:
-        """Orders to look at closely: their numbers do not come out, or the database does not know them."""
-        wanted = [fact for fact in ORDER_FACTS if fact.name in (*COUNTS, "committed_offset")]
-        names = [fact.name for fact in wanted]
-        seen = self._sides.staged.frame(self._spark, "facts").select("order_id", *names)
-        rows = self._sides.exported(self._spark, "orders").select("order_id")
-        marked = seen.unionByName(rows.withColumn("rows", F.lit(1)), allowMissingColumns=True)
-        marked = marked.withColumn("unnamed", F.lit(None).cast("int"))
-        if self._sides.staged.has("unnamed"):
-            cancelled = orders_of_unnamed_cancels(self._spark, self._sides.staged)
-            marked = marked.unionByName(cancelled.withColumn("unnamed", F.lit(1)), allowMissingColumns=True)
-        whole = merged(marked, (*wanted, *MARKS))
-        is_orphan = F.col("rows").isNull() & F.col("committed_offset").isNotNull()
-        found = whole.select(
-            "order_id",
-            "committed_offset",
-            (is_regular() & F.col("unnamed").isNull()).alias("is_regular"),
-            is_orphan.alias("is_orphan"),
-        )
-        return found.filter(~F.col("is_regular") | F.col("is_orphan"))
+        return self._with_horizon(self._rows.pushes())
 
     def _read_orphans(self, special: DataFrame) -> DataFrame:
         """What the messages of orders that only the log knows say."""
@@ -159,10 +93,14 @@ class Books:
 
     def _exactly(self, special: Working) -> DataFrame:
         """The exact facts of the orders whose numbers do not come out."""
-        if not special.rows:
-            return self._spark.createDataFrame([], from_arrow_schema(EXACT))
         irregular = special.frame.filter(~F.col("is_regular")).select("order_id")
-        return exact_facts(self._spark, self._sides.staged, irregular, special.rows, self.acknowledged)
+        if self._sides.staged.has("unnamed"):
+            cancelled = orders_of_unnamed_cancels(self._spark, self._sides.staged)
+            irregular = irregular.union(cancelled).distinct()
+        ids = self.written("irregular", irregular)
+        if not ids.rows:
+            return self._spark.createDataFrame([], from_arrow_schema(EXACT))
+        return exact_facts(self._spark, self._sides.staged, ids.frame, ids.rows, self.acknowledged)
 
     def _of_few_orders(self) -> tuple[Working, ...]:
         """What some orders have beside: wrong articles, a place that was passed over, an unknown sender."""
@@ -177,24 +115,6 @@ class Books:
             Working(passed, int(self._sides.staged.has("grouped"))),
             Working(senders, self._orphans.rows),
         )
-
-    def _cleared(self) -> DataFrame:
-        """The orders that the ledger knows; one whose entry has no time was cleared all the same."""
-        entries = self._sides.exported(self._spark, "ledger").filter(F.col("entry") == ORDER_ENTRY)
-        return entries.groupBy(F.col("entry_id").alias("order_id")).agg(
-            F.coalesce(F.min("at_ms"), F.lit(0)).alias("cleared_ms"),
-            F.min("customer_id").alias("cleared_customer_first"),
-            F.max("customer_id").alias("cleared_customer_last"),
-        )
-
-    def _with_acknowledged(self, frame: DataFrame, topic: int, name: str) -> DataFrame:
-        """Adds whether the place in its queue is acknowledged."""
-        blocks = _blocks(self._spark, self.acknowledged[topic])
-        place = F.col("queue_place")
-        joined = frame.join(F.broadcast(blocks), F.shiftright(place, BLOCK_BITS) == F.col("block"), "left")
-        word = F.shiftright(place.bitwiseAND((1 << BLOCK_BITS) - 1), WORD_BITS).cast("int")
-        bit = F.getbit(F.get("words", word), place.bitwiseAND((1 << WORD_BITS) - 1).cast("int"))
-        return joined.withColumn(name, F.coalesce(bit == 1, F.lit(False))).drop("block", "words")
 
     def _completed(self, frame: DataFrame) -> DataFrame:
         """Adds what follows from the row itself, and the horizon."""
@@ -252,7 +172,3 @@ def _half_end() -> Column:
         .when(F.col("rollback_offset").isNotNull(), F.lit("rollback"))
         .when(F.col("expired_offset").isNotNull(), F.lit("expired"))
     )
-
-
-def _blocks(spark: SparkSession, places: Places) -> DataFrame:
-    return spark.createDataFrame(places.blocks(), _BLOCKS)

@@ -6,31 +6,23 @@ equal and the link is 0, whatever their order, so that nobody has to join halves
 whose numbers do not come out (`is_regular`) is looked at event by event (`exact`). That a link is 0 by
 chance has a likelihood of 2^-64.
 
-Merging is `min`, `max`, `sum` or `bit_xor` by column, so slices may be read in any order, and a fact row of a
-slice is worth as much as all its events: the shuffle has one row per order and slice, not one per record.
+Merging is `min`, `max`, `sum` or `bit_xor` by column (`joining.merged`), so slices may be read in any order,
+and a fact row of a slice is worth as much as all its events: one row per order and slice, not one per record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import pyarrow.compute as pc
 
 from spark_jobs.events import CANCELLED, CREATED, PAID, PUSHES, TIMEOUTS, Code, Events
-from spark_jobs.ragged import Integers
+from spark_jobs.ragged import Flags, Integers
 
-MERGES: Final[dict[str, Callable[[str], Column]]] = {
-    "min": F.min,
-    "max": F.max,
-    "sum": F.sum,
-    "bit_xor": F.bit_xor,
-}
+MERGES: Final = {"min": np.minimum, "max": np.maximum, "sum": np.add, "bit_xor": np.bitwise_xor}
 """How the rows of several slices become one."""
 
 ENDS_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
@@ -103,13 +95,11 @@ COUNTS: Final = (
 )  # fmt: skip
 """The numbers that must come out."""
 
-MARKS: Final = (Fact("rows", (), (), "", "sum"), Fact("unnamed", (), (), "", "sum"))
-"""Columns that are added to fact rows to find orders: of the database, and ended by records without id."""
-
 _NEEDS: Final = {"count of ref": "ref", "late_ms": "due_ms"}
 """Values that an event has only where it has that number."""
 
-_EMPTY: Final = {"min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min, "sum": 0, "bit_xor": 0}
+EMPTY: Final = {"min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min, "sum": 0, "bit_xor": 0}
+"""What a merge begins with; after `min` and `max` it means that there was nothing."""
 
 
 def schema(facts: tuple[Fact, ...]) -> pa.Schema:
@@ -142,7 +132,7 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, kinds: I
         places = places[getattr(events, _NEEDS[fact.value])[places] >= 0]
     if fact.merge == "min":
         places = places[::-1]
-    column = np.full(row_count, _EMPTY[fact.merge], np.int64)
+    column = np.full(row_count, EMPTY[fact.merge], np.int64)
     if fact.merge == "sum":
         column += np.bincount(rows[places], minlength=row_count)
     elif fact.merge == "bit_xor":
@@ -150,7 +140,7 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, kinds: I
     else:
         column[rows[places]] = _value(fact, events, places)
         _settle(fact, events, rows, places, column)
-    is_null = column == _EMPTY[fact.merge] if fact.merge in ("min", "max") else None
+    is_null = column == EMPTY[fact.merge] if fact.merge in ("min", "max") else None
     return pa.array(column, mask=is_null)
 
 
@@ -191,19 +181,12 @@ def mixed(numbers: Integers) -> Integers:
     return found
 
 
-def merged(rows: DataFrame, facts: tuple[Fact, ...]) -> DataFrame:
-    """One row per order of the fact rows of all slices."""
-    return rows.groupBy("order_id").agg(*(MERGES[fact.merge](fact.name).alias(fact.name) for fact in facts))
-
-
-def is_regular() -> Column:
-    """Whether the numbers of an order's row come out: each half has one end and one commit, one timer at most
-    and one end of it, nothing redriven. All of it can then be said by the row alone."""
-    count = {name: F.coalesce(F.col(name), F.lit(0)) for name in COUNTS}
-    conditions = [
-        (count["halves"] == count["half_ends"]) & (count["half_link"] == 0),
-        (count["commits"] <= 1) & (count["redriven"] == 0),
-        (count["timers"] <= 1),
-        (count["timer_ends"] == 0) | ((count["timer_ends"] == 1) & (count["timer_link"] == 0)),
-    ]
-    return reduce(lambda one, other: one & other, conditions)
+def is_regular(rows: pa.Table) -> Flags:
+    """Whether the numbers of each order's row come out: each half has one end and one commit, one timer at
+    most and one end of it, nothing redriven. All of it can then be said by the row alone."""
+    count = {name: pc.fill_null(rows[name], 0).to_numpy() for name in COUNTS}
+    flags: Flags = (count["halves"] == count["half_ends"]) & (count["half_link"] == 0)
+    flags &= (count["commits"] <= 1) & (count["redriven"] == 0) & (count["timers"] <= 1)
+    is_ended_once = (count["timer_ends"] == 1) & (count["timer_link"] == 0)
+    flags &= (count["timer_ends"] == 0) | is_ended_once
+    return flags

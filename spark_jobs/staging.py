@@ -1,7 +1,7 @@
 """The one pass over the log: a task for each part of it, which leaves Parquet files beside the other parts'.
 
-    facts/      order_id, order_row, `ORDER_FACTS`            one row per order and part
-    pushes/     order_id (the push), order_row, `PUSH_FACTS`  likewise
+    facts/      order_id, order_row, `ORDER_FACTS`            one row per order and part, dealt into buckets
+    pushes/     order_id (the push), order_row, `PUSH_FACTS`  likewise (`buckets`)
     events/     `EVENTS`                                      one row per event: exact facts, timelines
     unnamed/    likewise, of events whose records do not name an order
     acks/       topic, first_place, end_place, physical_offset, store_ms     ranges of the acting groups
@@ -20,7 +20,7 @@ A task that is done again writes the same files again. Where nothing is to be sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from commitlog.recovery import Damage
 from spark_jobs.acknowledged import Places
+from spark_jobs.buckets import bucket_count, write_dealt
 from spark_jobs.decode import Wanted, chunk_batches, damage_batch, mapped
 from spark_jobs.events import COLUMNS
 from spark_jobs.kept import Kept, kept_batches, kept_parts
@@ -41,6 +42,7 @@ from spark_jobs.segments import Slice, StoreLog, holes, slices
 from spark_jobs.shapes import Shapes
 from spark_jobs.source import NO_SEGMENT
 from spark_jobs.tally import Tally
+from spark_jobs.tasks import in_tasks, whole
 from spark_jobs.walk import Check, Chunk, walk
 
 Part = Slice | Kept | KeptTimers | tuple[Damage, ...]
@@ -91,6 +93,9 @@ SCHEMAS: Final = {
 }  # fmt: skip
 """The data sets of a staged log."""
 
+DEALT: Final = ("facts", "pushes")
+"""The data sets with a row group for each bucket of ids."""
+
 MESSAGE_ID: Final = "message_id"
 _IDS: Final = Wanted((MESSAGE_ID,))
 _SQL: Final = {pa.int8(): "tinyint", pa.int64(): "bigint", pa.string(): "string"}
@@ -99,11 +104,13 @@ _ASCENDING: Final = {"physical_offset": "DELTA_BINARY_PACKED", "store_ms": "DELT
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A log that was read in `part_count` parts up to the log offset `until`: data sets below `folder`."""
+    """A log that was read in `part_count` parts up to the log offset `until`: data sets below `folder`, of
+    which those of orders and pushes are dealt into `bucket_count` buckets."""
 
     folder: Path
     part_count: int = 0
     until: int = 0
+    bucket_count: int = 1
 
     def path(self, name: str) -> Path:
         """The folder of one data set."""
@@ -151,39 +158,31 @@ class Staged:
 
 def stage(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, folder: Path) -> Staged:
     """Reads the whole log once, a task for each part of it."""
-    return stage_rest(spark, store, log, mapping, Staged(folder))
+    count = bucket_count(log.end_offset - log.first_offset)
+    return stage_rest(spark, store, log, mapping, Staged(folder, bucket_count=count))
 
 
 def stage_rest(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, staged: Staged) -> Staged:
     """Reads what a staged log does not have yet: what was written since, what was kept, and holes."""
-    parts = parts_of(store, log, staged.until)
-    return stage_parts(spark, parts, log, mapping, staged.folder, staged.part_count)
+    return stage_parts(spark, parts_of(store, log, staged.until), log, mapping, staged)
 
 
 def stage_parts(
-    spark: SparkSession,
-    parts: Sequence[Part],
-    log: StoreLog,
-    mapping: Mapping,
-    folder: Path,
-    first_number: int = 0,
+    spark: SparkSession, parts: Sequence[Part], log: StoreLog, mapping: Mapping, staged: Staged
 ) -> Staged:
-    """Reads some parts of the log, a task for each; they get the numbers from `first_number` on."""
+    """Adds some parts of the log to what is staged, a task for each; they get the next numbers."""
     for name in SCHEMAS:
-        (folder / name).mkdir(parents=True, exist_ok=True)
+        staged.path(name).mkdir(parents=True, exist_ok=True)
     check = Check.RECORD if log.ours else Check.BODY
+    first_number = staged.part_count
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                records = stage_part(number, parts[number - first_number], check, mapping, folder)
-                yield pa.RecordBatch.from_pydict({"part": [number], "records": [records]})
+    def read(number: int) -> None:
+        stage_part(number, parts[number - first_number], check, mapping, staged)
 
     end_number = first_number + len(parts)
-    if parts:
-        numbered = spark.range(first_number, end_number, 1, len(parts))
-        numbered.mapInArrow(read, "part bigint, records bigint").collect()
-    return Staged(folder, end_number, max((_until(part) for part in parts), default=0))
+    in_tasks(spark, range(first_number, end_number), read)
+    until = max((_until(part) for part in parts), default=0)
+    return replace(staged, part_count=end_number, until=until)
 
 
 def _until(part: Part) -> int:
@@ -207,14 +206,15 @@ def parts_of(store: Path, log: StoreLog, after: int = 0) -> list[Part]:
     return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
 
 
-def stage_part(number: int, part: Part, check: Check, mapping: Mapping, folder: Path) -> int:
+def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: Staged) -> int:
     """Reads one part and writes its files; returns how many records it had."""
     tally = Tally(mapping)
     for batch in _batches(part, check, mapping):
         tally.add(batch)
     for name, table in tally.tables(number << ROW_BITS).items():
         if len(table):
-            _write(folder / name / f"{number:06d}.parquet", name, table)
+            with whole(staged.path(name) / f"{number:06d}.parquet") as path:
+                _write(path, name, table.cast(SCHEMAS[name]), staged.bucket_count)
     return tally.records
 
 
@@ -247,17 +247,16 @@ def _bodies_of(mapping: Mapping) -> frozenset[str]:
     return frozenset((*mapping.topics.all, "TW_SYS_ACK"))
 
 
-def _write(path: Path, name: str, table: pa.Table) -> None:
-    """Writes a file under its name only when it is whole."""
-    table = table.cast(SCHEMAS[name])
-    unfinished = path.with_name(f".{path.name}")
+def _write(path: Path, name: str, table: pa.Table, bucket_count: int) -> None:
+    if name in DEALT:
+        write_dealt(path, table, bucket_count, compression="lz4")
+        return
     ascending = {column: how for column, how in _ASCENDING.items() if column in table.column_names}
     dictionaries = [column for column in table.column_names if column not in ascending]
     pq.write_table(
         table,
-        unfinished,
+        path,
         compression="lz4",
         use_dictionary=dictionaries if table.schema == EVENTS else True,
         column_encoding=ascending if table.schema == EVENTS else None,
     )
-    unfinished.replace(path)

@@ -10,7 +10,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.books import Books, Sides
+from spark_jobs.book_rows import Sides
+from spark_jobs.books import Books
 from spark_jobs.cases import pushes
 from spark_jobs.cases.columns import says
 from spark_jobs.cases.names import (
@@ -131,7 +132,7 @@ def _cart_findings(differences: DataFrame) -> DataFrame:
 def _push_findings(books: Books) -> DataFrame:
     ledger = books.pushes()
     judged = pushes.pushes_do_not_sum(ledger).filter(F.col(PUSHES_DO_NOT_SUM).isNotNull())
-    evidence = ("status", "due_ms", "delivered_offset", F.col("logged_ms").alias("delivered_ms"))
+    evidence = ("status", "due_ms", "delivered_offset", "delivered_ms")
     single = judged.select(
         F.col("order_id").alias("subject_id"), F.col(PUSHES_DO_NOT_SUM).alias("why"), *evidence
     )

@@ -1,4 +1,4 @@
-"""Ranges of acknowledged places, merged, asked, and as blocks of bits."""
+"""Ranges of acknowledged places, merged and asked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.acknowledged import BLOCK_BITS, Places, places_of
+from spark_jobs.acknowledged import Places, places_of
 from spark_jobs.events import QUEUE_BITS
 
 ranges = st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 5_000)), max_size=12)
@@ -28,18 +28,6 @@ def test_merged_ranges_neither_touch_nor_overlap(found: list[tuple[int, int]]) -
     places = merged(found)
     assert (places.ends > places.firsts).all()
     assert (places.firsts[1:] > places.ends[:-1]).all()
-
-
-@given(ranges)
-def test_blocks_have_a_bit_for_each_place(found: list[tuple[int, int]]) -> None:
-    bits = {
-        (block << BLOCK_BITS) + 64 * word + bit
-        for block, words in merged(found).blocks()
-        for word, number in enumerate(words)
-        for bit in range(64)
-        if number >> bit & 1
-    }
-    assert bits == {place for first, count in found for place in range(first, first + count)}
 
 
 def test_queues_have_places_of_their_own() -> None:

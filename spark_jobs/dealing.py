@@ -1,0 +1,83 @@
+"""The exported tables dealt into buckets of order ids (`buckets`), a task for some rows of a file each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from spark_jobs.buckets import write_dealt
+from spark_jobs.joining import cleared
+from spark_jobs.tables import LEDGER
+from spark_jobs.tasks import in_tasks, whole
+
+ROWS_PER_TASK: Final = 1_000_000
+ORDER_ENTRY: Final = "order"
+Shaped = Callable[[pa.Table], pa.Table]
+"""Makes of a table what is dealt: its first column is the id, without nulls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some row groups of a Parquet file."""
+
+    path: str
+    row_groups: list[int]
+
+
+def pieces(source: Path) -> Iterator[Piece]:
+    """A Parquet file, or a folder of some, in pieces of about `ROWS_PER_TASK` rows."""
+    for fragment in ds.dataset(source, format="parquet").get_fragments():
+        numbers: list[int] = []
+        rows = 0
+        for group in fragment.row_groups:
+            numbers.append(group.id)
+            rows += group.num_rows
+            if rows >= ROWS_PER_TASK:
+                yield Piece(fragment.path, numbers)
+                numbers, rows = [], 0
+        if numbers:
+            yield Piece(fragment.path, numbers)
+
+
+def deal(
+    spark: SparkSession, source: Path, schema: pa.Schema, shaped: Shaped, folder: Path, count: int
+) -> None:
+    """Writes the rows of `source`, of which the columns of `schema` are read, into `count` buckets."""
+    folder.mkdir()
+    listed = list(pieces(source))
+
+    def work(number: int) -> None:
+        table = shaped(_read(listed[number], schema))
+        with whole(folder / f"{number:06d}.parquet") as path:
+            write_dealt(path, table, count, compression="lz4", use_dictionary=False)
+
+    in_tasks(spark, range(len(listed)), work)
+
+
+def _read(piece: Piece, schema: pa.Schema) -> pa.Table:
+    with pq.ParquetFile(piece.path) as file:
+        found = file.read_row_groups(piece.row_groups, schema.names, use_threads=False)
+    return found.select(schema.names).cast(schema)
+
+
+def as_it_is(table: pa.Table) -> pa.Table:
+    """Every row."""
+    return table
+
+
+def orders_cleared(ledger: pa.Table) -> pa.Table:
+    """The orders among a ledger's entries (see `joining.cleared`)."""
+    is_order = pc.and_(pc.equal(ledger["entry"], ORDER_ENTRY), ledger["entry_id"].is_valid())
+    return cleared(ledger.filter(is_order))
+
+
+LEDGER_READ: Final = pa.schema([LEDGER.field(name) for name in ("entry_id", "entry", "customer_id", "at_ms")])
+"""The columns of a ledger that say which orders were cleared."""
