@@ -7,13 +7,14 @@ they name.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -32,7 +33,11 @@ Event = dict[str, Any]
 OfOrder = Callable[[list[Event]], dict[str, Any]]
 """What is to be said of an order, made of its events in log order."""
 
+OfOrders = Callable[[pa.Table], pa.Table]
+"""The same of whole orders at a time: their events by order, and then in log order."""
+
 _ROWS_PER_BATCH: Final = 5_000
+_EVENTS_PER_TURN: Final = 100_000
 
 
 def events_of_orders(spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int) -> DataFrame:
@@ -68,5 +73,34 @@ def by_order(events: DataFrame, make: OfOrder, schema: pa.Schema) -> DataFrame:
         while turn := list(islice(made, _ROWS_PER_BATCH)):
             yield pa.RecordBatch.from_pylist(turn, schema)
 
-    together = events.repartition("order_id").sortWithinPartitions("order_id", "physical_offset", "code")
-    return together.mapInArrow(rows, from_arrow_schema(schema))
+    return _together(events).mapInArrow(rows, from_arrow_schema(schema))
+
+
+def of_whole_orders(events: DataFrame, make: OfOrders, schema: pa.Schema) -> DataFrame:
+    """What `make` says of all orders, as rows of `schema`."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for whole in whole_orders(batches, _EVENTS_PER_TURN):
+            yield from make(whole).to_batches()
+
+    return _together(events).mapInArrow(rows, from_arrow_schema(schema))
+
+
+def whole_orders(batches: Iterable[pa.RecordBatch], event_count: int) -> Iterator[pa.Table]:
+    """Events by order, about so many at a time, cut where an order ends."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not len(batch):
+            continue
+        ids = batch.column("order_id")
+        begun = pc.index(ids, ids[-1]).as_py()  # the last order may go on in the next batch
+        if begun and sum(map(len, held)) + begun >= event_count:
+            yield pa.Table.from_batches([*held, batch.slice(0, begun)])
+            held, batch = [], batch.slice(begun)
+        held.append(batch)
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _together(events: DataFrame) -> DataFrame:
+    return events.repartition("order_id").sortWithinPartitions("order_id", "physical_offset", "code")
