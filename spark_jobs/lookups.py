@@ -55,9 +55,9 @@ class Rows(NamedTuple):
         return self.ids.take(pa.array(np.searchsorted(self.numbers, numbers)))
 
 
-def of_parts(spark: SparkSession, staged: Staged, find: OfParts, schema: pa.Schema) -> DataFrame:
-    """What `find` finds in all parts of a staged log, as rows of `schema`."""
-    names, cores = names_of(staged, "facts"), spark.sparkContext.defaultParallelism
+def of_parts(spark: SparkSession, staged: Staged, name: str, find: OfParts, schema: pa.Schema) -> DataFrame:
+    """What `find` finds in all parts that have a file in the data set `name`, as rows of `schema`."""
+    names, cores = names_of(staged, name), spark.sparkContext.defaultParallelism
     turns = max(_TASKS_PER_CORE_MIN, -(-len(names) // (_PARTS_PER_TASK_MAX * cores)))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -145,23 +145,29 @@ def _near(wanted: Integers, statistics: Any) -> Integers:
 def _rows_of(staged: Staged, names: Sequence[str], ids: Path) -> Rows:
     """The rows that the orders of `ids` have in some parts."""
     files = [staged.path("facts") / name for name in names]
-    facts = pa.concat_tables([_read(file, ["order_id", "order_row"]) for file in files])
-    is_wanted = np.zeros(len(facts), np.bool_)
-    for turn in _turns(ids):
-        is_wanted |= pc.is_in(facts["order_id"], value_set=turn).to_numpy()
-    rows = facts.filter(pa.array(is_wanted)).sort_by("order_row")
+    facts = pa.concat_tables([columns_of(file, ["order_id", "order_row"]) for file in files])
+    rows = facts.filter(are_in(facts["order_id"], ids, "order_id")).sort_by("order_row")
     return Rows(rows["order_row"].to_numpy(), rows["order_id"].combine_chunks())
 
 
-def _read(file: Path, columns: list[str]) -> pa.Table:
+def columns_of(file: Path, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a file."""
     with pq.ParquetFile(file) as opened:
         return opened.read(columns, use_threads=False)
 
 
-def _turns(ids: Path) -> Iterator[pa.ChunkedArray]:
-    """The wanted ids, so many at a time."""
+def are_in(values: pa.ChunkedArray, folder: Path, column: str) -> pa.Array:
+    """Which of the values are in a column of Parquet, which is read a turn at a time."""
+    flags = np.zeros(len(values), np.bool_)
+    for turn in _turns(folder, column):
+        flags |= pc.is_in(values, value_set=turn).to_numpy()
+    return pa.array(flags)
+
+
+def _turns(folder: Path, column: str) -> Iterator[pa.ChunkedArray]:
     held: list[pa.Array] = []
-    for batch in ds.dataset(ids, ORDER_IDS, format="parquet").to_batches(use_threads=False):
+    schema = pa.schema([(column, pa.string())])
+    for batch in ds.dataset(folder, schema, format="parquet").to_batches(use_threads=False):
         held.append(batch.column(0))
         if sum(map(len, held)) >= IDS_PER_TURN:
             yield pa.chunked_array(held)

@@ -47,7 +47,7 @@ def events_of_orders(spark: SparkSession, staged: Staged, ids: DataFrame, id_cou
     """
     wanted = Path(tempfile.mkdtemp(prefix="wanted-", dir=staged.folder)) / "ids"
     ids.select("order_id").coalesce(1 + id_count // IDS_PER_TURN).write.parquet(str(wanted))
-    return of_parts(spark, staged, lambda names: events_in(staged, names, wanted), ORDER_EVENTS)
+    return of_parts(spark, staged, "facts", lambda names: events_in(staged, names, wanted), ORDER_EVENTS)
 
 
 def orders_of_unnamed_cancels(spark: SparkSession, staged: Staged) -> DataFrame:
@@ -58,7 +58,7 @@ def orders_of_unnamed_cancels(spark: SparkSession, staged: Staged) -> DataFrame:
     def find(names: Sequence[str]) -> Iterator[pa.Table]:
         return orders_of_timers(staged, names, unnamed_cancels(staged))
 
-    return of_parts(spark, staged, find, ORDER_IDS)
+    return of_parts(spark, staged, "facts", find, ORDER_IDS)
 
 
 def by_order(events: DataFrame, make: OfOrder, schema: pa.Schema) -> DataFrame:
