@@ -53,6 +53,13 @@ class Places:
         flags: Flags = (at >= 0) & (places < self.ends[np.maximum(at, 0)])
         return flags
 
+    def go_on_behind(self, places: Integers) -> Flags:
+        """Behind which places another range of their queue begins."""
+        next_queue = (places >> QUEUE_BITS) + 1 << QUEUE_BITS
+        ranges_before = np.searchsorted(self.firsts, places, "right")
+        flags: Flags = ranges_before < np.searchsorted(self.firsts, next_queue)
+        return flags
+
 
 def places_of(queue_id: int, first: int, count: int) -> Range:
     """A range of one queue in places of all queues (see `events.QUEUE_BITS`)."""

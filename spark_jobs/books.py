@@ -109,7 +109,7 @@ class Books:
             F.col("customer_id").alias("message_customer_id"),
             F.col("placed_ms").alias("message_placed_ms"),
         )
-        passed = gaps(self._sides.staged.frame(self._spark, "grouped"), self.acknowledged)
+        passed = gaps(self._spark, self._sides.staged, self.acknowledged)
         return (
             Working(surpluses(self.differences.frame), self.differences.rows),
             Working(passed, int(self._sides.staged.has("grouped"))),

@@ -134,7 +134,7 @@ def compare(
     verdicts.write_findings(spark, books, sides, run)
     changed = changed_windows(run.out, run.orders, horizon.covered_from_ms, options.from_ms, options.to_ms)
     verdicts.append_others(spark, SEALED_WINDOW_CHANGED, [(one.subject_id, one.why) for one in changed], run)
-    counted = verdicts.count(spark, run, options.window_ms)
+    counted = verdicts.count(run, options.window_ms)
     about = {
         "options": asdict(options),
         "as_of_ms": horizon.as_of_ms,
@@ -145,7 +145,7 @@ def compare(
     }
     summary = _summary(exported, statistics, counted, verdicts.cart_differences(books), run, about)
     on_progress("Writing the report")
-    report.write(summary, statistics, log, store, run)
+    report.write(summary, statistics, counted.orders, log, store, run)
     shutil.copyfile(run.report, run.newest_report)
     run.summary.write_text(json.dumps(summary.as_json(), indent=2))
     return summary
@@ -159,7 +159,7 @@ def _summary(
     run: RunFolders,
     about: dict[str, object],
 ) -> AuditSummary:
-    cases = in_case_order(counted.cases)
+    cases = in_case_order(counted.orders.cases)
     findings_count = sum(cases[case] for case in FINDINGS) + sum(counted.others.values())
     return AuditSummary(
         run_id=run.run_id,
@@ -168,7 +168,9 @@ def _summary(
         ),
         totals={
             "orders": sum(cases.values()),
-            **dict(sorted((_status_name(status), count) for status, count in counted.statuses.items())),
+            **dict(
+                sorted((_status_name(status), count) for status, count in counted.orders.statuses.items())
+            ),
             **_log_totals(statistics),
             "cart differences without order": len(differences),
             "unreadable cart fields": len(exported.unreadable_carts),

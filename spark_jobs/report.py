@@ -12,20 +12,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.dataset as ds
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spark_jobs import charts, curves
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED, OTHER_FINDINGS
 from spark_jobs.cases.table import MEANINGS as RULES
-from spark_jobs.flow import FINDING, flow, merged
+from spark_jobs.flow import FINDING, Flow, merged
 from spark_jobs.flow_chart import TALL, WIDE, flow_chart
 from spark_jobs.layout import RunFolders
 from spark_jobs.meanings import MEANINGS
 from spark_jobs.report_timeline import gap, timeline
 from spark_jobs.segments import StoreLog
 from spark_jobs.statistics import LogStatistics
-from spark_jobs.summary import AuditSummary, Finding, Window
+from spark_jobs.summary import AuditSummary, Finding, Window, case_rows
 
 SHOWN_PER_CASE_MAX: Final = 100
 EXAMPLES_MAX: Final = 20
@@ -54,12 +53,16 @@ _OFFSETS: Final = {
 
 
 def write(
-    summary: AuditSummary, statistics: LogStatistics, log: StoreLog, store: Path, run: RunFolders
+    summary: AuditSummary,
+    statistics: LogStatistics,
+    found: Flow,
+    log: StoreLog,
+    store: Path,
+    run: RunFolders,
 ) -> None:
-    """Writes `summary.report_path` from a run's Parquet and figures."""
+    """Writes `summary.report_path` from a run's Parquet and figures; `found` is the flow of its orders."""
     options: dict[str, Any] = summary.about.get("options", {})
     window_ms = options.get("window_ms", WINDOW_MS)
-    found = flow(run.orders, window_ms)
     page = (
         _environment()
         .get_template("report.html.j2")
@@ -115,12 +118,11 @@ def _examples(summary: AuditSummary, run: RunFolders) -> dict[str, tuple[int, li
 
 def _read(folder: Path, case: str, count_max: int) -> list[Finding]:
     """Some rows of one case, by subject."""
-    rows = ds.dataset(folder, format="parquet").scanner(filter=ds.field("case") == case).head(count_max)
     found = [
         Finding(
             row.get("subject") or "order", row.get("subject_id") or row["order_id"], case, row["why"], row
         )
-        for row in rows.to_pylist()
+        for row in case_rows(folder, case, count_max)
     ]
     return sorted(found, key=lambda one: one.subject_id)
 

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED, OTHER_FINDINGS
 from spark_jobs.layout import ORDER_COLUMNS, RunFolders
@@ -107,9 +108,22 @@ def read_findings(run: RunFolders) -> list[Finding]:
 
 def read_case(dataset: Path, case: str, count_max: int) -> list[Finding]:
     """Some rows of one case, of the run's orders or of its findings, by id."""
-    wanted = ds.dataset(dataset, format="parquet").scanner(filter=ds.field("case") == case)
-    rows = wanted.head(count_max).to_pylist()
-    return sorted(map(_finding, rows), key=lambda one: one.subject_id)
+    return sorted(map(_finding, case_rows(dataset, case, count_max)), key=lambda one: one.subject_id)
+
+
+def case_rows(dataset: Path, case: str, count_max: int) -> list[dict[str, Any]]:
+    """The same as they are written. Where no row is of the case only the column `case` is read."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(dataset.glob("[!.]*.parquet")):
+        with pq.ParquetFile(path, read_dictionary=["case"]) as file:
+            for group in range(file.num_row_groups):
+                if len(found) >= count_max:
+                    return found
+                is_it = pc.equal(file.read_row_group(group, ["case"])["case"], case)
+                places = pc.indices_nonzero(is_it)[: count_max - len(found)]
+                if len(places):
+                    found += file.read_row_group(group).take(places).to_pylist()
+    return found
 
 
 def _finding(row: dict[str, Any]) -> Finding:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -14,32 +14,22 @@ from spark_jobs.book_rows import Sides
 from spark_jobs.books import Books
 from spark_jobs.cases import pushes
 from spark_jobs.cases.columns import says
-from spark_jobs.cases.names import (
-    BALANCED,
-    CART_DIFFERENCE,
-    FINDINGS,
-    IN_FLIGHT,
-    NOT_COVERED,
-    OTHER_FINDINGS,
-    PUSHES_DO_NOT_SUM,
-)
+from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, OTHER_FINDINGS, PUSHES_DO_NOT_SUM
 from spark_jobs.cases.table import verdicts
+from spark_jobs.flow import Flow, flow
 from spark_jobs.layout import FINDING_COLUMNS, ORDER_COLUMNS, RunFolders
 from spark_jobs.order_events import events_of_orders
 from spark_jobs.summary import CART_DIFFERENCES_MAX, Window
 from spark_jobs.timelines import TIMELINES_MAX, timelines
 
-_CLASSES: Final = {BALANCED: "balanced", IN_FLIGHT: "in_flight", NOT_COVERED: "not_covered"}
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Counted:
-    """How many orders each case and status has, and each window of event time; how many other findings."""
+    """Orders by case, status and stage, and by window of event time; other findings by case."""
 
-    cases: dict[str, int] = field(default_factory=dict)
-    statuses: dict[str | None, int] = field(default_factory=dict)
-    windows: list[Window] = field(default_factory=list)
-    others: dict[str, int] = field(default_factory=dict)
+    orders: Flow
+    windows: list[Window]
+    others: dict[str, int]
 
 
 def write_orders(books: Books, run: RunFolders) -> None:
@@ -80,27 +70,13 @@ def read_orders(spark: SparkSession, run: RunFolders) -> DataFrame:
     return spark.read.schema(fields).parquet(str(run.orders))
 
 
-def count(spark: SparkSession, run: RunFolders, window_ms: int) -> Counted:
+def count(run: RunFolders, window_ms: int) -> Counted:
     """Counts what was written."""
-    at_ms = F.coalesce("placed_ms", "half_ms", "committed_ms")
-    first_ms = (F.floor(at_ms / window_ms) * window_ms).cast("bigint")
-    rows = read_orders(spark, run).groupBy("case", "status", first_ms.alias("first_ms")).count().collect()
-    cases: Counter[str] = Counter()
-    statuses: Counter[str | None] = Counter()
-    windows: dict[int, Counter[str]] = {}
-    for row in rows:
-        cases[row["case"]] += row["count"]
-        statuses[row["status"]] += row["count"]
-        if row["first_ms"] is not None:  # of an order whose row and messages are gone, only a payment is left
-            of_window = windows.setdefault(row["first_ms"], Counter())
-            of_window[_CLASSES.get(row["case"], "findings")] += row["count"]
-    return Counted(dict(cases), dict(statuses), _windows(windows, window_ms), _others(spark, run))
-
-
-def _others(spark: SparkSession, run: RunFolders) -> dict[str, int]:
-    fields = "subject string, case string"
-    findings = spark.read.schema(fields).parquet(str(run.findings)).filter(F.col("subject") != "order")
-    return {row["case"]: row["count"] for row in findings.groupBy("case").count().collect()}
+    findings = ds.dataset(run.findings, format="parquet")
+    others = findings.to_table(["case"], filter=ds.field("subject") != "order")["case"]
+    counts = {one["values"]: one["counts"] for one in others.value_counts().to_pylist()}
+    orders = flow(run.orders, window_ms)
+    return Counted(orders, orders.windows(window_ms), counts)
 
 
 def cart_differences(books: Books) -> list[dict[str, Any]]:
@@ -112,10 +88,6 @@ def cart_differences(books: Books) -> list[dict[str, Any]]:
 
 def _unexplained(books: Books) -> DataFrame:
     return books.differences.frame.filter(F.col("order_id").isNull())
-
-
-def _windows(counts: Mapping[int, Mapping[str, int]], window_ms: int) -> list[Window]:
-    return [Window(first_ms, first_ms + window_ms, **counts[first_ms]) for first_ms in sorted(counts)]
 
 
 def _cart_findings(differences: DataFrame) -> DataFrame:

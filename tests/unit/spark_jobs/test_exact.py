@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import groupby
+from random import Random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pytest
 
 from spark_jobs.acknowledged import Places
-from spark_jobs.events import CREATED, PAID, TIMEOUTS, Code
-from spark_jobs.exact import of_events
+from spark_jobs.events import CANCELLED, CREATED, PAID, TIMEOUTS, Code
+from spark_jobs.exact import EXACT, exactly
+from spark_jobs.lookups import ORDER_EVENTS
+from spark_jobs.order_events import whole_orders
+
+Row = dict[str, Any]
 
 ACKNOWLEDGED = {CREATED: Places(np.array([0]), np.array([5])), TIMEOUTS: Places(np.array([0]), np.array([1]))}
 
 
-def event(
-    code: Code, topic: int, offset: int, ref: int = -1, due_ms: int = -1, queue: int = 99
-) -> dict[str, Any]:
+def of_events(events: list[Row], acknowledged: dict[int, Places]) -> Row:
+    """What is said of the one order that has these events."""
+    (row,) = exactly(pa.Table.from_pylist(events, ORDER_EVENTS), acknowledged).to_pylist()
+    return dict(row)
+
+
+def event(code: Code, topic: int, offset: int, ref: int = -1, due_ms: int = -1, queue: int = 99) -> Row:
     place = {"physical_offset": offset, "store_ms": offset + 1_000, "queue": queue}
     return {"order_id": "o", "code": int(code), "topic": topic, "ref": ref, "due_ms": due_ms, **place}
 
@@ -83,3 +96,76 @@ def test_a_redriven_message_counts_when_it_is_acknowledged_behind_the_last_dead_
     assert of_events([commit, dead, redriven], ACKNOWLEDGED)["is_redelivered"] is True
     dead_again = event(Code.DEAD, CREATED, 50)
     assert of_events([commit, dead, redriven, dead_again], ACKNOWLEDGED)["is_redelivered"] is False
+
+
+ENDS_OF_HALVES = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
+DELIVERIES = (Code.DELIVERED, Code.FIRED)
+ENDS_OF_TIMERS = (*DELIVERIES, Code.CANCEL, Code.MOVED, Code.REPLACED)
+
+
+def slowly(events: list[Row]) -> Row:
+    """The same of one order, event by event."""
+    of_timers = [one for one in events if one["topic"] == TIMEOUTS]
+    halves = {one["ref"] for one in events if one["code"] in ENDS_OF_HALVES and one["ref"] >= 0}
+    open_halves = [one for one in events if one["code"] == Code.HALF and one["physical_offset"] not in halves]
+    commits = Counter(one["ref"] for one in events if one["code"] in (Code.COMMIT, Code.TIMER))
+    delivered = Counter(one["ref"] for one in of_timers if one["code"] in DELIVERIES)
+    cancelled = {one["ref"] for one in of_timers if one["code"] == Code.CANCEL}
+    ended = {one["ref"] for one in of_timers if one["code"] in ENDS_OF_TIMERS}
+    timers = [one for one in of_timers if one["code"] == Code.TIMER and one["physical_offset"] not in ended]
+    first_half: Row = next(iter(open_halves), {})
+    first_due: Row = min(timers, key=lambda one: one["due_ms"], default={})
+    topics = {half["topic"] for half in open_halves}
+    return {
+        "order_id": events[0]["order_id"],
+        "is_acknowledged": any(is_acknowledged(one, CREATED) for one in events),
+        "is_redelivered": is_redelivered(events, CREATED),
+        "is_deadline_redelivered": is_redelivered(events, TIMEOUTS),
+        "open_half_offset": first_half.get("physical_offset"),
+        "open_half_ms": first_half.get("store_ms"),
+        "open_half_topic": first_half.get("topic"),
+        "has_open_created": CREATED in topics,
+        "has_open_paid": PAID in topics,
+        "has_open_cancelled": CANCELLED in topics,
+        "twice_committed_offset": min(
+            (ref for ref in commits if commits[ref] > 1 and ref >= 0), default=None
+        ),
+        "twice_delivered_offset": min((ref for ref in delivered if delivered[ref] > 1), default=None),
+        "cancelled_timer_delivered": min(cancelled & delivered.keys(), default=None),
+        "open_timer_offset": first_due.get("physical_offset"),
+        "open_timer_due_ms": first_due.get("due_ms"),
+    }
+
+
+def is_acknowledged(one: Row, topic: int) -> bool:
+    is_message = one["topic"] == topic and one["code"] in (Code.COMMIT, Code.NORMAL, *DELIVERIES)
+    return is_message and bool(ACKNOWLEDGED[topic].has(np.array([one["queue"]]))[0])
+
+
+def is_redelivered(events: list[Row], topic: int) -> bool:
+    dead = [place for place, one in enumerate(events) if (one["code"], one["topic"]) == (Code.DEAD, topic)]
+    return bool(dead) and any(is_acknowledged(one, topic) for one in events[dead[-1] + 1 :])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_orders_together_are_as_each_alone_event_by_event(seed: int) -> None:
+    random, events = Random(seed), list[Row]()
+    for number in range(80):
+        for place in range(random.randrange(1, 30)):
+            ref = random.randrange(-1, 30)  # now and then another order's
+            made = event(
+                random.choice(list(Code)),
+                random.randrange(5),
+                place,
+                ref,
+                random.randrange(5),
+                random.randrange(8),
+            )
+            events.append(made | {"order_id": f"o{number:02d}"})
+    table = pa.Table.from_pylist(events, ORDER_EVENTS)
+    turns = list(whole_orders(table.to_batches(random.randrange(1, 200)), random.randrange(1, 500)))
+    found = pa.concat_tables([exactly(turn, ACKNOWLEDGED) for turn in turns])
+    assert found.schema == EXACT
+    expected = [slowly(list(its)) for _, its in groupby(events, lambda one: one["order_id"])]
+    assert found.to_pylist() == expected
+    assert sum(map(len, turns)) == len(events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -17,7 +18,7 @@ import pytest
 
 from spark_jobs import report
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, OTHER_FINDINGS
-from spark_jobs.flow import flow, windows
+from spark_jobs.flow import flow
 from spark_jobs.layout import RunFolders
 from spark_jobs.meanings import MEANINGS
 from spark_jobs.report_timeline import gap, timeline
@@ -160,10 +161,11 @@ class Run:
             findings=[],
             report_path=self.run.report,
             others={"cart-difference": 1},
-            windows=windows(self.run.orders, WINDOW_MS),
+            windows=flow(self.run.orders, WINDOW_MS).windows(WINDOW_MS),
         )
         store = Path("/var/lib/tidewheel")
-        report.write(summary, log_statistics(self.staged()), LOG, store, self.run)
+        found = flow(self.run.orders, WINDOW_MS)
+        report.write(summary, log_statistics(self.staged()), found, LOG, store, self.run)
 
     def staged(self) -> Staged:
         staged = Staged(self.folder / "staged")
@@ -284,6 +286,8 @@ def test_the_flow_counts_what_passes_what_is_left_and_what_is_extra(written: Run
     arrows = {(one.source, one.target): one for one in found.arrows()}
     rests = {(one.source, one.targets): one.by_class for one in found.rests()}
     assert found.stages["placed"] == 2_999
+    assert found.cases == Counter(row["case"] for row in written.rows)
+    assert found.statuses == Counter(row["status"] for row in written.rows)
     announced = arrows["placed", "announced"]
     assert (announced.passed, announced.extra) == (2_998, 1)
     assert rests["placed", ("announced",)]["finding"] == 1
@@ -294,7 +298,7 @@ def test_the_flow_counts_what_passes_what_is_left_and_what_is_extra(written: Run
 
 
 def test_windows_hold_every_order_once(written: Run) -> None:
-    found = windows(written.run.orders, WINDOW_MS)
+    found = flow(written.run.orders, WINDOW_MS).windows(WINDOW_MS)
     assert sum(one.balanced + one.in_flight + one.not_covered + one.findings for one in found) == 3_000
     assert all(one.first_ms % WINDOW_MS == 0 and one.end_ms - one.first_ms == WINDOW_MS for one in found)
     assert sum(one.findings for one in found) == 5
@@ -328,7 +332,7 @@ def test_an_empty_log_has_a_report_too(tmp_path: Path) -> None:
     run.folder.mkdir(parents=True)
     cases = dict.fromkeys(CASES, 0)
     summary = AuditSummary("r", True, {"orders": 0}, cases, [], run.report)
-    report.write(summary, LogStatistics(), LOG, Path("/store"), run)
+    report.write(summary, LogStatistics(), flow(run.orders, WINDOW_MS), LOG, Path("/store"), run)
     assert "The books balance." in run.report.read_text()
 
 
