@@ -48,15 +48,22 @@ def readable(body: pa.BinaryArray, ids: pa.StringArray, topic: Integers, bodies:
 def _at_a_glance(body: Ranges, ids: Ranges, names: tuple[str, ...]) -> Flags:
     """Which bodies need no parsing; of none that is not what was promised."""
     found = np.zeros(len(body), np.bool_)
-    for stem in (start.format(names[0]).encode() for start in _ID_STARTS):
-        begins = body.have_at(0, stem)
-        if begins.any():
-            begins &= body.equal_at(len(stem), ids)
-            found |= begins & body.have_at(len(stem) + ids.lengths, b'"')
+    for stem in _ID_STARTS:
+        if not found.all():
+            found |= _begin(body, ids, stem.format(names[0]).encode())
     found &= body.have_at(body.lengths - 1, b"}")
     for name in names[1:]:
         found[found] = _has(body.chosen(found), f'"{name}":'.encode())
     return found
+
+
+def _begin(body: Ranges, ids: Ranges, stem: bytes) -> Flags:
+    """Which bodies begin with these bytes, their id and a quotation mark."""
+    flags = body.have_at(0, stem)
+    if flags.any():
+        flags &= body.equal_at(len(stem), ids)
+        flags &= body.have_at(len(stem) + ids.lengths, b'"')
+    return flags
 
 
 def _has(body: Ranges, wanted: bytes) -> Flags:
@@ -70,7 +77,9 @@ def _has(body: Ranges, wanted: bytes) -> Flags:
         if place < 0:
             left = left[1:]
             continue
-        is_alike = some.have_at(place, wanted) | some.have_at(some.lengths - len(example) + place, wanted)
+        is_alike = some.have_at(place, wanted)
+        if not is_alike.all():
+            is_alike |= some.have_at(some.lengths - len(example) + place, wanted)
         found[left] = is_alike
         left = left[~is_alike]
     found[left] = [wanted in body.one(at) for at in left.tolist()]

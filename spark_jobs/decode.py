@@ -31,7 +31,7 @@ from commitlog.recovery import Damage
 from spark_jobs.hosts import hosts
 from spark_jobs.kinds import KINDS, kinds_of
 from spark_jobs.properties import MAP, Properties, topics_of
-from spark_jobs.ragged import Bytes, Flags, Integers, numbers, ragged, text
+from spark_jobs.ragged import Bytes, Flags, Integers, numbers, ragged, spread, text
 from spark_jobs.records import FIXED, Records
 from spark_jobs.segments import Slice
 from spark_jobs.shapes import Shapes
@@ -242,8 +242,12 @@ class Columns:
         records, topics = self._records, self._wanted.bodies
         if not topics:
             return pa.nulls(len(records), pa.binary())
-        present = None if topics == ALL else _is_of(self.column("topic"), topics)
-        stored = ragged(records.data, records.body_starts, records.body_bytes, present)
+        if topics == ALL:
+            stored = ragged(records.data, records.body_starts, records.body_bytes)
+        else:
+            places = np.flatnonzero(_is_of(self.column("topic"), topics))
+            stored = ragged(records.data, records.body_starts[places], records.body_bytes[places])
+            stored = spread(stored, places, len(records))
         sys_flags = records.numbers("sys_flag")
         return _unpacked(stored, sys_flags) if (sys_flags & record.COMPRESSED).any() else stored
 

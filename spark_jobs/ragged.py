@@ -26,12 +26,23 @@ _POOL: Final = pa.system_memory_pool()
 """Gives what one batch freed to the next, where Arrow's own gives it back to the kernel: fewer faults."""
 
 
-def ragged(data: Bytes, starts: Integers, lengths: Integers, present: Flags | None = None) -> pa.BinaryArray:
-    """The ranges of `data` as a binary column; null where `present` is false."""
-    if present is not None:
-        starts, lengths = starts[present], lengths[present]
-    values = _even(data, starts, int(lengths[0])) if _are_even(lengths) else _uneven(data, starts, lengths)
-    return values if present is None else _spread(values, present)
+def ragged(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
+    """The ranges of `data` as a binary column."""
+    return _even(data, starts, int(lengths[0])) if _are_even(lengths) else _uneven(data, starts, lengths)
+
+
+def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArray:
+    """The values of a new column at these places of one of `count`, ascending, and nulls between them."""
+    if len(values) in (0, count):
+        return values if len(values) == count else pa.nulls(count, values.type)
+    _, edges, stored = values.buffers()
+    steps = np.zeros(count + 1, np.int32)
+    steps[places + 1] = np.diff(np.frombuffer(edges, np.int32)[: len(values) + 1])
+    is_there = np.zeros(count, np.bool_)
+    is_there[places] = True
+    validity = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    offsets = pa.py_buffer(np.cumsum(steps, dtype=np.int32))
+    return pa.Array.from_buffers(values.type, count, [validity, offsets, stored])
 
 
 def _are_even(lengths: Integers) -> bool:
@@ -55,16 +66,6 @@ def _uneven(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
         pa.binary(), 2 * len(starts), [None, pa.py_buffer(edges), pa.py_buffer(data)]
     )
     return pc.take(whole, pa.array(np.arange(0, 2 * len(starts), 2)), memory_pool=_POOL)
-
-
-def _spread(values: pa.BinaryArray, present: Flags) -> pa.BinaryArray:
-    """The values at their places, nulls between them; their bytes stay where they are."""
-    _, edges, stored = values.buffers()
-    reached = np.zeros(len(present) + 1, np.int64)
-    np.cumsum(present, out=reached[1:])
-    offsets = np.frombuffer(edges, np.int32)[reached]
-    validity = pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), len(present), [validity, pa.py_buffer(offsets), stored])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ class Ranges:
         return is_inside
 
     def _items(self, starts: Integers, length: int) -> Any:
-        """So many bytes from each start on; a start too near the end is moved."""
-        return items(self.data, f"V{length}")[starts.clip(0, len(self.data) - length)]
+        """So many bytes from each start on, which is -1 or more; one too near the end is moved."""
+        return items(self.data, f"V{length}")[np.minimum(starts, len(self.data) - length)]
 
 
 def items(data: Bytes, numpy_type: str) -> Any:
@@ -134,7 +135,7 @@ def items(data: Bytes, numpy_type: str) -> Any:
 def numbers_at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
     """The numbers at `places` of `data`, in native byte order; a place outside is moved inside."""
     kind = np.dtype(numpy_type)
-    inside = places.clip(0, len(data) - kind.itemsize)
+    inside = np.minimum(np.maximum(places, 0), len(data) - kind.itemsize)
     found: Integers = items(data, numpy_type)[inside].astype(kind.newbyteorder("="), copy=False)
     return found
 

@@ -179,7 +179,7 @@ class Tally:
         if groups.null_count == len(groups):
             return
         topic = said.shop_topic
-        is_consumed = np.isin(topic, [self._topics[name] for name in self._mapping.consumers])
+        is_consumed = np.array([*(name in self._mapping.consumers for name in self._topics), False])[topic]
         places = np.flatnonzero(present(groups) & is_consumed & said.is_named(*MESSAGES))
         if len(places):
             columns = [topic[places], said.places[places], groups.take(places), ids.take(places)]
