@@ -160,21 +160,21 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, places: 
     elif fact.merge == "bit_xor":
         np.bitwise_xor.at(column, rows[places], _link(fact, events, places))
     else:
-        column[rows[places]] = _value(fact, events, places)
-        _settle(fact, events, rows, places, column)
+        values = _value(fact, events, places)
+        column[rows[places]] = values
+        _settle(fact, column, rows[places], values)
     is_null = column == _EMPTY[fact.merge] if fact.merge in ("min", "max") else None
     return pa.array(column, mask=is_null)
 
 
-def _settle(fact: Fact, events: Events, rows: Integers, places: Integers, column: Integers) -> None:
-    """Puts right what need not ascend with the log: times, due times, lateness, places in queues."""
-    if fact.value == "physical_offset":
-        return
-    values = _value(fact, events, places)
+def _settle(fact: Fact, column: Integers, rows: Integers, values: Integers) -> None:
+    """Puts right what does not ascend with the log: times, lateness, places in queues, cancels that other
+    records carry.
+    """
     merge = np.minimum if fact.merge == "min" else np.maximum
-    is_other = (values < column[rows[places]]) if fact.merge == "min" else (values > column[rows[places]])
+    is_other = (values < column[rows]) if fact.merge == "min" else (values > column[rows])
     if is_other.any():
-        merge.at(column, rows[places[is_other]], values[is_other])
+        merge.at(column, rows[is_other], values[is_other])
 
 
 def _value(fact: Fact, events: Events, places: Integers) -> Integers:

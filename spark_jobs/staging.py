@@ -221,7 +221,7 @@ def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBa
     bodies = _bodies_of(mapping)
     kept = Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check)
     if isinstance(part, Slice):
-        yield from _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check))
+        yield from _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check, encoded=True))
     elif isinstance(part, Kept):
         yield from kept_batches(part, kept)
     elif isinstance(part, KeptTimers):

@@ -30,7 +30,7 @@ from spark_jobs.ragged import Bytes, Flags, Integers
 from spark_jobs.records import Records
 from spark_jobs.segments import Slice
 
-RECORDS_PER_CHUNK: Final = 8192
+RECORDS_PER_CHUNK: Final = 16_384
 _RECORDS_AFTER_DAMAGE: Final = 64
 """So many steps are risked behind damage: were it dense, a full chunk would be walked in vain each time."""
 
