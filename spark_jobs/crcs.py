@@ -15,7 +15,7 @@ import numpy as np
 from isal import isal_zlib
 
 from commitlog import record
-from spark_jobs.ragged import Bytes, Flags, Integers
+from spark_jobs.ragged import Bytes, Flags, Integers, items
 
 _TAIL: Final = np.dtype(
     [("name", "<u8"), ("name_end", "u1"), ("low", "<u8"), ("high", "<u2"), ("pair_end", "u1")]
@@ -41,9 +41,8 @@ class Tails:
     """The last twenty bytes of records of at least as many."""
 
     def __init__(self, data: Bytes, ends: Integers) -> None:
-        items: Any = np.ndarray(len(data) - _TAIL.itemsize + 1, f"V{_TAIL.itemsize}", data, 0, (1,))
-        places = (ends - _TAIL.itemsize).clip(0, len(items) - 1)
-        self._tails = items[places].view(_TAIL)
+        places = np.minimum(np.maximum(ends, _TAIL.itemsize), len(data)) - _TAIL.itemsize
+        self._tails: Any = items(data, f"V{_TAIL.itemsize}")[places].view(_TAIL)
 
     def are_crcs(self) -> Flags:
         """Which of them begin like a CRC property."""

@@ -1,9 +1,9 @@
-"""What the log's records say of orders, as events: columns of numbers beside one column of order ids.
+"""What the log's records say of orders, as events: columns of numbers.
 
 A record says one thing or two: a commit that carries the cancel of a deadline is two events, and so is a
 timer that takes another's place. An event names what it is about in `ref`: the half that it ends, or the
-timer. Its order is the record's first key; an event without (a check-back, a cancel by an operator) is known
-by its `ref` alone.
+timer. Its order is the first key of the record whose number it has; an event of a record without (a
+check-back, a cancel by an operator) is known by its `ref` alone.
 
     code       the records                                                     ref
     half       of the half topic
@@ -26,7 +26,7 @@ No Spark and no loop over records here. Cost: about 0.3 µs a record.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 from commitlog.record import TYPE_COMMIT, TYPE_MASK
 from spark_jobs.kinds import KINDS, of_topic
 from spark_jobs.mapping import Topics
-from spark_jobs.ragged import Flags, Integers
+from spark_jobs.ragged import Flags, Integers, Ranges, numbers, ragged
 
 
 class Code(IntEnum):
@@ -78,6 +78,7 @@ MESSAGES: Final = ("normal", "commit", "delivered", "fired")
 QUEUE_BITS: Final = 40
 """A place in a queue as one number: queue id above, queue offset in so many bits."""
 
+_DIGITS_MAX: Final = 18
 _CODES: Final = {
     "half": Code.HALF,
     "commit": Code.COMMIT,
@@ -91,17 +92,24 @@ _CODES: Final = {
     "normal": Code.NORMAL,
     "check": Code.ASKED,
 }
+
+
+def _flags(*codes: Code) -> Flags:
+    return np.array([*(code in codes for code in Code), False])
+
+
 _CODE_OF: Final = np.array([_CODES.get(name, -1) for name in NAMES], np.int8)
-_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER, Code.ASKED)
-_OF_TIMERS: Final = (Code.DELIVERED, Code.FIRED, Code.CANCEL)
+_OF_HALVES: Final = _flags(Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER, Code.ASKED)
+_OF_TIMERS: Final = _flags(Code.DELIVERED, Code.FIRED, Code.CANCEL)
+"""By code, and last of records without one: whether `ref` is a half, or a timer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events in log order. `topic` counts in `Topics.all`, -1 being none; `queue` see `QUEUE_BITS`;
-    `due_ms` is -1 and `order` null where there is none."""
+    """Events in log order. `order` is the number of the record that names it, -1 if nothing does; `topic`
+    counts in `Topics.all`, -1 being none; `queue` see `QUEUE_BITS`; `due_ms` is -1 where there is none."""
 
-    order: pa.StringArray
+    order: Integers
     code: Integers
     topic: Integers
     physical_offset: Integers
@@ -115,18 +123,16 @@ class Events:
 
     def chosen(self, kept: Flags) -> Events:
         """Some of these events."""
-        numbers = {name: getattr(self, name)[kept] for name in _NUMBERS}
-        return Events(order=self.order.filter(pa.array(kept)), **numbers)
+        return Events(*(getattr(self, name)[kept] for name in _FIELDS))
 
     @classmethod
     def joined(cls, parts: Iterable[Events]) -> Events:
         """Parts one behind the other."""
         listed = list(parts)
-        numbers = {name: np.concatenate([getattr(one, name) for one in listed]) for name in _NUMBERS}
-        return cls(order=pa.concat_arrays([one.order for one in listed]), **numbers)
+        return cls(*(np.concatenate([getattr(one, name) for one in listed]) for name in _FIELDS))
 
 
-_NUMBERS: Final = tuple(field.name for field in fields(Events) if field.name != "order")
+_FIELDS: Final = tuple(field.name for field in fields(Events))
 
 
 class Said:
@@ -137,6 +143,7 @@ class Said:
         self.batch = batch
         self.topics = topics
         self._words = words
+        self._numbers: dict[str, Integers] = {}
         self.name = self._names()
         """Of each record, its place in `NAMES`."""
         self.about = self._about()
@@ -149,9 +156,10 @@ class Said:
 
     def numbers(self, column: str) -> Integers:
         """A column of numbers; -1 where there is none."""
-        values = self.batch.column(column)
-        found: Integers = (values.fill_null(-1) if values.null_count else values).to_numpy()
-        return found
+        if column not in self._numbers:
+            values = self.batch.column(column)
+            self._numbers[column] = (values.fill_null(-1) if values.null_count else values).to_numpy()
+        return self._numbers[column]
 
     @cached_property
     def shop_topic(self) -> Integers:
@@ -159,6 +167,18 @@ class Said:
         numbers = {name: number for number, name in enumerate(self.topics.all)}
         of_shop = [numbers.get(name, -1) for name in self.topic_names]
         return np.array([*of_shop, -1], np.int8)[self.about]
+
+    @cached_property
+    def code(self) -> Integers:
+        """What each record says, a `Code`; -1 for what is no event."""
+        return _CODE_OF[self.name]
+
+    @cached_property
+    def is_event(self) -> Flags:
+        """Which records are events about the shop's topics."""
+        flags: Flags = (self.shop_topic >= 0) & (self.code >= 0)
+        flags |= self.code == Code.ASKED
+        return flags
 
     @cached_property
     def places(self) -> Integers:
@@ -240,30 +260,28 @@ class Words:
         return self._numbers[name]
 
 
-def events_of(said: Said, ids: pa.StringArray) -> Events:
-    """The events about the shop's topics in one batch; `ids` are the orders, or pushes, of its records."""
-    whole = _whole(said, ids)
-    is_wanted = ((whole.topic >= 0) & (whole.code >= 0)) | (whole.code == Code.ASKED)
-    parts = [whole if is_wanted.all() else whole.chosen(is_wanted)]
+def events_of(said: Said, first_number: int) -> list[Events]:
+    """The events about the shop's topics in one batch; its records are numbered from `first_number` on."""
+    whole = _whole(said, first_number)
+    parts = [whole if said.is_event.all() else whole.chosen(said.is_event)]
     if said.is_replacing.any():
         parts.append(_replacing(said, whole))
     if said.is_carrying.any():
         parts.append(_carrying(said, whole))
-    return Events.joined(parts) if len(parts) > 1 else parts[0]
+    return parts
 
 
-def _whole(said: Said, ids: pa.StringArray) -> Events:
+def _whole(said: Said, first_number: int) -> Events:
     """An event for every record of the batch."""
-    code = _CODE_OF[said.name]
-    ref = np.full(len(code), -1, np.int64)
-    of_half = np.isin(code, _OF_HALVES)
+    code = said.code
+    number = np.arange(first_number, first_number + len(code), dtype=np.int32)
     half_offset = said.numbers("half_offset")
-    ref[of_half] = np.where(half_offset > 0, half_offset, -1)[of_half]
-    of_timer = np.isin(code, _OF_TIMERS)
+    ref = np.where(_OF_HALVES[code] & (half_offset > 0), half_offset, -1)
+    of_timer = _OF_TIMERS[code]
     if of_timer.any():
         ref[of_timer] = said.numbers("timer_offset")[of_timer]
     offsets, store_ms = said.numbers("physical_offset"), said.numbers("store_ms")
-    return Events(ids, code, said.shop_topic, offsets, store_ms, ref, said.numbers("due_ms"), said.places)
+    return Events(number, code, said.shop_topic, offsets, store_ms, ref, said.numbers("due_ms"), said.places)
 
 
 def _replacing(said: Said, whole: Events) -> Events:
@@ -281,18 +299,23 @@ def _carrying(said: Said, whole: Events) -> Events:
     A payment or cancellation cancels the deadline of its own order; of others the offset says whose it is.
     """
     found = whole.chosen(said.is_carrying)
-    is_own = np.isin(found.topic, (PAID, CANCELLED))
-    order = found.order if is_own.all() else pc.if_else(pa.array(is_own), found.order, None)
+    found.order[(found.topic != PAID) & (found.topic != CANCELLED)] = -1
     found.code[:] = Code.CANCEL
     found.topic[:] = TIMEOUTS
-    found.ref[:] = _leading_numbers(said.batch.column("cancels").filter(pa.array(said.is_carrying)))
-    return replace(found, order=order)
+    found.ref[:] = _leading_numbers(said.batch.column("cancels"), said.is_carrying)
+    return found
 
 
-def _leading_numbers(texts: pa.StringArray) -> Integers:
-    digits = pc.struct_field(pc.extract_regex(texts, r"^(?P<number>\d{1,18})"), "number")
-    numbers: Integers = pc.cast(digits, pa.int64()).fill_null(-1).to_numpy()
-    return numbers
+def _leading_numbers(texts: pa.StringArray, kept: Flags) -> Integers:
+    """The digits that some texts begin with, as numbers; -1 for none, or more than 18."""
+    stored = Ranges.of(texts).chosen(kept)
+    width = stored.one(0).find(b" ")
+    if 0 < width <= _DIGITS_MAX and stored.have_at(width, b" ").all():
+        found = numbers(ragged(stored.data, stored.starts, np.full(len(stored), width)), pa.int64())
+        if found.null_count == 0 and (leading := found.to_numpy()).min() >= 0:
+            return np.asarray(leading)
+    digits = pc.extract_regex(texts.filter(pa.array(kept)), r"^(?P<number>\d{1,18})")
+    return np.asarray(pc.cast(pc.struct_field(digits, "number"), pa.int64()).fill_null(-1))
 
 
 def present(values: pa.Array) -> Flags:

@@ -98,6 +98,8 @@ COUNTS: Final = (
 _NEEDS: Final = {"count of ref": "ref", "late_ms": "due_ms"}
 """Values that an event has only where it has that number."""
 
+_CODES: Final = 1 + max(Code)
+_TOPICS: Final = 1 + PUSHES
 EMPTY: Final = {"min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min, "sum": 0, "bit_xor": 0}
 """What a merge begins with; after `min` and `max` it means that there was nothing."""
 
@@ -114,20 +116,30 @@ def facts_of(events: Events, rows: Integers, row_count: int, facts: tuple[Fact, 
     First and last places come of assignments in log order and against it: of several to one row the last
     one stays.
     """
-    kinds = _kinds(events)
-    return [_column(fact, events, rows, row_count, kinds) for fact in facts]
+    kinds = _Kinds(events)
+    return [_column(fact, events, rows, row_count, kinds.places(fact)) for fact in facts]
 
 
-def _kinds(events: Events) -> Integers:
-    """Topic and code of each event as one small number."""
-    kinds: Integers = events.topic.astype(np.int16) * 16 + events.code
-    return kinds
+class _Kinds:
+    """Events put together by topic and code, in log order each."""
+
+    def __init__(self, events: Events) -> None:
+        kinds = events.topic.astype(np.int16) * _CODES + events.code
+        self._order = np.argsort(kinds, kind="stable")
+        self._edges = np.searchsorted(kinds[self._order], np.arange(_CODES * _TOPICS + 1))
+
+    def places(self, fact: Fact) -> Integers:
+        """Where the events lie that a fact is about; in log order if their order can matter."""
+        kinds = [topic * _CODES + code for topic in fact.topics for code in fact.codes]
+        runs = [self._order[self._edges[kind] : self._edges[kind + 1]] for kind in kinds]
+        runs = [run for run in runs if len(run)]
+        if len(runs) == 1:
+            return runs[0]
+        places = np.concatenate([*runs, np.zeros(0, np.int64)])
+        return np.sort(places) if fact.merge in ("min", "max") else places
 
 
-def _column(fact: Fact, events: Events, rows: Integers, row_count: int, kinds: Integers) -> pa.Array:
-    wanted = np.zeros(6 * 16, np.bool_)
-    wanted[[topic * 16 + code for topic in fact.topics for code in fact.codes]] = True
-    places = np.flatnonzero(wanted[kinds])
+def _column(fact: Fact, events: Events, rows: Integers, row_count: int, places: Integers) -> pa.Array:
     if fact.value in _NEEDS:
         places = places[getattr(events, _NEEDS[fact.value])[places] >= 0]
     if fact.merge == "min":
@@ -138,21 +150,21 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, kinds: I
     elif fact.merge == "bit_xor":
         np.bitwise_xor.at(column, rows[places], _link(fact, events, places))
     else:
-        column[rows[places]] = _value(fact, events, places)
-        _settle(fact, events, rows, places, column)
+        values = _value(fact, events, places)
+        column[rows[places]] = values
+        _settle(fact, column, rows[places], values)
     is_null = column == EMPTY[fact.merge] if fact.merge in ("min", "max") else None
     return pa.array(column, mask=is_null)
 
 
-def _settle(fact: Fact, events: Events, rows: Integers, places: Integers, column: Integers) -> None:
-    """Puts right what need not ascend with the log: times, due times, lateness, places in queues."""
-    if fact.value == "physical_offset":
-        return
-    values = _value(fact, events, places)
+def _settle(fact: Fact, column: Integers, rows: Integers, values: Integers) -> None:
+    """Puts right what does not ascend with the log: times, lateness, places in queues, cancels that other
+    records carry.
+    """
     merge = np.minimum if fact.merge == "min" else np.maximum
-    is_other = (values < column[rows[places]]) if fact.merge == "min" else (values > column[rows[places]])
+    is_other = (values < column[rows]) if fact.merge == "min" else (values > column[rows])
     if is_other.any():
-        merge.at(column, rows[places[is_other]], values[is_other])
+        merge.at(column, rows[is_other], values[is_other])
 
 
 def _value(fact: Fact, events: Events, places: Integers) -> Integers:

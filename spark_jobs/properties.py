@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -21,12 +22,11 @@ import pyarrow.compute as pc
 
 from commitlog import properties
 from spark_jobs.pairs import Pairs
-from spark_jobs.ragged import Flags, Integers, ragged, text
+from spark_jobs.ragged import Flags, Integers, ragged, spread, text
 from spark_jobs.records import Records
 from spark_jobs.shapes import NO_SHAPE, Shapes
 
 MAP: Final = pa.map_(pa.string(), pa.string())
-_NOTHING: Final = (0, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +53,38 @@ class Properties:
         self._starts = records.properties_starts
         self._rows = {name: row for row, name in enumerate(names)}
         self._shape_of = shapes.match(records)
-        self._shapes = shapes.known
+        self._shapes = shapes
         self._bare = np.flatnonzero(self._shape_of == NO_SHAPE)
         left = self._bare[records.properties_bytes[self._bare] > 0]
         self._others = self._split(left) if len(left) else None
 
     def topics(self) -> pa.DictionaryArray:
         """The topic under which each record lies, by its place among a few."""
+        return self._topics
+
+    @cached_property
+    def _topics(self) -> pa.DictionaryArray:
         bare = pc.dictionary_encode(topics_of(self._records.chosen(self._bare)))
         codes = self._shape_of.astype(np.int32)
-        codes[self._bare] = len(self._shapes) + bare.indices.to_numpy()
-        names = [*(shape.topic for shape in self._shapes), *bare.dictionary.to_pylist()]
+        codes[self._bare] = len(self._shapes.known) + bare.indices.to_numpy()
+        names = [*(shape.topic for shape in self._shapes.known), *bare.dictionary.to_pylist()]
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
 
     def has(self, name: str) -> Flags:
         """Which records have a property of that name."""
-        flags: Flags = self._places(name)[1] >= 0
+        flags: Flags = self._lengths(name) >= 0
         return flags
 
     def values(self, name: str) -> pa.BinaryArray:
         """The value of one of the names in each record, null where it has none."""
-        starts, lengths = self._places(name)
-        present = lengths >= 0
-        if present.all():
-            return ragged(self._data, starts, lengths)
-        if not present.any():
-            return pa.nulls(len(starts), pa.binary())
-        return ragged(self._data, starts, lengths, present)
+        lengths = self._lengths(name)
+        places = np.flatnonzero(lengths >= 0)
+        starts = self._starts[places] + self._shapes.places(name)[0][self._shape_of[places]]
+        if self._others is not None:
+            row, records = self._rows[name], self._others.records
+            has_any = self._others.lengths[row] >= 0
+            starts[np.searchsorted(places, records[has_any])] += self._others.starts[row][has_any]
+        return spread(ragged(self._data, starts, lengths[places]), places, len(lengths))
 
     def of_users(self) -> pa.MapArray:
         """Those that users set: all but the names that are reserved."""
@@ -87,24 +92,20 @@ class Properties:
         names, values = (text(ragged(self._data, pairs[row], pairs[row + 1])) for row in (0, 2))
         return pa.MapArray.from_arrays(pa.array(edges), names, values)
 
-    def _places(self, name: str) -> tuple[Integers, Integers]:
-        """(starts of the values in `data`, lengths) of a name; the length is -1 where a record has none."""
-        found = [shape.values.get(name, _NOTHING) for shape in self._shapes]
-        in_shape = np.array([*found, _NOTHING], np.int64).T
-        starts = self._starts + in_shape[0][self._shape_of]
-        lengths = in_shape[1][self._shape_of]
+    def _lengths(self, name: str) -> Integers:
+        """How long each record's value of a name is; -1 where it has none."""
+        lengths: Integers = self._shapes.places(name)[1][self._shape_of]
         if self._others is not None:
-            records, row = self._others.records, self._rows[name]
-            starts[records] += self._others.starts[row]
-            lengths[records] = self._others.lengths[row]
-        return starts, lengths
+            lengths[self._others.records] = self._others.lengths[self._rows[name]]
+        return lengths
 
     def _users(self) -> tuple[Integers, Integers]:
         """Users' pairs as they lie in the log: where each record's begin, and rows of place and length of the
         name, then of the value.
         """
-        counts = np.array([*(len(shape.users) for shape in self._shapes), 0])
-        tables = np.array([pair for shape in self._shapes for pair in shape.users], np.int64).reshape(-1, 4).T
+        known = self._shapes.known
+        counts = np.array([*(len(shape.users) for shape in known), 0])
+        tables = np.array([pair for shape in known for pair in shape.users], np.int64).reshape(-1, 4).T
         per_record = counts[self._shape_of]
         others = self._others
         if others is not None:

@@ -4,10 +4,13 @@ An Arrow binary array is a buffer and its offsets: value i lies between offset i
 and ends of the wanted ranges as interleaved offsets, every second value is a wanted one, and `take` copies
 those. Ranges must ascend and not overlap; a buffer must stay below 2 GiB, as a log segment does. Ranges that
 all have one length, as ids do, need no offsets, and may lie anywhere.
+
+What is only looked at is not cut out: `Ranges` compares bytes where they lie, some ten nanoseconds each.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,12 +26,23 @@ _POOL: Final = pa.system_memory_pool()
 """Gives what one batch freed to the next, where Arrow's own gives it back to the kernel: fewer faults."""
 
 
-def ragged(data: Bytes, starts: Integers, lengths: Integers, present: Flags | None = None) -> pa.BinaryArray:
-    """The ranges of `data` as a binary column; null where `present` is false."""
-    if present is not None:
-        starts, lengths = starts[present], lengths[present]
-    values = _even(data, starts, int(lengths[0])) if _are_even(lengths) else _uneven(data, starts, lengths)
-    return values if present is None else _spread(values, present)
+def ragged(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
+    """The ranges of `data` as a binary column."""
+    return _even(data, starts, int(lengths[0])) if _are_even(lengths) else _uneven(data, starts, lengths)
+
+
+def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArray:
+    """The values of a new column at these places of one of `count`, ascending, and nulls between them."""
+    if len(values) in (0, count):
+        return values if len(values) == count else pa.nulls(count, values.type)
+    _, edges, stored = values.buffers()
+    steps = np.zeros(count + 1, np.int32)
+    steps[places + 1] = np.diff(np.frombuffer(edges, np.int32)[: len(values) + 1])
+    is_there = np.zeros(count, np.bool_)
+    is_there[places] = True
+    validity = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    offsets = pa.py_buffer(np.cumsum(steps, dtype=np.int32))
+    return pa.Array.from_buffers(values.type, count, [validity, offsets, stored])
 
 
 def _are_even(lengths: Integers) -> bool:
@@ -37,10 +51,9 @@ def _are_even(lengths: Integers) -> bool:
 
 def _even(data: Bytes, starts: Integers, length: int) -> pa.BinaryArray:
     """Ranges of one length: as items of a type of that length, so that numpy copies them."""
-    items: Any = np.ndarray(len(data) - length + 1, f"V{length}", data, 0, (1,))
     edges = np.arange(0, (len(starts) + 1) * length, length, dtype=np.int32)
     return pa.Array.from_buffers(
-        pa.binary(), len(starts), [None, pa.py_buffer(edges), pa.py_buffer(items[starts])]
+        pa.binary(), len(starts), [None, pa.py_buffer(edges), pa.py_buffer(items(data, f"V{length}")[starts])]
     )
 
 
@@ -55,14 +68,76 @@ def _uneven(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
     return pc.take(whole, pa.array(np.arange(0, 2 * len(starts), 2)), memory_pool=_POOL)
 
 
-def _spread(values: pa.BinaryArray, present: Flags) -> pa.BinaryArray:
-    """The values at their places, nulls between them; their bytes stay where they are."""
-    _, edges, stored = values.buffers()
-    reached = np.zeros(len(present) + 1, np.int64)
-    np.cumsum(present, out=reached[1:])
-    offsets = np.frombuffer(edges, np.int32)[reached]
-    validity = pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), len(present), [validity, pa.py_buffer(offsets), stored])
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of one buffer, in any order."""
+
+    data: Bytes
+    starts: Integers
+    lengths: Integers
+
+    @classmethod
+    def of(cls, values: pa.Array) -> Ranges:
+        """The values of a binary or text column; null has no bytes."""
+        _, edges, stored = values.buffers()
+        offsets = np.frombuffer(edges, np.int32)[values.offset : values.offset + len(values) + 1]
+        lengths = np.diff(offsets)
+        if values.null_count:
+            lengths *= values.is_valid().to_numpy(zero_copy_only=False)
+        return cls(np.frombuffer(stored or b"", np.uint8), offsets[:-1], lengths)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def chosen(self, kept: Flags | Integers) -> Ranges:
+        """Some of these ranges."""
+        return Ranges(self.data, self.starts[kept], self.lengths[kept])
+
+    def one(self, at: int) -> bytes:
+        """The bytes of one range."""
+        start = self.starts[at]
+        return self.data[start : start + self.lengths[at]].tobytes()
+
+    def have_at(self, places: Integers | int, wanted: bytes) -> Flags:
+        """Which ranges have these bytes at their place, counted from their start."""
+        return self._equal_at(places, len(wanted), np.void(wanted))
+
+    def equal_at(self, places: Integers | int, others: Ranges) -> Flags:
+        """Which ranges have the bytes of their other at their place; not if those are none."""
+        if len(others) and (others.lengths == others.lengths[0]).all():
+            length = int(others.lengths[0])
+            return self._equal_at(places, length, others._items(others.starts, length))
+        found, all_places = np.zeros(len(self), np.bool_), np.broadcast_to(places, len(self))
+        for length in np.unique(others.lengths).tolist():
+            some = np.flatnonzero(others.lengths == length)
+            wanted = others._items(others.starts[some], length)
+            found[some] = self.chosen(some)._equal_at(all_places[some], length, wanted)
+        return found
+
+    def _equal_at(self, places: Integers | int, length: int, wanted: Any) -> Flags:
+        if not 0 < length <= len(self.data):
+            return np.zeros(len(self), np.bool_)
+        is_inside: Flags = (places >= 0) & (places + length <= self.lengths)
+        is_inside &= self._items(self.starts + places, length) == wanted
+        return is_inside
+
+    def _items(self, starts: Integers, length: int) -> Any:
+        """So many bytes from each start on, which is -1 or more; one too near the end is moved."""
+        return items(self.data, f"V{length}")[np.minimum(starts, len(self.data) - length)]
+
+
+def items(data: Bytes, numpy_type: str) -> Any:
+    """An item of that type at every byte of `data`, however aligned."""
+    kind = np.dtype(numpy_type)
+    return np.ndarray(max(0, len(data) - kind.itemsize + 1), kind, data, 0, (1,))
+
+
+def numbers_at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
+    """The numbers at `places` of `data`, in native byte order; a place outside is moved inside."""
+    kind = np.dtype(numpy_type)
+    inside = np.minimum(np.maximum(places, 0), len(data) - kind.itemsize)
+    found: Integers = items(data, numpy_type)[inside].astype(kind.newbyteorder("="), copy=False)
+    return found
 
 
 def text(values: pa.BinaryArray) -> pa.StringArray:

@@ -15,7 +15,7 @@ import numpy as np
 
 from commitlog import record
 from spark_jobs.crcs import Tails, crcs
-from spark_jobs.ragged import Bytes, Flags, Integers
+from spark_jobs.ragged import Bytes, Flags, Integers, items, numbers_at
 
 HEAD_BYTES: Final = 88
 
@@ -80,23 +80,23 @@ class Records:
     @classmethod
     def at(cls, data: Bytes, positions: Integers) -> Records:
         """The records of segment `data` at `positions`, each with `RECORD_BYTES_MIN` readable bytes."""
-        heads = _items(data, f"V{HEAD_BYTES}")[positions].view(_HEAD)
+        heads = items(data, f"V{HEAD_BYTES}")[positions].view(_HEAD)
         sys_flags = heads["sys_flag"].astype(np.int32)
         shifts = _shifts(sys_flags) if (sys_flags & _V6).any() else None
         after_hosts = 0 if shifts is None else shifts[2]
         if shifts is None:
             body_bytes = heads["body_bytes"].astype(np.int64)
         else:
-            body_bytes = _at(data, positions + 84 + after_hosts, ">i4").astype(np.int64)
+            body_bytes = numbers_at(data, positions + 84 + after_hosts, ">i4").astype(np.int64)
         body_starts = positions + HEAD_BYTES + after_hosts
         topic_at = body_starts + body_bytes
         topic_width = 1 + (heads["magic"] == record.MAGIC_V2)
-        topic_bytes = _at(data, topic_at, "u1").astype(np.int64)
+        topic_bytes = numbers_at(data, topic_at, "u1").astype(np.int64)
         if (topic_width == 2).any():
-            topic_bytes = np.where(topic_width == 2, _at(data, topic_at, ">u2"), topic_bytes)
+            topic_bytes = np.where(topic_width == 2, numbers_at(data, topic_at, ">u2"), topic_bytes)
         topic_starts = topic_at + topic_width
         properties_at = topic_starts + topic_bytes
-        properties_bytes = _at(data, properties_at, ">u2").astype(np.int64)
+        properties_bytes = numbers_at(data, properties_at, ">u2").astype(np.int64)
         lengths = heads["record_bytes"].astype(np.int64)
         ends = properties_at + 2 + properties_bytes
         adds_up: Flags = (body_bytes >= 0) & (ends == positions + lengths)
@@ -119,7 +119,7 @@ class Records:
         field = _FIELDS[name]
         if self.shifts is not None and field.hosts_before:
             places = self.positions + field.offset + self.shifts[field.hosts_before]
-            return _at(self.data, places, field.numpy_type)
+            return numbers_at(self.data, places, field.numpy_type)
         native: Integers = self.heads[name].astype(np.dtype(field.numpy_type).newbyteorder("="))
         return native
 
@@ -148,17 +148,3 @@ def _shifts(sys_flags: Integers) -> Integers:
     born = 12 * (sys_flags & record.BORN_HOST_V6 > 0).astype(np.int64)
     store = 12 * (sys_flags & record.STORE_HOST_V6 > 0).astype(np.int64)
     return np.array([np.zeros(len(sys_flags), np.int64), born, born + store])
-
-
-def _items(data: Bytes, numpy_type: str) -> Any:
-    """An item of that type at every byte of `data`, however aligned."""
-    kind = np.dtype(numpy_type)
-    return np.ndarray(max(0, len(data) - kind.itemsize + 1), kind, data, 0, (1,))
-
-
-def _at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
-    """The numbers at `places` of the segment, in native byte order; a place outside is moved inside."""
-    kind = np.dtype(numpy_type)
-    inside = places.clip(0, len(data) - kind.itemsize)
-    found: Integers = _items(data, numpy_type)[inside].astype(kind.newbyteorder("="), copy=False)
-    return found

@@ -21,13 +21,14 @@ from typing import Any, Final
 import numpy as np
 
 from commitlog import properties
-from spark_jobs.ragged import Flags, Integers
+from spark_jobs.ragged import Flags, Integers, items
 from spark_jobs.records import Records
 
 STRINGS_MIN: Final = 64
 NO_SHAPE: Final = -1
 """As an index it leads to the last place of a table, where a table of shapes has what holds for none."""
 
+_NOTHING: Final = (0, -1)
 _SHAPES_MAX: Final = 512
 _SHAPES_PER_LENGTH_MAX: Final = 8
 _WORD: Final = 8
@@ -105,6 +106,7 @@ class Shapes:
 
     known: list[Shape] = field(default_factory=list)
     _of_length: dict[int, list[int]] = field(default_factory=dict)
+    _places: dict[str, Integers] = field(default_factory=dict)
 
     def match(self, records: Records) -> Integers:
         """The place in `known` of each record's shape, or `NO_SHAPE`."""
@@ -116,6 +118,14 @@ class Shapes:
             if len(some) >= STRINGS_MIN and lengths[some[0]] < _STRING_BYTES_MAX:
                 self._match_even(records, some, int(lengths[some[0]]), shape_of)
         return shape_of
+
+    def places(self, name: str) -> Integers:
+        """Where the value of a name lies in each of the shapes: starts and lengths; of none 0 and -1."""
+        found = self._places.get(name)
+        if found is None or len(found[0]) <= len(self.known):
+            values = [shape.values.get(name, _NOTHING) for shape in self.known]
+            found = self._places[name] = np.array([*values, _NOTHING], np.int64).T.copy()
+        return found
 
     def _match_even(self, records: Records, some: Integers, length: int, shape_of: Integers) -> None:
         """Fills in the shapes of records whose strings have one length."""
@@ -152,8 +162,7 @@ class _Rows:
     @classmethod
     def at(cls, records: Records, some: Integers, length: int) -> _Rows:
         padding = -length % _WORD
-        row, data = np.dtype(f"V{padding + length}"), records.data
-        rows: Any = np.ndarray(len(data) - row.itemsize + 1, row, data, 0, (1,))
+        rows = items(records.data, f"V{padding + length}")
         words = rows[records.topic_starts[some] - padding].view(np.uint64).reshape(len(some), -1)
         if padding:
             words.view(np.uint8)[:, :padding] = _FILLER

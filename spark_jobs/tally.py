@@ -6,6 +6,7 @@ Numbers are kept as columns until the part ends; then its orders are numbered, a
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -13,13 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumequeue import acks
-from spark_jobs.acknowledged import places_of
+from spark_jobs.ack_records import acks_table
 from spark_jobs.bodies import readable
 from spark_jobs.events import MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
 from spark_jobs.mapping import Mapping
 from spark_jobs.order_facts import ORDER_FACTS, PUSH_FACTS, Fact, facts_of, schema
-from spark_jobs.ragged import Flags, Integers
+from spark_jobs.ragged import Flags, Integers, Ranges
 
 MINUTE_MS: Final = 60_000
 UNREADABLE_MAX: Final = 20
@@ -37,10 +37,11 @@ class Tally:
         self._topics = {name: number for number, name in enumerate(mapping.topics.all)}
         self._words = Words()
         self._events: list[Events] = []
+        self._ids: list[pa.StringArray] = []
         self._counted: list[pa.Table] = []
         self._late: list[pa.Table] = []
         self._grouped: list[pa.Table] = []
-        self._acks: list[tuple[int, int, int, int, int]] = []
+        self._acks: list[pa.RecordBatch] = []
         self._ends: dict[str, int] = {}
         self._unreadable: list[dict[str, Any]] = []
         self._damaged: list[dict[str, Any]] = []
@@ -52,10 +53,11 @@ class Tally:
             damaged = batch.select(["physical_offset", "record_bytes", "damage"])
             self._damaged += damaged.rename_columns(["physical_offset", "record_bytes", "why"]).to_pylist()
             return
-        self.records += len(batch)
         said = Said(batch, self._mapping.topics, self._words)
         ids = _ids(batch)
-        self._events.append(events_of(said, ids))
+        self._events += events_of(said, self.records)
+        self._ids.append(_only(ids, said.is_event))
+        self.records += len(batch)
         self._count(said, ids)
         self._add_lateness(said)
         self._add_ends(said)
@@ -66,7 +68,7 @@ class Tally:
         """Everything, by data set; `first_row` is the number of the part's first order."""
         return {
             **self._of_events(first_row),
-            "acks": _acks_table(self._acks),
+            "acks": acks_table(self._acks, self._mapping.consumers, self._topics),
             "grouped": _joined(self._grouped),
             "counts": self._counts(),
             "lateness": self._lateness(),
@@ -79,49 +81,49 @@ class Tally:
         if not self._events:
             return {}
         events = Events.joined(self._events)
-        indexed = events.order.dictionary_encode()
-        has_order = present(indexed.indices)
-        rows = indexed.indices.fill_null(0).to_numpy().astype(np.int64)
-        named = events if has_order.all() else events.chosen(has_order)
-        tables = {"events": _events_table(named, pa.array(rows[has_order] + first_row))}
+        indexed = pa.concat_arrays(self._ids).dictionary_encode()
+        rows = np.append(indexed.indices.fill_null(-1), -1)[events.order]
+        has_order = rows >= 0
+        tables = {}
         if not has_order.all():
             unnamed = events.chosen(~has_order)
             tables["unnamed"] = _events_table(unnamed, pa.nulls(len(unnamed), pa.int64()))
-        of_pushes = named.topic == PUSHES
-        for name, facts, kept in (("facts", ORDER_FACTS, ~of_pushes), ("pushes", PUSH_FACTS, of_pushes)):
-            chosen, chosen_rows = named.chosen(kept), rows[has_order][kept]
-            tables[name] = _facts_table(chosen, chosen_rows, indexed.dictionary, first_row, facts)
+            events, rows = events.chosen(has_order), rows[has_order]
+        tables["events"] = _events_table(events, pa.array(rows + np.int64(first_row)))
+        for name, facts, kept in (
+            ("facts", ORDER_FACTS, events.topic != PUSHES),
+            ("pushes", PUSH_FACTS, events.topic == PUSHES),
+        ):
+            tables[name] = _facts_table(events, rows, kept, indexed.dictionary, first_row, facts)
         return tables
 
     def _count(self, said: Said, ids: pa.StringArray) -> None:
         """Counts records by name, topic and minute; keeps the first of the unreadable messages."""
         is_unreadable, lacks_key = self._unreadable_messages(said, ids)
-        store_ms = said.numbers("store_ms")
-        offsets = said.numbers("physical_offset")
-        rows = pa.table({
-            "name": said.name,
-            "about": said.about,
-            "minute_ms": store_ms - store_ms % MINUTE_MS,
-            "record_bytes": said.numbers("record_bytes"),
-            "store_ms": store_ms,
-            "unreadable": is_unreadable,
-            "unreadable_offset": pa.array(offsets, mask=~is_unreadable),
-            "without_key": lacks_key,
-        })  # fmt: skip
-        self._counted.append(
-            rows.group_by(["name", "about", "minute_ms"], use_threads=False).aggregate(_COUNTED)
-        )
+        store_ms, offsets = said.numbers("store_ms"), said.numbers("physical_offset")
+        minutes, minute = np.unique(store_ms // MINUTE_MS, return_inverse=True)
+        groups, group = _numbered(minute, said.about + 1, said.name)
+        count = len(groups[0])
+        first_ms, last_ms, first_offset = (np.full(count, empty) for empty in (_MAX, _MIN, _MAX))
+        np.minimum.at(first_ms, group, store_ms)
+        np.maximum.at(last_ms, group, store_ms)
+        np.minimum.at(first_offset, group[is_unreadable], offsets[is_unreadable])
+        self._counted.append(pa.table({
+            "name": groups[2], "about": groups[1] - 1, "minute_ms": minutes[groups[0]] * MINUTE_MS,
+            "records": np.bincount(group, minlength=count),
+            "record_bytes": np.bincount(group, said.numbers("record_bytes"), count).astype(np.int64),
+            "first_ms": first_ms, "last_ms": last_ms,
+            "unreadable": np.bincount(group[is_unreadable], minlength=count),
+            "unreadable_offset": pa.array(first_offset, mask=first_offset == _MAX),
+            "without_key": np.bincount(group[lacks_key], minlength=count),
+        }))  # fmt: skip
 
     def _unreadable_messages(self, said: Said, ids: pa.StringArray) -> tuple[Flags, Flags]:
         """Which of the shop's messages are not what their topics promise, and which of them lack a key."""
-        topic = said.shop_topic
-        is_message = said.is_named(*MESSAGES) & (topic >= 0)
-        unreadable, lacks_key = np.zeros(len(topic), np.bool_), np.zeros(len(topic), np.bool_)
-        places = np.flatnonzero(is_message)
-        if len(places):
-            body, named = said.batch.column("body").take(pa.array(places)), ids.take(pa.array(places))
-            unreadable[places] = ~readable(body, named, topic[places], self._mapping.bodies)
-            lacks_key[places] = ~present(named)
+        is_message = said.is_named(*MESSAGES) & (said.shop_topic >= 0)
+        topic = np.where(is_message, said.shop_topic, -1)
+        unreadable = is_message & ~readable(said.batch.column("body"), ids, topic, self._mapping.bodies)
+        lacks_key = is_message & ~present(ids)
         for place in np.flatnonzero(unreadable)[: UNREADABLE_MAX - len(self._unreadable)].tolist():
             self._unreadable.append(_shown(said, place))
         return unreadable, lacks_key
@@ -130,16 +132,10 @@ class Tally:
         if not self._counted:
             return pa.table({})
         rows = pa.concat_tables(self._counted)
-        whole = rows.group_by(["name", "about", "minute_ms"], use_threads=False).aggregate(_COUNTED_AGAIN)
+        whole = rows.group_by(["name", "about", "minute_ms"], use_threads=False).aggregate(list(_COUNTED))
         columns = [_texts(NAMES, whole["name"]), _texts(self._words.names, whole["about"])]
-        return pa.table({
-            "kind": columns[0], "topic": columns[1], "minute_ms": whole["minute_ms"],
-            "records": whole["name_count_sum"], "record_bytes": whole["record_bytes_sum_sum"],
-            "first_ms": whole["store_ms_min_min"], "last_ms": whole["store_ms_max_max"],
-            "unreadable": whole["unreadable_sum_sum"],
-            "unreadable_offset": whole["unreadable_offset_min_min"],
-            "without_key": whole["without_key_sum_sum"],
-        })  # fmt: skip
+        numbers = [whole[f"{name}_{how}"] for name, how in _COUNTED]
+        return pa.table([*columns, whole["minute_ms"], *numbers], _COUNTS)
 
     def _add_lateness(self, said: Said) -> None:
         due_ms = said.numbers("due_ms")
@@ -172,46 +168,69 @@ class Tally:
                 self._ends[how] = self._ends.get(how, 0) + count
 
     def _add_acks(self, said: Said) -> None:
-        acting = self._mapping.consumers
-        records = said.batch.filter(pa.array(said.is_named("ack")))
-        for row in records.select(["physical_offset", "store_ms", "body"]).to_pylist():
-            for group, topic, queue_id, ranges in acks.decode(row["body"]):
-                if acting.get(topic) == group:
-                    said_at = row["physical_offset"], row["store_ms"]
-                    number = self._topics[topic]
-                    self._acks += [(number, *places_of(queue_id, *one), *said_at) for one in ranges]
+        places = np.flatnonzero(said.is_named("ack"))
+        if len(places):
+            self._acks.append(
+                said.batch.select(["physical_offset", "store_ms", "body"]).take(pa.array(places))
+            )
 
     def _add_grouped(self, said: Said, ids: pa.StringArray) -> None:
         groups = said.batch.column("message_group")
         if groups.null_count == len(groups):
             return
         topic = said.shop_topic
-        is_consumed = np.isin(topic, [self._topics[name] for name in self._mapping.consumers])
-        kept = pa.array(present(groups) & is_consumed & said.is_named(*MESSAGES))
-        columns = {"topic": pa.array(topic), "queue": pa.array(said.places), "message_group": groups}
-        self._grouped.append(pa.table(columns | {"order_id": ids}).filter(kept))
+        is_consumed = np.array([*(name in self._mapping.consumers for name in self._topics), False])[topic]
+        places = np.flatnonzero(present(groups) & is_consumed & said.is_named(*MESSAGES))
+        if len(places):
+            columns = [topic[places], said.places[places], groups.take(places), ids.take(places)]
+            self._grouped.append(pa.table(columns, ["topic", "queue", "message_group", "order_id"]))
 
 
-_COUNTED: Final = [
-    ("name", "count"), ("record_bytes", "sum"), ("store_ms", "min"), ("store_ms", "max"),
+_ROWS_MAX: Final = 1 << 16
+"""Of so few possible rows a table is made; of more, those that there are get sorted."""
+_MIN: Final = np.iinfo(np.int64).min
+_MAX: Final = np.iinfo(np.int64).max
+_COUNTED: Final = (
+    ("records", "sum"), ("record_bytes", "sum"), ("first_ms", "min"), ("last_ms", "max"),
     ("unreadable", "sum"), ("unreadable_offset", "min"), ("without_key", "sum"),
-]  # fmt: skip
-_COUNTED_AGAIN: Final = [
-    ("name_count", "sum"), ("record_bytes_sum", "sum"), ("store_ms_min", "min"), ("store_ms_max", "max"),
-    ("unreadable_sum", "sum"), ("unreadable_offset_min", "min"), ("without_key_sum", "sum"),
-]  # fmt: skip
+)  # fmt: skip
+_COUNTS: Final = ["kind", "topic", "minute_ms", *(name for name, _ in _COUNTED)]
+
+
+def _numbered(*columns: Integers) -> tuple[list[Integers], Integers]:
+    """The different rows of some columns of small numbers from 0 on, and the place of each row among them."""
+    sizes = tuple(int(column.max(initial=0)) + 1 for column in columns)
+    rows = np.ravel_multi_index(columns, sizes)
+    if (row_count := prod(sizes)) > _ROWS_MAX:
+        different, place = np.unique(rows, return_inverse=True)
+    else:
+        is_there = np.zeros(row_count, np.bool_)
+        is_there[rows] = True
+        different, place = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[rows]
+    return list(np.unravel_index(different, sizes)), place
+
+
+def _only(ids: pa.StringArray, kept: Flags) -> pa.StringArray:
+    """Some of the ids at their places; the others' do not come up again."""
+    return pc.if_else(pa.array(kept), ids, None) if (present(ids) & ~kept).any() else ids
 
 
 def _ids(batch: pa.RecordBatch) -> pa.StringArray:
     """The order or push of each record: its first key; of a schedule's message the occurrence's id."""
     keys = batch.column("keys")
-    if pc.any(pc.match_substring(keys, " ")).as_py():
+    if _have_spaces(keys):
         keys = pc.struct_field(pc.extract_regex(keys, r"^(?P<key>[^ ]+)"), "key")
     schedules = batch.column("schedule")
     if schedules.null_count == len(schedules):
         return keys
     rows = zip(keys.to_pylist(), schedules.to_pylist(), batch.column("message_id").to_pylist(), strict=True)
     return pa.array([_occurrence(*row) for row in rows], pa.string())
+
+
+def _have_spaces(keys: pa.StringArray) -> bool:
+    stored = Ranges.of(keys)
+    end = stored.starts[-1:] + stored.lengths[-1:]
+    return len(keys) > 0 and b" "[0] in stored.data[stored.starts[0] : end[0]]
 
 
 def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -> str | None:
@@ -240,19 +259,15 @@ def _events_table(events: Events, order_row: pa.Array) -> pa.Table:
 
 
 def _facts_table(
-    events: Events, rows: Integers, ids: pa.StringArray, first_row: int, facts: tuple[Fact, ...]
+    events: Events, rows: Integers, kept: Flags, ids: pa.StringArray, first_row: int, facts: tuple[Fact, ...]
 ) -> pa.Table:
-    """The rows of the orders, or pushes, that any of the events is about."""
-    is_there = np.bincount(rows, minlength=len(ids)) > 0
-    numbers = pa.array(np.arange(len(ids), dtype=np.int64) + first_row)
-    columns = [ids, numbers, *facts_of(events, rows, len(ids), facts)]
-    return pa.Table.from_arrays(columns, schema=schema(facts)).filter(pa.array(is_there))
-
-
-def _acks_table(ranges: list[tuple[int, int, int, int, int]]) -> pa.Table:
-    columns = np.array(ranges, np.int64).reshape(-1, 5).T
-    names = ("topic", "first_place", "end_place", "physical_offset", "store_ms")
-    return pa.table(dict(zip(names, columns, strict=True)))
+    """The rows of the orders, or pushes, that any of the events which are `kept` is about."""
+    is_there = np.bincount(rows[kept], minlength=len(ids)) > 0
+    numbers = np.flatnonzero(is_there)
+    place_of = np.cumsum(is_there) - 1
+    columns = facts_of(events, place_of[rows], len(numbers), facts)
+    columns = [ids.take(pa.array(numbers)), pa.array(numbers + first_row), *columns]
+    return pa.Table.from_arrays(columns, schema=schema(facts))
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

@@ -26,11 +26,12 @@ import numpy as np
 
 from commitlog import record
 from commitlog.recovery import Damage
+from spark_jobs.ahead import ReadAhead
 from spark_jobs.ragged import Bytes, Flags, Integers
 from spark_jobs.records import Records
 from spark_jobs.segments import Slice
 
-RECORDS_PER_CHUNK: Final = 8192
+RECORDS_PER_CHUNK: Final = 16_384
 _RECORDS_AFTER_DAMAGE: Final = 64
 """So many steps are risked behind damage: were it dense, a full chunk would be walked in vain each time."""
 
@@ -104,11 +105,13 @@ class _Walk:
         self._first_offset = part.segment.first_offset
         self._until = min(part.until, part.end - record.RECORD_BYTES_MIN + 1)
         self._ahead = _NONE
+        self._disk = ReadAhead(data, self._until)
 
     def chunks(self) -> Iterator[Chunk]:
         position = self._part.start and self._next_record(self._part.start)
         count_max = RECORDS_PER_CHUNK
         while 0 <= position < self._part.until:
+            self._disk.reached(position)
             chunk, position = self._run(position, count_max)
             is_cut = len(chunk.records) == count_max and position < self._part.until
             if not is_cut and position < self._part.end:

@@ -42,6 +42,18 @@ def test_bodies_of_many_lengths_and_no_text_at_all() -> None:
     assert asked(bodies, ["a", "longer", "b", None, "c"], PUSHES) == [True, True, False, False, False]
 
 
+def test_fields_are_found_wherever_they_lie() -> None:
+    """Each body has its own places: more of them than examples are taken."""
+    fields = {"customer_id": "c", "lines": []}
+    whole = [
+        json.dumps({"order_id": "o", "a": "x" * at, **fields, "b": "y" * (3 * at)}).encode()
+        for at in range(40)
+    ]
+    lacking = [body.replace(b'"lines"', b'"limes"') for body in whole]
+    mixed = [body for pair in zip(lacking, whole, strict=True) for body in pair]
+    assert asked(mixed, ["o"] * 80, CREATED) == [False, True] * 40
+
+
 def asked(bodies: list[bytes | None], ids: list[str | None], topic: int) -> list[bool]:
     topics = np.full(len(bodies), topic, np.int8)
     found = readable(pa.array(bodies, pa.binary()), pa.array(ids, pa.string()), topics, Bodies())
