@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -29,11 +30,12 @@ from spark_jobs.dealing import LEDGER_READ, Shaped, as_it_is, deal, orders_clear
 from spark_jobs.events import CREATED
 from spark_jobs.events import PUSHES as PUSHES_TOPIC
 from spark_jobs.exact import Acknowledged
-from spark_jobs.joining import CLEARED, cleared_once, is_acknowledged, joined
+from spark_jobs.joining import CLEARED, cleared_once, half_end, is_acknowledged, joined
 from spark_jobs.mapping import Mapping
 from spark_jobs.order_facts import ORDER_FACTS, PUSH_FACTS, is_regular
+from spark_jobs.order_files import write_bucket
 from spark_jobs.segments import StoreLog
-from spark_jobs.staging import SCHEMAS, Staged
+from spark_jobs.staging import ROW_BITS, SCHEMAS, Staged
 from spark_jobs.tables import ORDERS, PUSHES
 from spark_jobs.tasks import in_tasks, whole
 
@@ -53,7 +55,11 @@ ORDERS_JOINED: Final = pa.schema([
     ("has_row", pa.bool_()),
     *_columns(CLEARED),
     ("is_consumed", pa.bool_()),
+    ("half_end", pa.string()),
+    ("book_row", pa.int64()),
 ])  # fmt: skip
+"""A book row is the bucket above, the row's place in it in `ROW_BITS` bits."""
+
 PUSHES_JOINED: Final = pa.schema([
     ("order_id", pa.string()),
     *((fact.name, pa.int64()) for fact in PUSH_FACTS),
@@ -107,7 +113,7 @@ class BookRows:
 
     def __init__(self, spark: SparkSession, sides: Sides, acknowledged: Acknowledged) -> None:
         self._spark, self._sides = spark, sides
-        count = self._count("orders")
+        self._order_buckets = count = self._count("orders")
         self._deal("orders", ORDERS, as_it_is, count)
         self._deal("ledger", LEDGER_READ, orders_cleared, count)
         self._join(("orders", "special"), partial(join_orders, acknowledged=acknowledged), count)
@@ -119,6 +125,19 @@ class BookRows:
     def orders(self) -> DataFrame:
         """A row of `ORDERS_JOINED` per order."""
         return self._working("orders", ORDERS_JOINED).frame
+
+    def write_orders(self, judged: Path, schema: pa.Schema, to: Path) -> None:
+        """Writes all orders: those that are in `judged`, and the others as `balanced` (see `order_files`)."""
+        to.mkdir(parents=True, exist_ok=True)
+        folder = _working(self._sides.folder, "orders")
+
+        def work(bucket: int) -> None:
+            orders = folder / _file_of(bucket)
+            if orders.exists():
+                with whole(to / _file_of(bucket)) as path:
+                    write_bucket(orders, judged, bucket << ROW_BITS, schema, path)
+
+        in_tasks(self._spark, range(self._order_buckets), work)
 
     def specials(self) -> Working:
         """A row of `SPECIAL` for each order to look at closely."""
@@ -143,7 +162,7 @@ class BookRows:
         def work(bucket: int) -> None:
             for name, table in join(folder, staged, bucket, count).items():
                 if table.num_rows:
-                    with whole(_working(folder, name) / f"{bucket:06d}.parquet") as path:
+                    with whole(_working(folder, name) / _file_of(bucket)) as path:
                         pq.write_table(table, path, compression="lz4", use_dictionary=["status"])
 
         in_tasks(self._spark, range(count), work)
@@ -167,8 +186,11 @@ def join_orders(
     entries = cleared_once(read_bucket(_dealt(folder, "ledger"), CLEARED, bucket, count))
     whole = joined(facts, ORDER_FACTS, rows, and_of=(entries,))
     consumed = is_acknowledged(whole["queue_place"], acknowledged[CREATED])
-    whole = whole.append_column("is_consumed", consumed).select(ORDERS_JOINED.names)
-    return {"orders": whole.cast(ORDERS_JOINED), "special": specials(whole)}
+    rows_from = bucket << ROW_BITS
+    numbers = pa.array(np.arange(whole.num_rows) + rows_from)
+    for name, column in (("is_consumed", consumed), ("half_end", half_end(whole)), ("book_row", numbers)):
+        whole = whole.append_column(name, column)
+    return {"orders": whole.select(ORDERS_JOINED.names).cast(ORDERS_JOINED), "special": specials(whole)}
 
 
 def _with_row(rows: pa.Table) -> pa.Table:
@@ -202,3 +224,7 @@ def _dealt(folder: Path, name: str) -> Path:
 
 def _working(folder: Path, name: str) -> Path:
     return folder / f"working-{name}"
+
+
+def _file_of(bucket: int) -> str:
+    return f"part-{bucket:06d}.parquet"

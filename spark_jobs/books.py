@@ -20,14 +20,16 @@ that, and joined to it while the orders are judged: one pass, in which nothing i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Final
 
 import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_jobs.book_rows import BookRows, Sides, Working
 from spark_jobs.differences import attributed, surpluses
@@ -37,6 +39,9 @@ from spark_jobs.fifo import gaps
 from spark_jobs.log_bodies import contents
 from spark_jobs.options import AuditOptions
 from spark_jobs.order_events import orders_of_unnamed_cancels
+
+BROADCAST_ORDERS_MAX: Final = 1_000_000
+"""What was looked up of so many orders fits into the memory of every task."""
 
 LIMITS: Final = ("grace_ms", "undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms")
 
@@ -70,9 +75,18 @@ class Books:
         self._exact = self.written("exact", self._exactly(special))
 
     def orders(self) -> DataFrame:
-        """One row per order."""
-        joined = reduce(_with_few, (self._exact, *self._of_few_orders()), self._rows.orders())
-        return self._completed(joined).filter(_is_order()).filter(self._is_asked_for())
+        """One row per order; `is_few`: of which more was looked up than the large sides say; `is_left_out`:
+        which is none, or not asked for."""
+        whole = self._completed(_with_few(self._rows.orders(), self._few()))
+        return whole.withColumn("is_left_out", ~(_is_order() & self._is_asked_for()))
+
+    def write_orders(self, judged: DataFrame, columns: Mapping[str, str], to: Path) -> Working:
+        """Writes every order, `columns` being their SQL types; returns those of `judged`, which has all that
+        are few, left out, or of a case."""
+        handed = self.written("judged", judged)
+        schema = to_arrow_schema(handed.frame.select(*columns).schema)
+        self._rows.write_orders(self._sides.folder / "working-judged", schema, to)
+        return handed
 
     def pushes(self) -> DataFrame:
         """One row per push of the ledger, with what the log says of it; order_id is the push's id."""
@@ -87,7 +101,7 @@ class Books:
         differences = self._sides.exported(self._spark, "differences")
         if not self._sides.row_count("differences"):
             return differences.withColumn("order_id", F.lit(None).cast("string"))
-        orders = self._sides.exported(self._spark, "orders")
+        orders = self._sides.exported(self._spark, "orders_in_question")
         lines = self._sides.exported(self._spark, "order_lines")
         return attributed(differences, orders, lines, self._orphans.frame)
 
@@ -102,19 +116,23 @@ class Books:
             return self._spark.createDataFrame([], from_arrow_schema(EXACT))
         return exact_facts(self._spark, self._sides.staged, ids.frame, ids.rows, self.acknowledged)
 
-    def _of_few_orders(self) -> tuple[Working, ...]:
-        """What some orders have beside: wrong articles, a place that was passed over, an unknown sender."""
+    def _few(self) -> Working:
+        """What a few orders have beside: exact facts, wrong articles, a gap, an unknown sender."""
         senders = self._orphans.frame.select(
             "order_id",
             F.col("customer_id").alias("message_customer_id"),
             F.col("placed_ms").alias("message_placed_ms"),
         )
-        passed = gaps(self._spark, self._sides.staged, self.acknowledged)
-        return (
+        parts = (
+            self._exact,
             Working(surpluses(self.differences.frame), self.differences.rows),
-            Working(passed, int(self._sides.staged.has("grouped"))),
+            self.written("passed", gaps(self._spark, self._sides.staged, self.acknowledged)),
             Working(senders, self._orphans.rows),
         )
+        there = [part.frame for part in parts if part.rows] or [self._exact.frame]
+        few = reduce(lambda one, other: one.join(other, "order_id", "full_outer"), there)
+        lacking = [part.frame for part in parts if not part.rows]
+        return self.written("few", reduce(_with_nulls, lacking, few))
 
     def _completed(self, frame: DataFrame) -> DataFrame:
         """Adds what follows from the row itself, and the horizon."""
@@ -124,7 +142,6 @@ class Books:
             "has_row": F.coalesce("has_row", F.lit(False)),
             "customer_id": F.coalesce("customer_id", "message_customer_id"),
             "is_consumed": F.coalesce("is_acknowledged", "is_consumed"),
-            "half_end": _half_end(),
             "open_timer_due_ms": F.when(is_exact, F.col("open_timer_due_ms")).when(
                 is_open_timer, F.col("timer_due_ms")
             ),
@@ -154,9 +171,16 @@ class Books:
 
 def _with_few(frame: DataFrame, few: Working) -> DataFrame:
     """The columns that only a few orders have; all null where none has them."""
-    if few.rows:
-        return frame.join(F.broadcast(few.frame), "order_id", "left")
-    lacking = [field for field in few.frame.schema.fields if field.name != "order_id"]
+    if not few.rows:
+        return _with_nulls(frame, few.frame).withColumn("is_few", F.lit(False))
+    near = F.broadcast(few.frame) if few.rows <= BROADCAST_ORDERS_MAX else few.frame
+    joined = frame.join(near.withColumn("is_few", F.lit(True)), "order_id", "left")
+    return joined.withColumn("is_few", F.coalesce("is_few", F.lit(False)))
+
+
+def _with_nulls(frame: DataFrame, of: DataFrame) -> DataFrame:
+    """The columns of another frame, without anything in them."""
+    lacking = [field for field in of.schema.fields if field.name not in frame.columns]
     return frame.withColumns({field.name: F.lit(None).cast(field.dataType) for field in lacking})
 
 
@@ -164,11 +188,3 @@ def _is_order() -> Column:
     """A rolled back half alone is no order: nothing has come of it."""
     said = F.coalesce("committed_offset", "paid_offset", "cancelled_offset", "open_half_offset")
     return F.col("has_row") | said.isNotNull()
-
-
-def _half_end() -> Column:
-    return (
-        F.when(F.col("committed_offset").isNotNull(), F.lit("commit"))
-        .when(F.col("rollback_offset").isNotNull(), F.lit("rollback"))
-        .when(F.col("expired_offset").isNotNull(), F.lit("expired"))
-    )

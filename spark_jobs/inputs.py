@@ -11,7 +11,7 @@ effect that was read has its cause in what was read:
     opened = inputs.open()                checks everything before anything slow begins
     opened.export_orders(folder)          orders.parquet
     opened.export_carts(folder)           carts.parquet, ledger.parquet, differences.parquet
-    opened.export_order_lines(folder)     order_lines.parquet
+    opened.export_order_lines(folder)     order_lines.parquet, orders_in_question.parquet
     opened.export_pushes(folder)          pushes.parquet
 """
 
@@ -23,6 +23,7 @@ from typing import Final
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from spark_jobs.carts import open_carts
 from spark_jobs.databases import Database
@@ -88,12 +89,14 @@ class OpenInputs:
 
 
 def _orders_in_question(folder: Path) -> list[str]:
-    """The orders of customers with differences, as far as they were exported."""
+    """The orders of customers with differences, as far as they were exported; written down as well."""
     differing = ds.dataset(folder / "differences.parquet", format="parquet")
     customers = pc.unique(differing.to_table(columns=["customer_id"])["customer_id"])
     if not len(customers):
         return []
     orders = ds.dataset(folder / "orders.parquet", format="parquet")
-    theirs = orders.to_table(columns=["order_id"], filter=pc.field("customer_id").isin(customers))
+    columns = ["order_id", "customer_id", "placed_ms"]
+    theirs = orders.to_table(columns=columns, filter=pc.field("customer_id").isin(customers))
+    pq.write_table(theirs, folder / "orders_in_question.parquet")
     found: list[str] = theirs["order_id"].to_pylist()
     return found

@@ -78,9 +78,28 @@ def _placed(table: pa.Table, places: Integers, count: int) -> dict[str, pa.Chunk
 
 
 def cleared(ledger: pa.Table) -> pa.Table:
-    """The orders among a ledger's entries `order`, with when, and for which customers."""
+    """The orders among a ledger's entries `order`, with when, and for which customers.
+
+    The entry of an order has a row for each article, one after the other and alike in all that is asked here.
+    """
     customer = ledger["customer_id"]
-    return _one_each(pa.table([ledger["entry_id"], ledger["at_ms"], customer, customer], schema=CLEARED))
+    entries = pa.table([ledger["entry_id"], ledger["at_ms"], customer, customer], schema=CLEARED)
+    return entries.filter(pa.array(_is_new(ledger.select(["entry_id", "at_ms", "customer_id"]))))
+
+
+def _is_new(rows: pa.Table) -> Flags:
+    """Which rows are not like the one before."""
+    is_new = np.ones(rows.num_rows, np.bool_)
+    if rows.num_rows:
+        alike = [_like_before(column.combine_chunks()) for column in rows.columns]
+        is_new[1:] = ~np.logical_and.reduce(alike)
+    return is_new
+
+
+def _like_before(values: pa.Array) -> Flags:
+    equal = pc.equal(values.slice(1), values.slice(0, len(values) - 1))
+    flags: Flags = equal.fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def cleared_once(entries: pa.Table) -> pa.Table:
@@ -96,6 +115,12 @@ def _one_each(entries: pa.Table) -> pa.Table:
     names = CLEARED.names
     wanted = list(zip(names[1:], ("min", "min", "max"), strict=True))
     return entries.group_by("order_id", use_threads=False).aggregate(wanted).rename_columns(names)
+
+
+def half_end(orders: pa.Table) -> pa.Array:
+    """How the half of order-created ended: commit, rollback, expired, or null."""
+    ends = {"commit": "committed_offset", "rollback": "rollback_offset", "expired": "expired_offset"}
+    return pc.case_when(pc.make_struct(*(orders[name].is_valid() for name in ends.values())), *ends)
 
 
 def is_acknowledged(queue_places: pa.ChunkedArray, places: Places) -> pa.BooleanArray:

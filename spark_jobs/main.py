@@ -50,7 +50,6 @@ __all__ = ["Inputs", "Sources", "audit", "compare"]
 
 Progress = Callable[[str], None]
 
-_QUICK_BYTES_MAX: Final = 256 * 1024 * 1024
 _BYTES_PER_SHUFFLE_PARTITION: Final = 64 * 1024 * 1024
 _SHUFFLE_PARTITIONS_MAX: Final = 64
 
@@ -73,7 +72,7 @@ def audit(
     ):
         exported = reader.submit(sources.export, Path(scratch))
         on_progress("Starting Spark, and reading the databases and carts meanwhile")
-        with spark_session(Path(scratch), run.spark_log, quick=sources.log_bytes < _QUICK_BYTES_MAX) as spark:
+        with spark_session(Path(scratch), run.spark_log, quick=True) as spark:
             on_progress(f"Reading {sources.log_bytes / 1e6:,.1f} MB of log")
             begun = Staged(Path(scratch) / "staged", bucket_count=bucket_count(sources.log_bytes))
             begun = stage_parts(spark, slices(sources.log, SLICE_BYTES), sources.log, sources.mapping, begun)
@@ -129,9 +128,9 @@ def compare(
     )
     sides = Sides(exported.folder, staged, log, exported.mapping)
     books = Books(spark, sides, horizon, options)
-    verdicts.write_orders(books, run)
+    remarkable = verdicts.write_orders(books, run)
     on_progress("Gathering the evidence of findings")
-    verdicts.write_findings(spark, books, sides, run)
+    verdicts.write_findings(spark, books, remarkable, sides, run)
     changed = changed_windows(run.out, run.orders, horizon.covered_from_ms, options.from_ms, options.to_ms)
     verdicts.append_others(spark, SEALED_WINDOW_CHANGED, [(one.subject_id, one.why) for one in changed], run)
     counted = verdicts.count(run, options.window_ms)

@@ -10,12 +10,12 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.book_rows import Sides
+from spark_jobs.book_rows import Sides, Working
 from spark_jobs.books import Books
 from spark_jobs.cases import pushes
 from spark_jobs.cases.columns import says
 from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, OTHER_FINDINGS, PUSHES_DO_NOT_SUM
-from spark_jobs.cases.table import verdicts
+from spark_jobs.cases.table import holds_any, judged, told
 from spark_jobs.flow import Flow, flow
 from spark_jobs.layout import FINDING_COLUMNS, ORDER_COLUMNS, RunFolders
 from spark_jobs.order_events import events_of_orders
@@ -32,15 +32,20 @@ class Counted:
     others: dict[str, int]
 
 
-def write_orders(books: Books, run: RunFolders) -> None:
-    """Writes every order with its verdict."""
-    _shaped(verdicts(books.orders()), ORDER_COLUMNS).write.parquet(str(run.orders))
+def write_orders(books: Books, run: RunFolders) -> Working:
+    """Writes every order with its verdict; returns those that balance not, or of which more was looked up."""
+    orders = judged(books.orders())
+    remarkable = told(orders.filter(F.col("is_left_out") | F.col("is_few") | holds_any()))
+    kept = _shaped(remarkable, {**ORDER_COLUMNS, "book_row": "bigint", "is_left_out": "boolean"})
+    return books.write_orders(kept, ORDER_COLUMNS, run.orders)
 
 
-def write_findings(spark: SparkSession, books: Books, sides: Sides, run: RunFolders) -> None:
+def write_findings(
+    spark: SparkSession, books: Books, remarkable: Working, sides: Sides, run: RunFolders
+) -> None:
     """Writes every finding: orders with their timelines, carts, pushes."""
-    orders = read_orders(spark, run).filter(F.col("case").isin(*FINDINGS))
-    found = books.written("findings", orders)
+    is_finding = F.col("case").isin(*FINDINGS) & ~F.col("is_left_out")
+    found = books.written("findings", remarkable.frame.filter(is_finding))
     if found.rows:
         ids = found.frame.select("order_id").limit(TIMELINES_MAX)
         near = events_of_orders(spark, sides.staged, ids, min(found.rows, TIMELINES_MAX))
@@ -62,12 +67,6 @@ def append_others(spark: SparkSession, case: str, found: Iterable[tuple[str, str
     if rows:
         columns = "subject string, subject_id string, case string, why string"
         _append(spark.createDataFrame(rows, columns), run)
-
-
-def read_orders(spark: SparkSession, run: RunFolders) -> DataFrame:
-    """The written orders."""
-    fields = ", ".join(f"`{name}` {kind}" for name, kind in ORDER_COLUMNS.items())
-    return spark.read.schema(fields).parquet(str(run.orders))
 
 
 def count(run: RunFolders, window_ms: int) -> Counted:

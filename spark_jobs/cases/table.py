@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases import carts, consuming, deadlines, messages, names, outcomes, pushes, waiting
@@ -50,7 +50,21 @@ class Meaning:
 
 def verdicts(books: DataFrame) -> DataFrame:
     """The books with each order's `case`, `why` (null if it is balanced), and the other cases in `also`."""
-    judged = reduce(lambda frame, case: case(frame), ALL_CASES.values(), books)
+    return told(judged(books))
+
+
+def judged(books: DataFrame) -> DataFrame:
+    """The books with a column for each case: why it holds, or null."""
+    return reduce(lambda frame, case: case(frame), ALL_CASES.values(), books)
+
+
+def holds_any() -> Column:
+    """Whether a judged order is in any case."""
+    return reduce(lambda one, other: one | other, (F.col(name).isNotNull() for name in ALL_CASES))
+
+
+def told(judged: DataFrame) -> DataFrame:
+    """`case`, `why` and `also` in place of the columns of the cases."""
     holding = F.array_compact(F.array(*(F.when(F.col(name).isNotNull(), F.lit(name)) for name in ALL_CASES)))
     return (
         judged.withColumn("holding", holding)

@@ -1,0 +1,50 @@
+"""The written orders: one file for each bucket of the books.
+
+Most orders balance, and nothing is known of them but what their book row says: those are copied from there,
+column by column. Spark hands over the others only: orders of a case, and those of which more was looked up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from spark_jobs.cases.names import BALANCED
+
+COMPRESSION: Final = "zstd"
+
+
+def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, to: Path) -> None:
+    """Writes one bucket with the columns of `schema`: `orders` are its book rows, from `first_row` on;
+    `judged` has, of any buckets, the orders that Spark hands over, and says which are to be left out."""
+    rows = pq.read_table(orders)
+    number = ds.field("book_row")
+    handed = ds.dataset(judged, format="parquet").to_table(
+        filter=(number >= first_row) & (number < first_row + rows.num_rows)
+    )
+    is_plain = np.ones(rows.num_rows, np.bool_)
+    is_plain[handed["book_row"].to_numpy() - first_row] = False
+    told = handed.filter(pc.invert(handed["is_left_out"])).select(schema.names).cast(schema)
+    whole = pa.concat_tables([_balanced(rows.filter(pa.array(is_plain)), schema), told])
+    pq.write_table(whole, to, compression=COMPRESSION)
+
+
+def _balanced(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Book rows as orders that balance."""
+    count = rows.num_rows
+    said = {"case": pa.repeat(BALANCED, count), "also": pa.array([[]] * count, schema.field("also").type)}
+    columns = [
+        said[field.name]
+        if field.name in said
+        else rows[field.name]
+        if field.name in rows.column_names
+        else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
