@@ -12,6 +12,7 @@ columns and without a row ever going through the JVM (`joining`). Cost: about 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ BYTES_PER_BUCKET: Final = 1 << 30
 ROWS_PER_BUCKET: Final = 500_000
 BUCKETS_MAX: Final = 256
 CORES: Final = 2
+FILES_KNOWN_MAX: Final = 1_000
 
 
 def bucket_count(log_bytes: int) -> int:
@@ -72,13 +74,19 @@ def read_bucket(
 
 
 def _read(path: Path, bucket: int, count: int, columns: list[str]) -> pa.Table:
-    with pq.ParquetFile(path, memory_map=True) as file:
+    with pq.ParquetFile(path, metadata=_metadata(path, path.stat().st_mtime_ns), memory_map=True) as file:
         own = file.num_row_groups
         assert count % own == 0, f"{path} is dealt into {own} buckets, which {count} is no multiple of"
         table = file.read_row_group(bucket % own, columns, use_threads=False)
     if own == count:
         return table
     return table.filter(pa.array(bucket_of(_ids(table), count) == bucket))
+
+
+@lru_cache(FILES_KNOWN_MAX)
+def _metadata(path: Path, modified_ns: int) -> pq.FileMetaData:
+    """Where a file's row groups are: a task reads one of many, and the next task of its process another."""
+    return pq.read_metadata(path)
 
 
 def _ids(table: pa.Table) -> pa.StringArray:

@@ -80,11 +80,11 @@ def _placed(table: pa.Table, places: Integers, count: int) -> dict[str, pa.Chunk
 def cleared(ledger: pa.Table) -> pa.Table:
     """The orders among a ledger's entries `order`, with when, and for which customers.
 
-    The entry of an order has a row for each article, one after the other and alike in all that is asked here.
+    An order has an entry for each article, mostly one after the other and alike in all that is asked here.
     """
     customer = ledger["customer_id"]
     entries = pa.table([ledger["entry_id"], ledger["at_ms"], customer, customer], schema=CLEARED)
-    return entries.filter(pa.array(_is_new(ledger.select(["entry_id", "at_ms", "customer_id"]))))
+    return _one_each(entries.filter(pa.array(_is_new(entries.select(CLEARED.names[:3])))))
 
 
 def _is_new(rows: pa.Table) -> Flags:

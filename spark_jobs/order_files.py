@@ -23,7 +23,9 @@ COMPRESSION: Final = "zstd"
 def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, to: Path) -> None:
     """Writes one bucket with the columns of `schema`: `orders` are its book rows, from `first_row` on;
     `judged` has, of any buckets, the orders that Spark hands over, and says which are to be left out."""
-    rows = pq.read_table(orders)
+    file = pq.ParquetFile(orders)
+    known = set(file.schema_arrow.names)
+    rows = file.read([name for name in schema.names if name in known], use_threads=False)
     number = ds.field("book_row")
     handed = ds.dataset(judged, format="parquet").to_table(
         filter=(number >= first_row) & (number < first_row + rows.num_rows)
@@ -38,7 +40,8 @@ def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, 
 def _balanced(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Book rows as orders that balance."""
     count = rows.num_rows
-    said = {"case": pa.repeat(BALANCED, count), "also": pa.array([[]] * count, schema.field("also").type)}
+    none = pa.ListArray.from_arrays(np.zeros(count + 1, np.int32), pa.array([], pa.string()))
+    said = {"case": pa.repeat(BALANCED, count), "also": none.cast(schema.field("also").type)}
     columns = [
         said[field.name]
         if field.name in said

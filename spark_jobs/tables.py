@@ -82,7 +82,7 @@ class RowWriter:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
-        self._file = pq.ParquetWriter(path, schema)
+        self._file = pq.ParquetWriter(path, schema, use_dictionary=schema.names[1:])
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
 
