@@ -1,6 +1,7 @@
 """The large sides of the books, joined bucket by bucket: the log's facts, the database's rows, the ledger.
 
-    dealt-<table>/     the exported tables in buckets (`dealing`), the log's facts being dealt when staged
+    working-cleared/   the orders of the ledger in buckets (`dealing`); facts are dealt when they are staged,
+                       orders and pushes when they are exported
     working-orders/    a row per order: `ORDERS_JOINED`
     working-special/   `SPECIAL`: orders to look at closely, as their numbers do not come out, or the database
                        does not know them
@@ -25,8 +26,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.buckets import finer, read_bucket
-from spark_jobs.dealing import LEDGER_READ, Shaped, as_it_is, deal, orders_cleared
+from spark_jobs.buckets import count_of, read_bucket
+from spark_jobs.dealing import deal_cleared
 from spark_jobs.events import CREATED
 from spark_jobs.events import PUSHES as PUSHES_TOPIC
 from spark_jobs.exact import Acknowledged
@@ -113,14 +114,12 @@ class BookRows:
 
     def __init__(self, spark: SparkSession, sides: Sides, acknowledged: Acknowledged) -> None:
         self._spark, self._sides = spark, sides
-        self._order_buckets = count = self._count("orders")
-        self._deal("orders", ORDERS, as_it_is, count)
-        self._deal("ledger", LEDGER_READ, orders_cleared, count)
-        self._join(("orders", "special"), partial(join_orders, acknowledged=acknowledged), count)
+        self._order_buckets = count = count_of(sides.path("orders"))
+        deal_cleared(spark, sides.path("ledger"), _cleared(sides.folder), count)
+        self._join(("orders", "special"), partial(join_orders, sides, acknowledged), count)
         if sides.is_exported("pushes"):
-            count = self._count("pushes")
-            self._deal("pushes", _PUSHES_READ, as_it_is, count)
-            self._join(("pushes",), partial(join_pushes, acknowledged=acknowledged), count)
+            count = count_of(sides.path("pushes"))
+            self._join(("pushes",), partial(join_pushes, sides, acknowledged), count)
 
     def orders(self) -> DataFrame:
         """A row of `ORDERS_JOINED` per order."""
@@ -147,20 +146,13 @@ class BookRows:
         """A row of `PUSHES_JOINED` per push."""
         return self._working("pushes", PUSHES_JOINED).frame
 
-    def _count(self, name: str) -> int:
-        """Into how many buckets the books of orders, or pushes, are dealt."""
-        return finer(self._sides.staged.bucket_count, self._sides.row_count(name))
-
-    def _deal(self, name: str, schema: pa.Schema, shaped: Shaped, count: int) -> None:
-        deal(self._spark, self._sides.path(name), schema, shaped, _dealt(self._sides.folder, name), count)
-
     def _join(self, writes: tuple[str, ...], join: JoinBucket, count: int) -> None:
-        folder, staged = self._sides.folder, self._sides.staged
+        folder = self._sides.folder
         for one in writes:
             _working(folder, one).mkdir()
 
         def work(bucket: int) -> None:
-            for name, table in join(folder, staged, bucket, count).items():
+            for name, table in join(bucket, count).items():
                 if table.num_rows:
                     with whole(_working(folder, name) / _file_of(bucket)) as path:
                         pq.write_table(table, path, compression="lz4", use_dictionary=["status"])
@@ -173,17 +165,15 @@ class BookRows:
         return Working(self._spark.read.schema(from_arrow_schema(schema)).parquet(str(path)), rows)
 
 
-JoinBucket = Callable[[Path, Staged, int, int], dict[str, pa.Table]]
+JoinBucket = Callable[[int, int], dict[str, pa.Table]]
 """The working tables of one bucket of so many, by name."""
 
 
-def join_orders(
-    folder: Path, staged: Staged, bucket: int, count: int, acknowledged: Acknowledged
-) -> dict[str, pa.Table]:
+def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
     """Orders and special ones of one bucket."""
-    facts = read_bucket(staged.path("facts"), SCHEMAS["facts"], bucket, count)
-    rows = _with_row(read_bucket(_dealt(folder, "orders"), ORDERS, bucket, count))
-    entries = cleared_once(read_bucket(_dealt(folder, "ledger"), CLEARED, bucket, count))
+    facts = read_bucket(sides.staged.path("facts"), SCHEMAS["facts"], bucket, count)
+    rows = _with_row(read_bucket(sides.path("orders"), ORDERS, bucket, count))
+    entries = cleared_once(read_bucket(_cleared(sides.folder), CLEARED, bucket, count))
     whole = joined(facts, ORDER_FACTS, rows, and_of=(entries,))
     consumed = is_acknowledged(whole["queue_place"], acknowledged[CREATED])
     rows_from = bucket << ROW_BITS
@@ -205,12 +195,10 @@ def specials(orders: pa.Table) -> pa.Table:
     return pa.table(columns, schema=SPECIAL).filter(pc.or_(pa.array(~regular), is_orphan))
 
 
-def join_pushes(
-    folder: Path, staged: Staged, bucket: int, count: int, acknowledged: Acknowledged
-) -> dict[str, pa.Table]:
+def join_pushes(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
     """Pushes of one bucket."""
-    facts = read_bucket(staged.path("pushes"), SCHEMAS["pushes"], bucket, count)
-    rows = _with_row(read_bucket(_dealt(folder, "pushes"), _PUSHES_READ, bucket, count))
+    facts = read_bucket(sides.staged.path("pushes"), SCHEMAS["pushes"], bucket, count)
+    rows = _with_row(read_bucket(sides.path("pushes"), _PUSHES_READ, bucket, count))
     whole = joined(facts, PUSH_FACTS, rows)
     whole = whole.filter(whole["has_row"])
     done = is_acknowledged(whole["queue_place"], acknowledged[PUSHES_TOPIC])
@@ -218,8 +206,8 @@ def join_pushes(
     return {"pushes": whole.cast(PUSHES_JOINED)}
 
 
-def _dealt(folder: Path, name: str) -> Path:
-    return folder / f"dealt-{name}"
+def _cleared(folder: Path) -> Path:
+    return folder / "working-cleared"
 
 
 def _working(folder: Path, name: str) -> Path:

@@ -41,6 +41,11 @@ def finer(count: int, rows: int) -> int:
     return count * max(1, round(rows / (count * ROWS_PER_BUCKET)))
 
 
+def count_of(folder: Path) -> int:
+    """Into how many buckets the files of a folder are dealt."""
+    return max((pq.read_metadata(path).num_row_groups for path in folder.glob("*.parquet")), default=1)
+
+
 def bucket_of(ids: pa.StringArray, count: int) -> Integers:
     """The bucket of each id; none may be null."""
     if not len(ids):

@@ -26,6 +26,7 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from commitlog.errors import DatabaseUnreadable
 from spark_jobs.arrays import UnfitValue
+from spark_jobs.buckets import finer
 from spark_jobs.key_ranges import READERS, KeyRange, key_ranges, one_view, same_view, share
 from spark_jobs.mapping import OPTIONAL, TableMapping
 from spark_jobs.tables import SCHEMAS, OpenTable, RowCounts, part_name, parts_of
@@ -49,12 +50,16 @@ class Database:
         except SQLAlchemyError as error:
             raise self._unreadable(error) from error
 
-    def export(self, ours: str, folder: Path) -> RowCounts:
-        """Writes a table below `folder`; raises `DatabaseUnreadable`."""
+    def export(self, ours: str, folder: Path, bucket_count: int = 0) -> RowCounts:
+        """Writes a table below `folder`, dealt into a multiple of so many buckets, if that is given.
+
+        Raises `DatabaseUnreadable`.
+        """
         table = self._tables[ours]
         with self._speaking(ours), one_view(self._engine) as connection:
             ranges = key_ranges(connection, table.source, table.range_key(connection))
-            counts = self._read(connection, table, ranges, parts_of(folder, ours))
+            dealt = bucket_count and finer(bucket_count, table.count(connection))
+            counts = self._read(connection, table, ranges, parts_of(folder, ours), dealt)
             return counts + RowCounts(without_key=table.count_without_key(connection))
 
     def export_rows_of(self, ours: str, keys: Sequence[str], folder: Path) -> RowCounts:
@@ -93,14 +98,14 @@ class Database:
         self._engine.dispose()
 
     def _read(
-        self, connection: Connection, table: OpenTable, ranges: list[KeyRange], path: Path
+        self, connection: Connection, table: OpenTable, ranges: list[KeyRange], path: Path, bucket_count: int
     ) -> RowCounts:
         """All ranges; several at a time where further connections can see what this one sees."""
         paths = [path / part_name(number) for number in range(len(ranges))]
         shared = share(connection) if len(ranges) > 1 else None
 
         def write(connection: Connection, one: KeyRange, to: Path) -> RowCounts:
-            return table.write(connection, one.holds(table.range_key(connection)), to)
+            return table.write(connection, one.holds(table.range_key(connection)), to, bucket_count)
 
         def write_beside(one: KeyRange, to: Path) -> RowCounts:
             assert shared is not None

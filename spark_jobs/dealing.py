@@ -1,8 +1,8 @@
-"""The exported tables dealt into buckets of order ids (`buckets`), a task for some rows of a file each."""
+"""The ledger dealt into buckets of order ids (`buckets`), a task for some rows of a file each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,8 +20,6 @@ from spark_jobs.tasks import in_tasks, whole
 
 ROWS_PER_TASK: Final = 1_000_000
 ORDER_ENTRY: Final = "order"
-Shaped = Callable[[pa.Table], pa.Table]
-"""Makes of a table what is dealt: its first column is the id, without nulls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,37 +45,26 @@ def pieces(source: Path) -> Iterator[Piece]:
             yield Piece(fragment.path, numbers)
 
 
-def deal(
-    spark: SparkSession, source: Path, schema: pa.Schema, shaped: Shaped, folder: Path, count: int
-) -> None:
-    """Writes the rows of `source`, of which the columns of `schema` are read, into `count` buckets."""
+def deal_cleared(spark: SparkSession, ledger: Path, folder: Path, count: int) -> None:
+    """Writes the orders that a ledger has cleared (`joining.CLEARED`), dealt into `count` buckets."""
     folder.mkdir()
-    listed = list(pieces(source))
+    listed = list(pieces(ledger))
 
     def work(number: int) -> None:
-        table = shaped(_read(listed[number], schema))
+        table = cleared(_orders(listed[number]))
         with whole(folder / f"{number:06d}.parquet") as path:
             write_dealt(path, table, count, compression="lz4", use_dictionary=False)
 
     in_tasks(spark, range(len(listed)), work)
 
 
-def _read(piece: Piece, schema: pa.Schema) -> pa.Table:
-    with pq.ParquetFile(piece.path) as file:
-        found = file.read_row_groups(piece.row_groups, schema.names, use_threads=False)
-    return found.select(schema.names).cast(schema)
-
-
-def as_it_is(table: pa.Table) -> pa.Table:
-    """Every row."""
-    return table
-
-
-def orders_cleared(ledger: pa.Table) -> pa.Table:
-    """The orders among a ledger's entries (see `joining.cleared`)."""
+def _orders(piece: Piece) -> pa.Table:
+    """The entries of orders."""
+    with pq.ParquetFile(piece.path, read_dictionary=_OFTEN_ALIKE) as file:
+        ledger = file.read_row_groups(piece.row_groups, _READ.names, use_threads=False)
     is_order = pc.and_(pc.equal(ledger["entry"], ORDER_ENTRY), ledger["entry_id"].is_valid())
-    return cleared(ledger.filter(is_order))
+    return ledger.filter(is_order).select(_READ.names).cast(_READ)
 
 
-LEDGER_READ: Final = pa.schema([LEDGER.field(name) for name in ("entry_id", "entry", "customer_id", "at_ms")])
-"""The columns of a ledger that say which orders were cleared."""
+_OFTEN_ALIKE: Final = ["entry", "customer_id"]
+_READ: Final = pa.schema([LEDGER.field(name) for name in ("entry_id", "entry", "customer_id", "at_ms")])

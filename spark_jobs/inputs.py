@@ -59,9 +59,9 @@ class OpenInputs:
         self._pushes = Database(inputs.pushes, "--pushes", mapping.pushes) if inputs.pushes else None
         self._carts = open_carts(inputs.carts, mapping)
 
-    def export_orders(self, folder: Path) -> RowCounts:
-        """Writes `orders.parquet`: one row per order."""
-        return self._orders.export("orders", folder)
+    def export_orders(self, folder: Path, bucket_count: int = 1) -> RowCounts:
+        """Writes `orders.parquet`: one row per order, dealt into a multiple of so many `buckets`."""
+        return self._orders.export("orders", folder, bucket_count)
 
     def export_carts(self, folder: Path) -> list[str]:
         """Writes carts, ledger and differences (see `carts`); returns the fields that could not be read."""
@@ -78,12 +78,12 @@ class OpenInputs:
         finally:
             self._orders.close()
 
-    def export_pushes(self, folder: Path) -> RowCounts | None:
-        """Writes `pushes.parquet`; None without a push database."""
+    def export_pushes(self, folder: Path, bucket_count: int = 1) -> RowCounts | None:
+        """Writes `pushes.parquet`, dealt in the same way; None without a push database."""
         if self._pushes is None:
             return None
         try:
-            return self._pushes.export("pushes", folder)
+            return self._pushes.export("pushes", folder, bucket_count)
         finally:
             self._pushes.close()
 

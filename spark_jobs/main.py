@@ -33,7 +33,6 @@ from commitlog.errors import ConfigurationError, TidewheelError
 from spark_jobs import report, verdicts
 from spark_jobs.book_rows import Sides
 from spark_jobs.books import Books, Horizon
-from spark_jobs.buckets import bucket_count
 from spark_jobs.cases.names import FINDINGS, NOT_COVERED, SEALED_WINDOW_CHANGED
 from spark_jobs.inputs import Inputs
 from spark_jobs.layout import RunFolders
@@ -74,7 +73,7 @@ def audit(
         on_progress("Starting Spark, and reading the databases and carts meanwhile")
         with spark_session(Path(scratch), run.spark_log, quick=True) as spark:
             on_progress(f"Reading {sources.log_bytes / 1e6:,.1f} MB of log")
-            begun = Staged(Path(scratch) / "staged", bucket_count=bucket_count(sources.log_bytes))
+            begun = Staged(Path(scratch) / "staged", bucket_count=sources.bucket_count)
             begun = stage_parts(spark, slices(sources.log, SLICE_BYTES), sources.log, sources.mapping, begun)
             return compare(spark, exported.result(), store, run, options, on_progress, begun)
 
@@ -117,7 +116,7 @@ def compare(
     partitions = min(2 + log_bytes // _BYTES_PER_SHUFFLE_PARTITION, _SHUFFLE_PARTITIONS_MAX)
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     on_progress("Reading what was written meanwhile" if begun else "Reading the log")
-    read = begun or Staged(exported.folder / "staged", bucket_count=bucket_count(log_bytes))
+    read = begun or Staged(exported.folder / "staged", bucket_count=exported.bucket_count)
     staged = stage_rest(spark, store, log, exported.mapping, read)
     statistics = log_statistics(staged)
     on_progress("Judging every order")

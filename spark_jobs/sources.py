@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from spark_jobs.buckets import bucket_count
 from spark_jobs.inputs import Inputs
 from spark_jobs.mapping import Mapping
 from spark_jobs.segments import StoreLog, open_log
@@ -25,6 +26,7 @@ class Exported:
     pushes: dict[str, int]
     unreadable_carts: list[str]
     orders: RowCounts
+    bucket_count: int
 
 
 class Sources:
@@ -51,15 +53,22 @@ class Sources:
         """How much log there is to read."""
         return self._log.end_offset - self._log.first_offset
 
+    @property
+    def bucket_count(self) -> int:
+        """Into how many buckets orders and pushes are dealt (`buckets`)."""
+        return bucket_count(self.log_bytes)
+
     def export(self, folder: Path) -> Exported:
         """Reads them in the one order that keeps effects after causes (see `books`)."""
-        orders = self._inputs.export_orders(folder)
-        pushes = self._inputs.export_pushes(folder)
+        orders = self._inputs.export_orders(folder, self.bucket_count)
+        pushes = self._inputs.export_pushes(folder, self.bucket_count)
         log = open_log(self._store)
         unreadable = self._inputs.export_carts(folder)
         self._inputs.export_order_lines(folder)
         counts = _push_counts(folder) if pushes else {}
-        return Exported(folder, self._log.end_offset, log, self._mapping, counts, unreadable, orders)
+        return Exported(
+            folder, self._log.end_offset, log, self._mapping, counts, unreadable, orders, self.bucket_count
+        )
 
 
 def _push_counts(folder: Path) -> dict[str, int]:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
 
 from spark_jobs.arrays import array_of
+from spark_jobs.buckets import write_dealt
 from spark_jobs.key_ranges import row_number
 
 ORDERS: Final = pa.schema([
@@ -111,6 +112,26 @@ class RowWriter:
             self.write(batch_of(self._schema, rows[first : first + ROWS_PER_BATCH]))
 
 
+class DealtWriter:
+    """Rows -> one Parquet file, dealt into buckets of their first column (`buckets`); holds them all."""
+
+    def __init__(self, path: Path, schema: pa.Schema, bucket_count: int) -> None:
+        self._path, self._schema, self._bucket_count = path, schema, bucket_count
+        self._held: list[pa.RecordBatch] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            table = pa.Table.from_batches(self._held, self._schema)
+            write_dealt(self._path, table, self._bucket_count, use_dictionary=self._schema.names[1:])
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds a batch."""
+        self._held.append(batch)
+
+
 def batch_of(
     schema: pa.Schema,
     rows: Sequence[Sequence[Any]],
@@ -130,6 +151,9 @@ def batch_of(
         for one in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+Writer = RowWriter | DealtWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,27 +178,34 @@ class OpenTable:
         number = row_number(connection, self.source) if self.is_unique else None
         return self.key if number is None else number
 
-    def write(self, connection: Connection, condition: ColumnElement[bool], path: Path) -> RowCounts:
-        """Writes the rows that hold a condition to one file."""
+    def write(
+        self, connection: Connection, condition: ColumnElement[bool], path: Path, bucket_count: int = 0
+    ) -> RowCounts:
+        """Writes the rows that hold a condition to one file; dealt into so many buckets, if that is given."""
         query = select(*self.columns.values()).where(condition, self.key.is_not(None))
-        with RowWriter(path, self.schema) as writer, no_cycles():
+        to = DealtWriter(path, self.schema, bucket_count) if bucket_count else RowWriter(path, self.schema)
+        with to as writer, no_cycles():
             if self.is_unique:
                 return self._copy(connection, query, writer)
             return self._copy_first(connection, query.order_by(self.key), writer)
+
+    def count(self, connection: Connection) -> int:
+        """How many rows there are."""
+        return connection.execute(select(func.count()).select_from(self.source)).scalar_one()
 
     def count_without_key(self, connection: Connection) -> int:
         """How many rows have no key."""
         query = select(func.count()).select_from(self.source).where(self.key.is_(None))
         return connection.execute(query).scalar_one()
 
-    def _copy(self, connection: Connection, query: Select[Any], writer: RowWriter) -> RowCounts:
+    def _copy(self, connection: Connection, query: Select[Any], writer: Writer) -> RowCounts:
         count = 0
         for batch in self._batches(connection, query):
             writer.write(batch)
             count += batch.num_rows
         return RowCounts(count)
 
-    def _copy_first(self, connection: Connection, query: Select[Any], writer: RowWriter) -> RowCounts:
+    def _copy_first(self, connection: Connection, query: Select[Any], writer: Writer) -> RowCounts:
         """Of rows that come in the order of their key, the first of each key."""
         counts, last = RowCounts(), None
         for batch in self._batches(connection, query):
