@@ -104,7 +104,7 @@ def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
     """The whole audit, and whether it found what was planted."""
     from spark_jobs import main
     from spark_jobs.options import AuditOptions
-    from spark_jobs.staging import Staged
+    from spark_jobs.staging.staged import Staged
 
     if staged:  # takes the place of the staging
         counts = json.loads((Path(staged).parent / STAGED).read_text())
@@ -123,9 +123,9 @@ def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
 
 def prepare(shop: str, prepared: str) -> dict[str, Any]:
     """Exports the orders and stages the log: the inputs of the comparison."""
-    from spark_jobs.mapping import SHOP
-    from spark_jobs.segments import open_log
-    from spark_jobs.staging import stage
+    from spark_jobs.inputs.mapping import SHOP
+    from spark_jobs.log.segments import open_log
+    from spark_jobs.staging.staged import stage
 
     store, folder = Path(shop) / "store", Path(prepared)
     folder.mkdir()
