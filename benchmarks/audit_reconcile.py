@@ -9,7 +9,7 @@
   messages (one row per order and part of the log, so each side brings them together itself): orders without a
   committed message, messages without an order, and payments, cancellations that only one of the two knows.
   `ours` is the audit's join, bucket by bucket, and one count; `datacompy` is `SparkSQLCompare` with two
-  compared columns, no report, in the smallest of the heaps in which it comes to an end. Their counts must be equal.
+  compared columns, no report, in the smallest of the heaps in which it ends well. Both must count alike.
 
 datacompy is installed for this into a folder of its own: it wants other versions than the audit has. Every
 part is a process of its own, and only there Spark is loaded.
