@@ -43,7 +43,7 @@ import audit_reconcile
 import audit_store
 import audit_truth
 
-from spark_jobs.decode import DEFAULT, SCHEMA
+from spark_jobs.log.decode import DEFAULT, SCHEMA
 from spark_jobs.source import COLUMNS as EVERY_COLUMN
 from spark_jobs.source import FORMAT, LogReader
 

@@ -20,8 +20,8 @@ from audit_templates import ID_DIGITS, LINES_MAX, PLACED_MS, SKU_DIGITS, VARIANT
 from sqlalchemy import create_engine
 
 from services.shop.tables import PushStatus, order_metadata, push_metadata
-from spark_jobs.carts import DIFFERENCES
-from spark_jobs.tables import CARTS, LEDGER
+from spark_jobs.inputs.carts import DIFFERENCES
+from spark_jobs.inputs.tables import CARTS, LEDGER
 
 if TYPE_CHECKING:
     from audit_shop import Chunk

@@ -8,8 +8,8 @@
 * comparison: what both can answer about the same two inputs, the orders table and the facts of the log's
   messages (one row per order and part of the log, so each side brings them together itself): orders without a
   committed message, messages without an order, and payments, cancellations that only one of the two knows.
-  `ours` is the audit's join and one count; `datacompy` is `SparkSQLCompare` with two compared columns, no
-  report, in the smallest of the heaps in which it comes to an end. Their counts must be equal.
+  `ours` is the audit's join, bucket by bucket, and one count; `datacompy` is `SparkSQLCompare` with two
+  compared columns, no report, in the smallest of the heaps in which it ends well. Both must count alike.
 
 datacompy is installed for this into a folder of its own: it wants other versions than the audit has. Every
 part is a process of its own, and only there Spark is loaded.
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 HEAP: Final = "2g"
 DATACOMPY: Final = ("datacompy==1.1.0", "ordered-set==4.1.0", "polars==1.33.1")
 COMPARED: Final = ("is_paid", "is_cancelled")
+FIRSTS: Final = ("committed_offset", "paid_offset", "cancelled_offset")
 PLANTS: Final = 20
 STAGED: Final = "staged.json"
 JUDGING: Final = "Judging every order"
@@ -104,7 +106,7 @@ def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
     """The whole audit, and whether it found what was planted."""
     from spark_jobs import main
     from spark_jobs.options import AuditOptions
-    from spark_jobs.staging import Staged
+    from spark_jobs.staging.staged import Staged
 
     if staged:  # takes the place of the staging
         counts = json.loads((Path(staged).parent / STAGED).read_text())
@@ -123,15 +125,18 @@ def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
 
 def prepare(shop: str, prepared: str) -> dict[str, Any]:
     """Exports the orders and stages the log: the inputs of the comparison."""
-    from spark_jobs.mapping import SHOP
-    from spark_jobs.segments import open_log
-    from spark_jobs.staging import stage
+    from spark_jobs.buckets import bucket_count
+    from spark_jobs.inputs.mapping import SHOP
+    from spark_jobs.log.segments import open_log
+    from spark_jobs.staging.staged import stage
 
     store, folder = Path(shop) / "store", Path(prepared)
     folder.mkdir()
     with _spark(folder, HEAP) as spark:
-        inputs_of(Path(shop)).open().export_orders(folder)
-        staged = stage(spark, store, open_log(store), SHOP, folder / "staged")
+        log = open_log(store)
+        buckets = bucket_count(log.end_offset - log.first_offset)
+        inputs_of(Path(shop)).open().export_orders(folder, buckets)
+        staged = stage(spark, store, log, SHOP, folder / "staged")
     (folder / STAGED).write_text(
         json.dumps({name: getattr(staged, name) for name in ("part_count", "until", "bucket_count")})
     )
@@ -139,32 +144,59 @@ def prepare(shop: str, prepared: str) -> dict[str, Any]:
 
 
 def ours(prepared: str, heap: str) -> dict[str, Any]:
-    """The comparison as the audit makes it: one join, one count."""
-    from pyspark.sql import functions as F  # noqa: N812
+    """The comparison as the audit makes it: bucket by bucket, by whole columns."""
+    from spark_jobs.buckets import count_of
+    from spark_jobs.tasks import in_tasks
 
-    def count(orders: DataFrame, messages: DataFrame) -> dict[str, int]:
-        rows = orders.withColumn("has_row", F.lit(True))
-        told = messages.withColumnsRenamed({name: f"log_{name}" for name in COMPARED})
-        both = told.withColumn("has_message", F.lit(True)).join(
-            rows.hint("shuffle_hash"), "order_id", "full_outer"
-        )
-        is_both = F.col("has_row") & F.col("has_message")
-        counted = both.agg(
-            F.count_if(F.col("has_message").isNull()).alias("only in the database"),
-            F.count_if(F.col("has_row").isNull()).alias("only in the log"),
-            *(F.count_if(is_both & (F.col(name) != F.col(f"log_{name}"))).alias(name) for name in COMPARED),
-        )
-        return counted.first().asDict()  # type: ignore[union-attr] # an aggregation has one row
+    folder = Path(prepared)
+    (folder / "counts").mkdir()
+
+    def count(spark: SparkSession) -> dict[str, int]:
+        buckets = count_of(folder / "orders.parquet")
+        in_tasks(spark, range(buckets), lambda bucket: _count_bucket(folder, bucket, buckets))
+        found: Counter[str] = Counter()
+        for path in (folder / "counts").iterdir():
+            found.update(json.loads(path.read_text()))
+        return dict(found)
 
     return _compared(prepared, heap, count)
+
+
+def _count_bucket(folder: Path, bucket: int, buckets: int) -> None:
+    """Counts what is in one bucket of the two tables, into a file."""
+    from spark_jobs.books.joining import joined
+    from spark_jobs.buckets import read_bucket
+    from spark_jobs.inputs.tables import ORDERS
+    from spark_jobs.staging.order_facts import ORDER_FACTS
+    from spark_jobs.staging.staged import SCHEMAS
+
+    wanted = tuple(fact for fact in ORDER_FACTS if fact.name in FIRSTS)
+    rows = read_bucket(
+        folder / "orders.parquet", ORDERS, bucket, buckets, ["order_id", "paid_ms", "cancelled_ms"]
+    )
+    rows = rows.append_column("has_row", [[True] * rows.num_rows])
+    facts = read_bucket(folder / "staged" / "facts", SCHEMAS["facts"], bucket, buckets, ["order_id", *FIRSTS])
+    whole = joined(facts, wanted, rows)
+    has = {name: whole[name].is_valid().to_numpy() for name in whole.column_names}
+    has_message, has_row = has["committed_offset"], has["has_row"]
+    both = has_message & has_row
+    counts = {
+        "only in the database": has_row & ~has_message,
+        "only in the log": has_message & ~has_row,
+        "is_paid": both & (has["paid_ms"] != has["paid_offset"]),
+        "is_cancelled": both & (has["cancelled_ms"] != has["cancelled_offset"]),
+    }
+    found = {name: int(flags.sum()) for name, flags in counts.items()}
+    (folder / "counts" / f"{bucket}.json").write_text(json.dumps(found))
 
 
 def datacompy(prepared: str, heap: str) -> dict[str, Any]:
     """The same by datacompy."""
     from datacompy.spark import SparkSQLCompare
 
-    def count(orders: DataFrame, messages: DataFrame) -> dict[str, int]:
-        compared = SparkSQLCompare(orders.sparkSession, orders, messages, join_columns=["order_id"])
+    def count(spark: SparkSession) -> dict[str, int]:
+        orders, messages = _orders(spark, Path(prepared)), _messages(spark, Path(prepared))
+        compared = SparkSQLCompare(spark, orders, messages, join_columns=["order_id"])
         unequal = {one["column"]: int(one["unequal_cnt"]) for one in compared.column_stats}
         return {
             "only in the database": compared.df1_unq_rows.count(),
@@ -175,11 +207,11 @@ def datacompy(prepared: str, heap: str) -> dict[str, Any]:
     return _compared(prepared, heap, count)
 
 
-def _compared(prepared: str, heap: str, count: Any) -> dict[str, Any]:
+def _compared(prepared: str, heap: str, count: Callable[[SparkSession], dict[str, int]]) -> dict[str, Any]:
     with _spark(Path(prepared), heap) as spark:
         print(f"{PHASE}comparing")
         started = time.monotonic()
-        counts = count(_orders(spark, Path(prepared)), _messages(spark, Path(prepared)))
+        counts = count(spark)
         return {"counts": counts, "wall_s": round(time.monotonic() - started, 2)}
 
 
@@ -194,7 +226,7 @@ def _orders(spark: SparkSession, prepared: Path) -> DataFrame:
 def _messages(spark: SparkSession, prepared: Path) -> DataFrame:
     """The same of each order whose message is committed in the log."""
     facts = spark.read.parquet(str(prepared / "staged" / "facts")).groupBy("order_id")
-    firsts = facts.min("committed_offset", "paid_offset", "cancelled_offset")
+    firsts = facts.min(*FIRSTS)
     return firsts.filter("`min(committed_offset)` is not null").selectExpr(
         "order_id",
         "int(`min(paid_offset)` is not null) is_paid",

@@ -18,7 +18,7 @@ from typing import Any
 import audit_shop
 import pyarrow.dataset as ds
 
-from spark_jobs.inputs import Inputs
+from spark_jobs.inputs.stores import Inputs
 
 Finding = tuple[str, str, str]
 """Subject, its id, case."""

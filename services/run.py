@@ -55,7 +55,7 @@ from services.rpc.routing import Routing
 from services.rpc.server import GrpcServer
 from services.rpc.service import Rpc, table
 from services.rpc.sessions import Sessions
-from spark_jobs.evidence import Files, Folder
+from spark_jobs.explain.evidence import Files, Folder
 from txn.checkback import CheckBackPolicy
 
 GRACE_SECONDS = 2.0

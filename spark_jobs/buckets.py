@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_jobs.crcs import crcs
-from spark_jobs.ragged import Integers
+from spark_jobs.log.crcs import crcs
+from spark_jobs.log.ragged import Integers
 
 BYTES_PER_BUCKET: Final = 1 << 30
 ROWS_PER_BUCKET: Final = 500_000

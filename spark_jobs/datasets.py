@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from commitlog.errors import UnknownChoice
 from consumequeue import acks
-from spark_jobs.decode import ALL, TIMESTAMP
-from spark_jobs.kinds import KINDS, MESSAGES, TOPICS
+from spark_jobs.log.decode import ALL, TIMESTAMP
+from spark_jobs.log.kinds import KINDS, MESSAGES, TOPICS
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,20 +30,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from commitlog.errors import ConfigurationError, TidewheelError
-from spark_jobs import report, verdicts
-from spark_jobs.book_rows import Sides
-from spark_jobs.books import Books, Horizon
+from spark_jobs import verdicts
+from spark_jobs.books.book_rows import Sides
+from spark_jobs.books.books import Books, Horizon
 from spark_jobs.cases.names import FINDINGS, NOT_COVERED, SEALED_WINDOW_CHANGED
-from spark_jobs.inputs import Inputs
+from spark_jobs.inputs.sources import Exported, Sources
+from spark_jobs.inputs.stores import Inputs
 from spark_jobs.layout import RunFolders
+from spark_jobs.log.segments import slices
 from spark_jobs.options import AuditOptions
-from spark_jobs.seals import changed_windows
-from spark_jobs.segments import slices
+from spark_jobs.report import report
+from spark_jobs.report.statistics import LogStatistics, log_statistics
+from spark_jobs.report.summary import AuditSummary, in_case_order, read_findings
+from spark_jobs.seals.seals import changed_windows
 from spark_jobs.session import spark_session
-from spark_jobs.sources import Exported, Sources
-from spark_jobs.staging import SLICE_BYTES, Staged, first_stored_ms, stage_parts, stage_rest
-from spark_jobs.statistics import LogStatistics, log_statistics
-from spark_jobs.summary import AuditSummary, in_case_order, read_findings
+from spark_jobs.staging.staged import SLICE_BYTES, Staged, first_stored_ms, stage_parts, stage_rest
 
 __all__ = ["Inputs", "Sources", "audit", "compare"]
 

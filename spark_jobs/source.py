@@ -30,14 +30,14 @@ from pyspark.sql.types import StructType
 from commitlog.errors import StoreError, UnknownChoice
 from commitlog.recovery import Damage
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
-from spark_jobs.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
-from spark_jobs.kept import Kept, kept_batches, kept_parts
-from spark_jobs.kept_timers import KeptTimers, timer_batches
-from spark_jobs.properties import MAP
-from spark_jobs.queue_index import Index, Indexed, indexed_batches, open_index
-from spark_jobs.ranges import Range, range_of
-from spark_jobs.segments import SLICE_BYTES_DEFAULT, Slice, holes, open_log, read_durable, slices
-from spark_jobs.walk import Check
+from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
+from spark_jobs.log.kept import Kept, kept_batches, kept_parts
+from spark_jobs.log.kept_timers import KeptTimers, timer_batches
+from spark_jobs.log.properties import MAP
+from spark_jobs.log.queue_index import Index, Indexed, indexed_batches, open_index
+from spark_jobs.log.ranges import Range, range_of
+from spark_jobs.log.segments import SLICE_BYTES_DEFAULT, Slice, holes, open_log, read_durable, slices
+from spark_jobs.log.walk import Check
 
 FORMAT: Final = "tidewheel"
 _SQL_TYPES: Final = {

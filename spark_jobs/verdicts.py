@@ -10,17 +10,17 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.book_rows import Sides, Working
-from spark_jobs.books import Books
+from spark_jobs.books.book_rows import Sides, Working
+from spark_jobs.books.books import Books
+from spark_jobs.books.timelines import TIMELINES_MAX, timelines
 from spark_jobs.cases import pushes
 from spark_jobs.cases.columns import says
 from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, OTHER_FINDINGS, PUSHES_DO_NOT_SUM
 from spark_jobs.cases.table import holds_any, judged, told
-from spark_jobs.flow import Flow, flow
 from spark_jobs.layout import FINDING_COLUMNS, ORDER_COLUMNS, RunFolders
-from spark_jobs.order_events import events_of_orders
-from spark_jobs.summary import CART_DIFFERENCES_MAX, Window
-from spark_jobs.timelines import TIMELINES_MAX, timelines
+from spark_jobs.report.flow import Flow, flow
+from spark_jobs.report.summary import CART_DIFFERENCES_MAX, Window
+from spark_jobs.staging.order_events import events_of_orders
 
 
 @dataclass(frozen=True, slots=True)

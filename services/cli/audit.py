@@ -37,7 +37,7 @@ from services.cli.audit_options import (
 from services.cli.durations import parse_ms
 
 if TYPE_CHECKING:
-    from spark_jobs.summary import AuditSummary
+    from spark_jobs.report.summary import AuditSummary
 
 FINDINGS_SHOWN = 20
 
@@ -94,9 +94,9 @@ def run(
     with answering():
         options = limits(out, spans, moments, has_plan)
         allowance_ms = parse_ms(watermark, "--watermark")
-        from spark_jobs.inputs import Inputs
+        from spark_jobs.inputs.mapping import SHOP, read_mapping
+        from spark_jobs.inputs.stores import Inputs
         from spark_jobs.main import audit
-        from spark_jobs.mapping import SHOP, read_mapping
 
         inputs = Inputs(orders, carts, pushes, read_mapping(mapping) if mapping else SHOP)
         with stepping() as step:

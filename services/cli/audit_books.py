@@ -15,9 +15,9 @@ from services.cli.times import span, wall
 
 if TYPE_CHECKING:
     from spark_jobs.options import AuditOptions
-    from spark_jobs.seals import Sealing
-    from spark_jobs.seals_changes import ChangedWindow, Verification
-    from spark_jobs.seals_files import Seal
+    from spark_jobs.seals.changes import ChangedWindow, Verification
+    from spark_jobs.seals.files import Seal
+    from spark_jobs.seals.seals import Sealing
 
 WATERMARK = "10m"
 ALLOWANCE = "An event may be written down so late: a window is sealed so long after its end."
@@ -42,8 +42,8 @@ def seal(
     Example: tidewheel audit seal --watermark 10m
     """
     with answering():
-        from spark_jobs import seals
         from spark_jobs.runs import run_of
+        from spark_jobs.seals import seals
 
         spans = parse_ms(window, "--window"), parse_ms(watermark, "--watermark")
         sealing = seals.seal(out, run_of(out, run_id), *spans, is_accepting=accept)
@@ -54,8 +54,8 @@ def seal(
 
 def seal_run(out: Path, options: AuditOptions, watermark_ms: int) -> bool:
     """Seal by a run that has just ended, and say so; whether windows that were sealed before have changed."""
-    from spark_jobs import seals
     from spark_jobs.runs import run_of
+    from spark_jobs.seals import seals
 
     sealing = seals.seal(out, run_of(out, options.run_id), options.window_ms, watermark_ms)
     output.say(sentence(sealing.seal) if sealing.seal else nothing(sealing.verification))
@@ -72,8 +72,8 @@ def verify_seals(
     Example: tidewheel audit verify-seals
     """
     with answering():
-        from spark_jobs import seals
         from spark_jobs.runs import run_of
+        from spark_jobs.seals import seals
 
         run = run_of(out, run_id)
         found = seals.verify(out, run)

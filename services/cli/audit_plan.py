@@ -16,7 +16,7 @@ from services.cli.audit_runs import RunArgument
 if TYPE_CHECKING:
     from collections import Counter
 
-    from spark_jobs.inputs import Inputs
+    from spark_jobs.inputs.stores import Inputs
 
 MEANINGS = {
     "message": "to be sent; committed at once",
@@ -46,9 +46,9 @@ def plan(
     Example: tidewheel audit plan --orders sqlite:///orders.db --store ./store
     """
     with answering():
-        from spark_jobs import plan as plans
-        from spark_jobs.mapping import SHOP, read_mapping
-        from spark_jobs.plan_sources import PlanSources
+        from spark_jobs.inputs.mapping import SHOP, read_mapping
+        from spark_jobs.plan import plan as plans
+        from spark_jobs.plan.sources import PlanSources
         from spark_jobs.runs import run_of
 
         run = run_of(out, run_id)
@@ -62,8 +62,8 @@ def plan(
 
 def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
     """Write the plan of a run that has just ended, and say how much there is to do."""
-    from spark_jobs import plan as plans
-    from spark_jobs.plan_sources import PlanSources
+    from spark_jobs.plan import plan as plans
+    from spark_jobs.plan.sources import PlanSources
     from spark_jobs.runs import run_of
 
     run = run_of(out, run_id)

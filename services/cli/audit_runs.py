@@ -16,8 +16,8 @@ from services.cli.audit_options import OutOption, answering
 from services.cli.times import exactly, span, wall
 
 if TYPE_CHECKING:
+    from spark_jobs.report.summary import Finding
     from spark_jobs.runs import Run
-    from spark_jobs.summary import Finding
 
 RUNS = ("run", "when", "orders", "findings", "books", "report")
 LIMIT = 20

@@ -25,7 +25,7 @@ from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
 from services.ops.timers import TimersApi
 from services.ops.transactions import TransactionsApi
-from spark_jobs.evidence import Files
+from spark_jobs.explain.evidence import Files
 
 
 def make_app(

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from spark_jobs.cases.names import BALANCED
 from spark_jobs.runs import Run, newest_run
-from spark_jobs.seals_files import SealFolder
+from spark_jobs.seals.files import SealFolder
 
 TEXT_FILE: Final = "audit.prom"
 

@@ -3,8 +3,8 @@
     GET /api/explain?name=NAME&topic=TOPIC
 
 NAME is a message key, a message id, a timer key, a transaction id, or @ and a log offset. The durable part
-of the log is searched by one thread of its own (`spark_jobs.evidence`), one request after the other; it
-holds the interpreter for a fraction of a millisecond at a time. Times are those of callers.
+of the log is searched by one thread of its own (`spark_jobs.explain.evidence`), one request after the other;
+it holds the interpreter for a fraction of a millisecond at a time. Times are those of callers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing_extensions import TypedDict
 from commitlog.errors import NotFound
 from services.live.live_broker import LiveBroker
 from services.ops.queries import Nothing, asked
-from spark_jobs.evidence import Files, SearchedLog, imported_until
-from spark_jobs.explain import explain
+from spark_jobs.explain.evidence import Files, SearchedLog, imported_until
+from spark_jobs.explain.explain import explain
 
 
 class ExplainQuery(Nothing):

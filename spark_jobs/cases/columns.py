@@ -1,4 +1,4 @@
-"""What the cases ask of a row of the books; see `spark_jobs.books` for its columns."""
+"""What the cases ask of a row of the books; see `spark_jobs.books.books` for its columns."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ from services.shop.topics import (
 from spark_jobs.layout import RunFolders
 from spark_jobs.main import Inputs, Sources, compare
 from spark_jobs.options import AuditOptions
+from spark_jobs.report.summary import AuditSummary
 from spark_jobs.session import spark_session
-from spark_jobs.summary import AuditSummary
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 30_000

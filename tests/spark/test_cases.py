@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.books.exact import EXACT
 from spark_jobs.cases import names
 from spark_jobs.cases.pushes import pushes_do_not_sum, sums
 from spark_jobs.cases.table import ALL_CASES, MEANINGS, verdicts
-from spark_jobs.exact import EXACT
-from spark_jobs.order_facts import ORDER_FACTS
+from spark_jobs.staging.order_facts import ORDER_FACTS
 
 MINUTE_MS = 60_000
 PLACED_MS = 1_700_000_000_000

@@ -16,8 +16,8 @@ from services.broker.values import Resolution
 from services.cli.explain import lines
 from services.cli.main import main
 from services.shop.topics import CARTS_GROUP, ORDER_CREATED, ORDER_TIMEOUTS
-from spark_jobs.evidence import SearchedLog
-from spark_jobs.explain import Explanation, explain
+from spark_jobs.explain.evidence import SearchedLog
+from spark_jobs.explain.explain import Explanation, explain
 
 Shop = Any
 
@@ -162,7 +162,7 @@ def test_the_command_tells_it_in_lines_and_as_json(traded: Shop, capsys: pytest.
 def test_the_search_misses_nothing_that_a_window_cuts(traded: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = happened(told(traded, "p1"))
     for window_bytes in (64, 97, 500):
-        monkeypatch.setattr("spark_jobs.evidence.WINDOW_BYTES", window_bytes)
+        monkeypatch.setattr("spark_jobs.explain.evidence.WINDOW_BYTES", window_bytes)
         assert happened(told(traded, "p1")) == whole
 
 

@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from commitlog.errors import DatabaseUnreadable
-from spark_jobs.inputs import Inputs
+from spark_jobs.inputs.mapping import as_mapping
+from spark_jobs.inputs.stores import Inputs
 from spark_jobs.layout import RunFolders
 from spark_jobs.main import Sources, compare
-from spark_jobs.mapping import as_mapping
 from spark_jobs.options import AuditOptions
-from spark_jobs.summary import AuditSummary
+from spark_jobs.report.summary import AuditSummary
 
 OTHER_NAMES: dict[str, Any] = {
     "orders": {

@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from services.broker.values import TimerName
-from spark_jobs import staging
-from spark_jobs.events import Code
-from spark_jobs.lookups import ORDER_EVENTS
-from spark_jobs.mapping import SHOP
-from spark_jobs.order_events import events_of_orders, orders_of_unnamed_cancels
-from spark_jobs.segments import open_log
-from spark_jobs.staging import Staged, stage
+from spark_jobs.inputs.mapping import SHOP
+from spark_jobs.log.segments import open_log
+from spark_jobs.staging import staged as staging
+from spark_jobs.staging.events import Code
+from spark_jobs.staging.lookups import ORDER_EVENTS
+from spark_jobs.staging.order_events import events_of_orders, orders_of_unnamed_cancels
+from spark_jobs.staging.staged import Staged, stage
 
 PLACED = 9
 

@@ -10,12 +10,12 @@ import pytest
 from redis import Redis
 from sqlalchemy import create_engine, text
 
-from spark_jobs import plan
 from spark_jobs.cases import names
+from spark_jobs.inputs.mapping import as_mapping
 from spark_jobs.layout import FINDING_COLUMNS
-from spark_jobs.mapping import as_mapping
-from spark_jobs.plan_reasons import UNSAFE
-from spark_jobs.plan_sources import PlanSources
+from spark_jobs.plan import plan
+from spark_jobs.plan.reasons import UNSAFE
+from spark_jobs.plan.sources import PlanSources
 
 Shop = Any
 NOTHING = dict.fromkeys(FINDING_COLUMNS)

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from services.broker.values import Resolution
 from spark_jobs.cases.names import FINDINGS
-from spark_jobs.summary import AuditSummary
+from spark_jobs.report.summary import AuditSummary
 
 Audit = Callable[[Any], AuditSummary]
 Shop = Any

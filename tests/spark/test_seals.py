@@ -16,13 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from commitlog.errors import ConfigurationError, StoreDamaged
-from spark_jobs import seals, seals_identities
 from spark_jobs.layout import RunFolders
 from spark_jobs.main import Inputs, Sources, compare
 from spark_jobs.options import AuditOptions
 from spark_jobs.runs import Run, run_of
-from spark_jobs.seals_changes import moment
-from spark_jobs.seals_files import Seal, SealFolder
+from spark_jobs.seals import identities as seals_identities
+from spark_jobs.seals import seals
+from spark_jobs.seals.changes import moment
+from spark_jobs.seals.files import Seal, SealFolder
 
 WINDOW_MS = 300_000
 START_MS = 1_763_700_000_000 // WINDOW_MS * WINDOW_MS

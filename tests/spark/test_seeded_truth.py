@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, PUSHES_DO_NOT_SUM
-from spark_jobs.decode import SCHEMA
 from spark_jobs.layout import RunFolders
+from spark_jobs.log.decode import SCHEMA
 from spark_jobs.main import Sources, compare
 from spark_jobs.options import AuditOptions
 from spark_jobs.source import LogReader

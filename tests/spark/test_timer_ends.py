@@ -8,12 +8,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from services.broker.values import TimerName, Verdict
-from spark_jobs.mapping import SHOP
-from spark_jobs.order_events import events_of_orders
-from spark_jobs.segments import open_log
-from spark_jobs.staging import stage
-from spark_jobs.statistics import log_statistics
-from spark_jobs.timelines import timelines
+from spark_jobs.books.timelines import timelines
+from spark_jobs.inputs.mapping import SHOP
+from spark_jobs.log.segments import open_log
+from spark_jobs.report.statistics import log_statistics
+from spark_jobs.staging.order_events import events_of_orders
+from spark_jobs.staging.staged import stage
 
 TOPIC = "order-timeouts"
 

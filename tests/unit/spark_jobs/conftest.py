@@ -14,8 +14,8 @@ from commitlog.layout import COMMITLOG, DURABLE, FORMAT
 from commitlog.log import CommitLog
 from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
-from spark_jobs.decode import ALL, Wanted, batches, damage_batch
-from spark_jobs.segments import SLICE_BYTES_DEFAULT, holes, open_log, slices
+from spark_jobs.log.decode import ALL, Wanted, batches, damage_batch
+from spark_jobs.log.segments import SLICE_BYTES_DEFAULT, holes, open_log, slices
 
 Row = dict[str, Any]
 

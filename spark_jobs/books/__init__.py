@@ -1,0 +1,1 @@
+"""One row per order with all that the stores say of it."""

@@ -1,0 +1,218 @@
+"""The large sides of the books, joined bucket by bucket: the log's facts, the database's rows, the ledger.
+
+    working-cleared/   the orders of the ledger in buckets (`dealing`); facts are dealt when they are staged,
+                       orders and pushes when they are exported
+    working-orders/    a row per order: `ORDERS_JOINED`
+    working-special/   `SPECIAL`: orders to look at closely, as their numbers do not come out, or the database
+                       does not know them
+    working-pushes/    a row per push of the ledger: `PUSHES_JOINED`
+
+A task joins one bucket by whole columns (`joining`); it needs about 400 bytes for each of its orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.books.dealing import deal_cleared
+from spark_jobs.books.exact import Acknowledged
+from spark_jobs.books.joining import CLEARED, cleared_once, half_end, is_acknowledged, joined
+from spark_jobs.books.order_files import write_bucket
+from spark_jobs.buckets import count_of, read_bucket
+from spark_jobs.inputs.mapping import Mapping
+from spark_jobs.inputs.tables import ORDERS, PUSHES
+from spark_jobs.log.segments import StoreLog
+from spark_jobs.staging.events import CREATED
+from spark_jobs.staging.events import PUSHES as PUSHES_TOPIC
+from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, is_regular
+from spark_jobs.staging.staged import ROW_BITS, SCHEMAS, Staged
+from spark_jobs.tasks import in_tasks, whole
+
+_PUSHES_READ: Final = PUSHES.remove(PUSHES.get_field_index("delivered_ms"))
+"""When a push was delivered is the log's to say."""
+
+
+def _columns(schema: pa.Schema) -> list[pa.Field]:
+    """All but the id."""
+    return list(schema)[1:]
+
+
+ORDERS_JOINED: Final = pa.schema([
+    ("order_id", pa.string()),
+    *((fact.name, pa.int64()) for fact in ORDER_FACTS),
+    *_columns(ORDERS),
+    ("has_row", pa.bool_()),
+    *_columns(CLEARED),
+    ("is_consumed", pa.bool_()),
+    ("half_end", pa.string()),
+    ("book_row", pa.int64()),
+])  # fmt: skip
+"""A book row is the bucket above, the row's place in it in `ROW_BITS` bits."""
+
+PUSHES_JOINED: Final = pa.schema([
+    ("order_id", pa.string()),
+    *((fact.name, pa.int64()) for fact in PUSH_FACTS),
+    *_columns(_PUSHES_READ),
+    ("is_acknowledged", pa.bool_()),
+])  # fmt: skip
+SPECIAL: Final = pa.schema([
+    ("order_id", pa.string()),
+    ("committed_offset", pa.int64()),
+    ("is_regular", pa.bool_()),
+    ("is_orphan", pa.bool_()),
+])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The staged log, the exported stores below `folder`, and where working tables may go."""
+
+    folder: Path
+    staged: Staged
+    log: StoreLog
+    mapping: Mapping
+
+    def path(self, name: str) -> Path:
+        """Where one of the exported tables is."""
+        return self.folder / f"{name}.parquet"
+
+    def exported(self, spark: SparkSession, name: str) -> DataFrame:
+        """One of the exported tables."""
+        return spark.read.parquet(str(self.path(name)))
+
+    def row_count(self, name: str) -> int:
+        """How many rows that table has."""
+        return int(ds.dataset(self.path(name), format="parquet").count_rows())
+
+    def is_exported(self, name: str) -> bool:
+        """Whether that table was exported."""
+        return self.path(name).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """A frame that was worked out and written once, and how many rows it has."""
+
+    frame: DataFrame
+    rows: int
+
+
+class BookRows:
+    """The large sides of one audit's books. Making one joins orders and pushes."""
+
+    def __init__(self, spark: SparkSession, sides: Sides, acknowledged: Acknowledged) -> None:
+        self._spark, self._sides = spark, sides
+        self._order_buckets = count = count_of(sides.path("orders"))
+        deal_cleared(spark, sides.path("ledger"), _cleared(sides.folder), count)
+        self._join(("orders", "special"), partial(join_orders, sides, acknowledged), count)
+        if sides.is_exported("pushes"):
+            count = count_of(sides.path("pushes"))
+            self._join(("pushes",), partial(join_pushes, sides, acknowledged), count)
+
+    def orders(self) -> DataFrame:
+        """A row of `ORDERS_JOINED` per order."""
+        return self._working("orders", ORDERS_JOINED).frame
+
+    def write_orders(self, judged: Path, schema: pa.Schema, to: Path) -> None:
+        """Writes all orders: those that are in `judged`, and the others as `balanced` (see `order_files`)."""
+        to.mkdir(parents=True, exist_ok=True)
+        folder = _working(self._sides.folder, "orders")
+
+        def work(bucket: int) -> None:
+            orders = folder / _file_of(bucket)
+            if orders.exists():
+                with whole(to / _file_of(bucket)) as path:
+                    write_bucket(orders, judged, bucket << ROW_BITS, schema, path)
+
+        in_tasks(self._spark, range(self._order_buckets), work)
+
+    def specials(self) -> Working:
+        """A row of `SPECIAL` for each order to look at closely."""
+        return self._working("special", SPECIAL)
+
+    def pushes(self) -> DataFrame:
+        """A row of `PUSHES_JOINED` per push."""
+        return self._working("pushes", PUSHES_JOINED).frame
+
+    def _join(self, writes: tuple[str, ...], join: JoinBucket, count: int) -> None:
+        folder = self._sides.folder
+        for one in writes:
+            _working(folder, one).mkdir()
+
+        def work(bucket: int) -> None:
+            for name, table in join(bucket, count).items():
+                if table.num_rows:
+                    with whole(_working(folder, name) / _file_of(bucket)) as path:
+                        pq.write_table(table, path, compression="lz4", use_dictionary=["status"])
+
+        in_tasks(self._spark, range(count), work)
+
+    def _working(self, name: str, schema: pa.Schema) -> Working:
+        path = _working(self._sides.folder, name)
+        rows = ds.dataset(path, schema, format="parquet").count_rows()
+        return Working(self._spark.read.schema(from_arrow_schema(schema)).parquet(str(path)), rows)
+
+
+JoinBucket = Callable[[int, int], dict[str, pa.Table]]
+"""The working tables of one bucket of so many, by name."""
+
+
+def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
+    """Orders and special ones of one bucket."""
+    facts = read_bucket(sides.staged.path("facts"), SCHEMAS["facts"], bucket, count)
+    rows = _with_row(read_bucket(sides.path("orders"), ORDERS, bucket, count))
+    entries = cleared_once(read_bucket(_cleared(sides.folder), CLEARED, bucket, count))
+    whole = joined(facts, ORDER_FACTS, rows, and_of=(entries,))
+    consumed = is_acknowledged(whole["queue_place"], acknowledged[CREATED])
+    rows_from = bucket << ROW_BITS
+    numbers = pa.array(np.arange(whole.num_rows) + rows_from)
+    for name, column in (("is_consumed", consumed), ("half_end", half_end(whole)), ("book_row", numbers)):
+        whole = whole.append_column(name, column)
+    return {"orders": whole.select(ORDERS_JOINED.names).cast(ORDERS_JOINED), "special": specials(whole)}
+
+
+def _with_row(rows: pa.Table) -> pa.Table:
+    return rows.append_column("has_row", pa.repeat(True, rows.num_rows))
+
+
+def specials(orders: pa.Table) -> pa.Table:
+    """The orders to look at closely."""
+    regular = is_regular(orders)
+    is_orphan = pc.and_(orders["has_row"].is_null(), orders["committed_offset"].is_valid())
+    columns = [orders["order_id"], orders["committed_offset"], pa.array(regular), is_orphan]
+    return pa.table(columns, schema=SPECIAL).filter(pc.or_(pa.array(~regular), is_orphan))
+
+
+def join_pushes(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
+    """Pushes of one bucket."""
+    facts = read_bucket(sides.staged.path("pushes"), SCHEMAS["pushes"], bucket, count)
+    rows = _with_row(read_bucket(sides.path("pushes"), _PUSHES_READ, bucket, count))
+    whole = joined(facts, PUSH_FACTS, rows)
+    whole = whole.filter(whole["has_row"])
+    done = is_acknowledged(whole["queue_place"], acknowledged[PUSHES_TOPIC])
+    whole = whole.append_column("is_acknowledged", done).select(PUSHES_JOINED.names)
+    return {"pushes": whole.cast(PUSHES_JOINED)}
+
+
+def _cleared(folder: Path) -> Path:
+    return folder / "working-cleared"
+
+
+def _working(folder: Path, name: str) -> Path:
+    return folder / f"working-{name}"
+
+
+def _file_of(bucket: int) -> str:
+    return f"part-{bucket:06d}.parquet"

@@ -1,0 +1,190 @@
+"""One row per order with all that the stores say of it: database, log, ledger, cart.
+
+    has_row, customer_id, status, total_pence, placed_ms, ...    the database's row
+    half_offset, committed_offset, ...                           the log (`order_facts.ORDER_FACTS`)
+    is_consumed                                                  acknowledged by the group that acts on it
+    open_half_*, twice_*, open_timer_*, ...                      the log event by event (`exact.EXACT`) where
+                                                                 an order's numbers do not come out
+    fifo_gap_offset                                              a place in a queue that was passed over
+    cleared_ms, cleared_customer_first, cleared_customer_last    the ledger's entries of the order
+    surplus                                                      articles whose cart is not as the ledger says
+    books_offset, covered_from_ms, as_of_ms, ..._ms              of the whole audit, the same in every row
+
+The stores are not read at one instant while a shop runs. They are read in the order databases, log, carts;
+`books_offset` is where the log ended just before. So a message newer than that may be too new for the
+database, and is in flight; every other difference is real.
+
+The large sides are joined without Spark's rows (`book_rows`); what only a few orders need is worked out from
+that, and joined to it while the orders are judged: one pass, in which nothing is shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Final
+
+import pyarrow.dataset as ds
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from spark_jobs.books.book_rows import BookRows, Sides, Working
+from spark_jobs.books.differences import attributed, surpluses
+from spark_jobs.books.exact import EXACT, exact_facts
+from spark_jobs.books.fifo import gaps
+from spark_jobs.options import AuditOptions
+from spark_jobs.staging.events import CREATED, PUSHES, TIMEOUTS
+from spark_jobs.staging.log_bodies import contents
+from spark_jobs.staging.order_events import orders_of_unnamed_cancels
+
+BROADCAST_ORDERS_MAX: Final = 1_000_000
+"""What was looked up of so many orders fits into the memory of every task."""
+
+LIMITS: Final = ("grace_ms", "undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What the whole audit can see, the same for every order.
+
+    books_offset     where the log ended before the database was read
+    covered_from_ms  when the first record that is left was stored; 0 if nothing was deleted
+    as_of_ms         the "now" of the judgement
+    """
+
+    books_offset: int
+    covered_from_ms: int
+    as_of_ms: int
+
+
+class Books:
+    """The books of one audit. Making one joins them, and works out what only a few orders need."""
+
+    def __init__(self, spark: SparkSession, sides: Sides, horizon: Horizon, options: AuditOptions) -> None:
+        self._spark, self._sides, self._options = spark, sides, options
+        self._horizon = asdict(horizon) | {name: getattr(options, name) for name in LIMITS}
+        topics = (CREATED, TIMEOUTS, PUSHES)
+        self.acknowledged = {topic: sides.staged.acknowledged(topic) for topic in topics}
+        self._rows = BookRows(spark, sides, self.acknowledged)
+        special = self._rows.specials()
+        self._orphans = self.written("orphans", self._read_orphans(special.frame))
+        self.differences = self.written("attributed", self._attributed())
+        self._exact = self.written("exact", self._exactly(special))
+
+    def orders(self) -> DataFrame:
+        """One row per order; `is_few`: of which more was looked up than the large sides say; `is_left_out`:
+        which is none, or not asked for."""
+        whole = self._completed(_with_few(self._rows.orders(), self._few()))
+        return whole.withColumn("is_left_out", ~(_is_order() & self._is_asked_for()))
+
+    def write_orders(self, judged: DataFrame, columns: Mapping[str, str], to: Path) -> Working:
+        """Writes every order, `columns` being their SQL types; returns those of `judged`, which has all that
+        are few, left out, or of a case."""
+        handed = self.written("judged", judged)
+        schema = to_arrow_schema(handed.frame.select(*columns).schema)
+        self._rows.write_orders(self._sides.folder / "working-judged", schema, to)
+        return handed
+
+    def pushes(self) -> DataFrame:
+        """One row per push of the ledger, with what the log says of it; order_id is the push's id."""
+        return self._with_horizon(self._rows.pushes())
+
+    def _read_orphans(self, special: DataFrame) -> DataFrame:
+        """What the messages of orders that only the log knows say."""
+        return contents(special.filter("is_orphan"), self._sides.log, self._sides.mapping.bodies)
+
+    def _attributed(self) -> DataFrame:
+        """The differences of carts, each with the order that explains it, if any does."""
+        differences = self._sides.exported(self._spark, "differences")
+        if not self._sides.row_count("differences"):
+            return differences.withColumn("order_id", F.lit(None).cast("string"))
+        orders = self._sides.exported(self._spark, "orders_in_question")
+        lines = self._sides.exported(self._spark, "order_lines")
+        return attributed(differences, orders, lines, self._orphans.frame)
+
+    def _exactly(self, special: Working) -> DataFrame:
+        """The exact facts of the orders whose numbers do not come out."""
+        irregular = special.frame.filter(~F.col("is_regular")).select("order_id")
+        if self._sides.staged.has("unnamed"):
+            cancelled = orders_of_unnamed_cancels(self._spark, self._sides.staged)
+            irregular = irregular.union(cancelled).distinct()
+        ids = self.written("irregular", irregular)
+        if not ids.rows:
+            return self._spark.createDataFrame([], from_arrow_schema(EXACT))
+        return exact_facts(self._spark, self._sides.staged, ids.frame, ids.rows, self.acknowledged)
+
+    def _few(self) -> Working:
+        """What a few orders have beside: exact facts, wrong articles, a gap, an unknown sender."""
+        senders = self._orphans.frame.select(
+            "order_id",
+            F.col("customer_id").alias("message_customer_id"),
+            F.col("placed_ms").alias("message_placed_ms"),
+        )
+        parts = (
+            self._exact,
+            Working(surpluses(self.differences.frame), self.differences.rows),
+            self.written("passed", gaps(self._spark, self._sides.staged, self.acknowledged)),
+            Working(senders, self._orphans.rows),
+        )
+        there = [part.frame for part in parts if part.rows] or [self._exact.frame]
+        few = reduce(lambda one, other: one.join(other, "order_id", "full_outer"), there)
+        lacking = [part.frame for part in parts if not part.rows]
+        return self.written("few", reduce(_with_nulls, lacking, few))
+
+    def _completed(self, frame: DataFrame) -> DataFrame:
+        """Adds what follows from the row itself, and the horizon."""
+        is_open_timer = (F.col("timers") == 1) & (F.col("timer_ends") == 0)
+        is_exact = F.col("has_open_created").isNotNull()
+        filled = {
+            "has_row": F.coalesce("has_row", F.lit(False)),
+            "customer_id": F.coalesce("customer_id", "message_customer_id"),
+            "is_consumed": F.coalesce("is_acknowledged", "is_consumed"),
+            "open_timer_due_ms": F.when(is_exact, F.col("open_timer_due_ms")).when(
+                is_open_timer, F.col("timer_due_ms")
+            ),
+            "open_timer_offset": F.when(is_exact, F.col("open_timer_offset")).when(
+                is_open_timer, F.col("timer_offset")
+            ),
+        }
+        return self._with_horizon(frame.withColumns(filled))
+
+    def _with_horizon(self, frame: DataFrame) -> DataFrame:
+        return frame.withColumns({name: F.lit(value).cast("bigint") for name, value in self._horizon.items()})
+
+    def _is_asked_for(self) -> Column:
+        """Whether the order was placed in the range that is audited."""
+        at_ms = F.coalesce("placed_ms", "message_placed_ms", "half_ms", "committed_ms")
+        begins = F.lit(True) if self._options.from_ms is None else at_ms >= self._options.from_ms
+        ends = F.lit(True) if self._options.to_ms is None else at_ms < self._options.to_ms
+        return F.coalesce(begins & ends, F.lit(True))
+
+    def written(self, name: str, frame: DataFrame) -> Working:
+        """A frame, worked out once."""
+        path = self._sides.folder / f"working-{name}"
+        frame.write.parquet(str(path))
+        rows = ds.dataset(path, format="parquet").count_rows()
+        return Working(self._spark.read.schema(frame.schema).parquet(str(path)), rows)
+
+
+def _with_few(frame: DataFrame, few: Working) -> DataFrame:
+    """The columns that only a few orders have; all null where none has them."""
+    if not few.rows:
+        return _with_nulls(frame, few.frame).withColumn("is_few", F.lit(False))
+    near = F.broadcast(few.frame) if few.rows <= BROADCAST_ORDERS_MAX else few.frame
+    joined = frame.join(near.withColumn("is_few", F.lit(True)), "order_id", "left")
+    return joined.withColumn("is_few", F.coalesce("is_few", F.lit(False)))
+
+
+def _with_nulls(frame: DataFrame, of: DataFrame) -> DataFrame:
+    """The columns of another frame, without anything in them."""
+    lacking = [field for field in of.schema.fields if field.name not in frame.columns]
+    return frame.withColumns({field.name: F.lit(None).cast(field.dataType) for field in lacking})
+
+
+def _is_order() -> Column:
+    """A rolled back half alone is no order: nothing has come of it."""
+    said = F.coalesce("committed_offset", "paid_offset", "cancelled_offset", "open_half_offset")
+    return F.col("has_row") | said.isNotNull()

@@ -1,0 +1,186 @@
+"""What is wrong with orders whose numbers do not come out, event by event (see `order_facts.is_regular`).
+
+Such orders have several halves or timers, or an end without a beginning, a message that was sent again, or
+something is still open. They are few in a shop where most goes well, and yet one in fifty: so whole orders
+are taken together, as columns of their events. An event's half or timer is looked for among the events of
+its own order: a key is a number together with its order.
+
+Cost: about 1 µs an event.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.staging.acknowledged import Places
+from spark_jobs.staging.events import CANCELLED, CREATED, PAID, TIMEOUTS, Code
+from spark_jobs.staging.order_events import events_of_orders, of_whole_orders
+from spark_jobs.staging.staged import Staged
+
+EXACT: Final = pa.schema([
+    ("order_id", pa.string()),
+    ("is_acknowledged", pa.bool_()),
+    ("is_redelivered", pa.bool_()),
+    ("is_deadline_redelivered", pa.bool_()),
+    ("open_half_offset", pa.int64()),
+    ("open_half_ms", pa.int64()),
+    ("open_half_topic", pa.int8()),
+    ("has_open_created", pa.bool_()),
+    ("has_open_paid", pa.bool_()),
+    ("has_open_cancelled", pa.bool_()),
+    ("twice_committed_offset", pa.int64()),
+    ("twice_delivered_offset", pa.int64()),
+    ("cancelled_timer_delivered", pa.int64()),
+    ("open_timer_offset", pa.int64()),
+    ("open_timer_due_ms", pa.int64()),
+])  # fmt: skip
+"""is_acknowledged: order-created, by the acting group; is_redelivered: after its last dead letter it was sent
+again and acknowledged; open_half_*: the oldest half without an end; the rest are halves and timers."""
+
+Acknowledged = dict[int, Places]
+"""What the acting group of each of the shop's topics has acknowledged."""
+
+_ENDS_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
+_DELIVERIES: Final = (Code.DELIVERED, Code.FIRED)
+_ENDS_OF_TIMERS: Final = (*_DELIVERIES, Code.CANCEL, Code.MOVED, Code.REPLACED)
+_MESSAGES: Final = (Code.COMMIT, Code.NORMAL, *_DELIVERIES)
+_NONE: Final = -1
+
+
+def exact_facts(
+    spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int, acknowledged: Acknowledged
+) -> DataFrame:
+    """A row of `EXACT` for each order of `ids` that has events."""
+    events = events_of_orders(spark, staged, ids, id_count)
+    return of_whole_orders(events, lambda its: exactly(its, acknowledged), EXACT)
+
+
+def exactly(events: pa.Table, acknowledged: Acknowledged) -> pa.Table:
+    """A row of `EXACT` for each order; `events` (`lookups.ORDER_EVENTS`) by order, and then in log order."""
+    orders = _Orders(events)
+    facts = {
+        "order_id": orders.ids,
+        "is_acknowledged": orders.have(orders.messages(CREATED, acknowledged)),
+        "is_redelivered": orders.have(_redelivered(orders, CREATED, acknowledged)),
+        "is_deadline_redelivered": orders.have(_redelivered(orders, TIMEOUTS, acknowledged)),
+        **_of_halves(orders),
+        **_of_timers(orders),
+    }
+    return pa.table([facts[field.name] for field in EXACT], schema=EXACT)
+
+
+class _Orders:
+    """The events of whole orders as columns; `order` is the place of each event's order."""
+
+    def __init__(self, events: pa.Table) -> None:
+        encoded = events["order_id"].combine_chunks().dictionary_encode()
+        self.ids, self.order = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
+        self.code, self.topic = events["code"].to_numpy(), events["topic"].to_numpy()
+        self.ref, self.due_ms = events["ref"].to_numpy(), events["due_ms"].to_numpy()
+        self.offset, self.store_ms = events["physical_offset"].to_numpy(), events["store_ms"].to_numpy()
+        self.queue = events["queue"].to_numpy()
+
+    def are(self, *codes: Code) -> Flags:
+        """Which events are of one of these codes."""
+        flags: Flags = np.isin(self.code, codes)
+        return flags
+
+    def have(self, flags: Flags) -> Flags:
+        """Which orders have any of these events."""
+        found: Flags = np.bincount(self.order[flags], minlength=len(self.ids)) > 0
+        return found
+
+    def firsts(self, places: Integers) -> Integers:
+        """Of each order the first of these places of events; `_NONE` where it has none."""
+        found = np.full(len(self.ids), _NONE)
+        found[self.order[places][::-1]] = places[::-1]
+        return found
+
+    def messages(self, topic: int, acknowledged: Acknowledged) -> Flags:
+        """Which events are messages of a topic that its acting group has acknowledged."""
+        flags: Flags = (self.topic == topic) & self.are(*_MESSAGES)
+        flags[flags] = acknowledged[topic].has(self.queue[flags]) if topic in acknowledged else False
+        return flags
+
+    @cached_property
+    def _ranks(self) -> tuple[Integers, Integers]:
+        """All numbers that are an event's place or its ref, ascending, and each event's key for both."""
+        numbers, ranks = np.unique(np.concatenate([self.offset, self.ref]), return_inverse=True)
+        return numbers, ranks + np.tile(self.order, 2) * len(numbers)
+
+    @property
+    def own(self) -> Integers:
+        """The key of each event's own place in the log."""
+        return self._ranks[1][: len(self.order)]
+
+    @property
+    def about(self) -> Integers:
+        """The key of what each event names in `ref`."""
+        return self._ranks[1][len(self.order) :]
+
+    def least(self, keys: Integers) -> pa.Array:
+        """Of each order the least number among these keys, which ascend; null where it has none."""
+        numbers = self._ranks[0]
+        orders, ranks = np.divmod(keys[::-1], max(1, len(numbers)))
+        found = np.full(len(self.ids), _NONE)
+        found[orders] = ranks
+        return _taken(numbers, found)
+
+
+def _redelivered(orders: _Orders, topic: int, acknowledged: Acknowledged) -> Flags:
+    """Which messages came after the last dead letter of their order and were acknowledged."""
+    dead = np.flatnonzero((orders.topic == topic) & orders.are(Code.DEAD))
+    last = np.full(len(orders.ids), np.iinfo(np.int64).max)
+    last[orders.order[dead]] = orders.offset[dead]
+    is_later: Flags = orders.messages(topic, acknowledged) & (orders.offset > last[orders.order])
+    return is_later
+
+
+def _of_halves(orders: _Orders) -> dict[str, Any]:
+    names_half = orders.ref >= 0
+    ends = orders.about[orders.are(*_ENDS_OF_HALVES) & names_half]
+    is_open = orders.are(Code.HALF) & ~np.isin(orders.own, ends)
+    oldest = orders.firsts(np.flatnonzero(is_open))
+    commits = orders.about[orders.are(Code.COMMIT, Code.TIMER) & names_half]
+    return {
+        "open_half_offset": _taken(orders.offset, oldest),
+        "open_half_ms": _taken(orders.store_ms, oldest),
+        "open_half_topic": _taken(orders.topic, oldest),
+        "has_open_created": orders.have(is_open & (orders.topic == CREATED)),
+        "has_open_paid": orders.have(is_open & (orders.topic == PAID)),
+        "has_open_cancelled": orders.have(is_open & (orders.topic == CANCELLED)),
+        "twice_committed_offset": orders.least(_repeated(commits)),
+    }
+
+
+def _of_timers(orders: _Orders) -> dict[str, Any]:
+    is_deadline = orders.topic == TIMEOUTS
+    delivered = orders.about[is_deadline & orders.are(*_DELIVERIES)]
+    cancelled = orders.about[is_deadline & orders.are(Code.CANCEL)]
+    ended = orders.about[is_deadline & orders.are(*_ENDS_OF_TIMERS)]
+    still_open = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & ~np.isin(orders.own, ended))
+    first_due = orders.firsts(still_open[np.argsort(orders.due_ms[still_open], kind="stable")])
+    return {
+        "twice_delivered_offset": orders.least(_repeated(delivered)),
+        "cancelled_timer_delivered": orders.least(np.intersect1d(cancelled, delivered)),
+        "open_timer_offset": _taken(orders.offset, first_due),
+        "open_timer_due_ms": _taken(orders.due_ms, first_due),
+    }
+
+
+def _repeated(keys: Integers) -> Integers:
+    """The keys that occur more than once, ascending."""
+    found, counts = np.unique(keys, return_counts=True)
+    repeated: Integers = found[counts > 1]
+    return repeated
+
+
+def _taken(values: Any, places: Integers) -> pa.Array:
+    """The values at these places; null where there is none."""
+    return pa.array(values).take(pa.array(places, mask=places == _NONE))

@@ -1,0 +1,128 @@
+"""The evidence of findings: all that the log says of an order, in log order, with what each record is about.
+
+Made in a pass of its own for the orders that are findings, so that nobody collects a list for an order that
+balances. An acknowledgement is a range of places; the record that covers a message's place is found by
+bisection among all ranges.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.inputs.mapping import Mapping
+from spark_jobs.staging.events import QUEUE_BITS, Code
+from spark_jobs.staging.order_events import Event, by_order
+from spark_jobs.staging.staged import SCHEMAS, Staged
+
+TIMELINES_MAX: Final = 100_000
+"""So many findings have a timeline."""
+
+KINDS: Final = {
+    Code.HALF: "half",
+    Code.COMMIT: "committed",
+    Code.ROLLBACK: "rolled back",
+    Code.EXPIRED: "expired",
+    Code.TIMER: "timer",
+    Code.DELIVERED: "delivered",
+    Code.FIRED: "fired",
+    Code.CANCEL: "cancelled",
+    Code.MOVED: "moved",
+    Code.REPLACED: "replaced",
+    Code.DEAD: "dead letter",
+    Code.NORMAL: "sent",
+    Code.ASKED: "asked",
+}
+ACKNOWLEDGED: Final = "acknowledged"
+
+TIMELINES: Final = pa.schema([
+    ("order_id", pa.string()),
+    ("timeline", pa.list_(pa.struct([
+        ("physical_offset", pa.int64()), ("store_ms", pa.int64()), ("kind", pa.string()),
+        ("topic", pa.string()), ("note", pa.string()),
+    ]))),
+])  # fmt: skip
+_MESSAGES: Final = (Code.COMMIT, Code.NORMAL, Code.DELIVERED, Code.FIRED)
+_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.ASKED)
+_OF_TIMERS: Final = (Code.DELIVERED, Code.FIRED, Code.CANCEL, Code.MOVED, Code.REPLACED)
+
+Acks = dict[tuple[int, int], tuple[int, int]]
+"""(topic, place in its queue) -> (log offset, store time) of the record that acknowledged it."""
+
+
+def timelines(events: DataFrame, staged: Staged, mapping: Mapping) -> DataFrame:
+    """A row of `TIMELINES` for each order of `events` (see `order_events.events_of_orders`)."""
+    names, acks = mapping.topics.all, _acks_of(events, staged)
+    return by_order(events, lambda its: {"timeline": timeline(its, acks, names)}, TIMELINES)
+
+
+def timeline(events: list[Event], acks: Acks, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The events of one order, and the acknowledgements of its messages, in log order."""
+    listed = [_entry(event, names) for event in events]
+    for event in events:
+        place = event["topic"], event["queue"]
+        if event["code"] in _MESSAGES and place in acks:
+            offset, store_ms = acks[place]
+            note = f"place {event['queue'] & (1 << QUEUE_BITS) - 1} of queue {event['queue'] >> QUEUE_BITS}"
+            listed.append(_listed(offset, store_ms, ACKNOWLEDGED, names[event["topic"]], note))
+    return sorted(listed, key=lambda entry: (entry["physical_offset"], entry["kind"]))
+
+
+def _entry(event: Event, names: tuple[str, ...]) -> dict[str, Any]:
+    topic = names[event["topic"]] if event["topic"] >= 0 else ""
+    kind = KINDS[Code(event["code"])]
+    return _listed(event["physical_offset"], event["store_ms"], kind, topic, _note(event))
+
+
+def _listed(offset: int, store_ms: int, kind: str, topic: str, note: str) -> dict[str, Any]:
+    named = {"physical_offset": offset, "store_ms": store_ms, "kind": kind}
+    return named | {"topic": topic, "note": note}
+
+
+def _note(event: Event) -> str:
+    """What a record is about beside its order."""
+    code, ref, due_ms = event["code"], event["ref"], event["due_ms"]
+    notes = []
+    if code in _OF_HALVES and ref >= 0:
+        notes.append(f"the half at {ref}")
+    if code in _OF_TIMERS and ref >= 0:
+        notes.append(f"the timer at {ref}")
+    if code in (Code.TIMER, Code.DELIVERED, Code.FIRED) and due_ms >= 0:
+        notes.append(f"due {_moment(due_ms)}")
+    return ", ".join(notes)
+
+
+def _moment(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError):  # a time that no calendar has
+        return f"{ms} ms"
+
+
+def _acks_of(events: DataFrame, staged: Staged) -> Acks:
+    """Which records acknowledged the messages among the events."""
+    messages = events.filter(F.col("code").isin(*map(int, _MESSAGES))).select("topic", "queue").toArrow()
+    found: Acks = {}
+    for topic in np.unique(messages["topic"].to_numpy()).tolist():
+        mine = messages["queue"].to_numpy()[messages["topic"].to_numpy() == topic]
+        found |= {(topic, place): said for place, said in _matched(np.unique(mine), staged, topic)}
+    return found
+
+
+def _matched(places: Any, staged: Staged, topic: int) -> list[tuple[int, tuple[int, int]]]:
+    rows = ds.dataset(staged.path("acks"), SCHEMAS["acks"], format="parquet")
+    acks = rows.to_table(filter=ds.field("topic") == topic).sort_by("first_place")
+    if not len(acks):
+        return []
+    firsts, ends = acks["first_place"].to_numpy(), acks["end_place"].to_numpy()
+    at = np.searchsorted(firsts, places, side="right") - 1
+    is_in = (at >= 0) & (places < ends[np.maximum(at, 0)])
+    offsets, times = acks["physical_offset"].to_numpy()[at], acks["store_ms"].to_numpy()[at]
+    said = zip(offsets[is_in].tolist(), times[is_in].tolist(), strict=True)
+    return list(zip(places[is_in].tolist(), said, strict=True))

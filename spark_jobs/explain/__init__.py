@@ -1,0 +1,1 @@
+"""What the log says of one key or message id, without Spark and without an index."""

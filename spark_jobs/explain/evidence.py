@@ -1,0 +1,249 @@
+"""The few records of a log that hold some bytes, found without walking the log.
+
+Who asks for one order of a log of gigabytes wants a dozen records. What they are known by stands in them as
+it is: a key or an id in the properties, the log offset of a half as eight bytes, that of a timer as digits,
+a queue in the body of an acknowledgement. So the bytes of the log are searched, and around each place that
+was found lies a record: back to the nearest magic whose record names its own log offset, reaches over the
+place and is sound. What is found may only quote the bytes, in its body or in a longer name; whoever asked
+looks.
+
+    log       ...|record|record|re[name]ord|record|...
+                         <-------             back to its magic
+
+Bytes are read and searched in small windows: reading lets go of the interpreter, searching takes a fraction
+of a millisecond, so a broker's loop beside it hardly waits. Inner batches of imported logs are one record.
+Nothing is locked and nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from commitlog import foreign, keep, layout, limits, record
+from commitlog.errors import Busy, StoreDamaged
+from commitlog.record import Record
+from spark_jobs.log.segments import open_log
+
+WINDOW_BYTES: Final = 256 * 1024
+
+_WHOLE_FILE_BYTES: Final = 1 << 31
+_MAGICS: Final = (record.MAGIC_V1, record.MAGIC_V2)
+_MAGIC_START: Final = record.MAGIC_V1.to_bytes(4, "big")[:3]
+_HEAD: Final = struct.Struct(">II20xq")
+_LOOK_BACK_BYTES: Final = (4 * 1024, 64 * 1024, limits.RECORD_BYTES_MAX)
+
+
+class Files(Protocol):
+    """What is needed of a store's files; a `commitlog.disk.Disk` has it."""
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer at the end of the file. May raise OSError."""
+
+
+class Folder:
+    """The files below a folder, for reading only."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+        path = self._root / folder
+        return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer at the end of the file. May raise OSError."""
+        with open(self._root / path, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), length, position)
+
+
+class Segment:
+    """The durable bytes of one file of the log; what was read last as a window is kept."""
+
+    def __init__(self, files: Files, first_offset: int, length: int) -> None:
+        self.first_offset, self.length = first_offset, length
+        self._files, self._begin, self._window = files, 0, b""
+
+    def window(self, begin: int, length: int) -> bytes:
+        """The bytes from a position on, which are likely to be looked at more closely."""
+        self._begin, self._window = begin, self._read(begin, length)
+        return self._window
+
+    def read(self, position: int, length: int) -> bytes:
+        """The bytes from a position on; none once retention has deleted the file."""
+        at = position - self._begin
+        if at >= 0 and at + length <= len(self._window):
+            return self._window[at : at + length]
+        return self._read(position, length)
+
+    def _read(self, position: int, length: int) -> bytes:
+        inside = min(length, self.length - position)
+        try:
+            return self._files.read(layout.segment_path(self.first_offset), position, inside)
+        except FileNotFoundError:
+            return b""
+
+
+class Found(NamedTuple):
+    """A record, and the position in its segment behind it."""
+
+    record: Record
+    end: int
+
+
+def never() -> bool:
+    """Do not stop."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedLog:
+    """The durable part of a log, to be searched; log offsets.
+
+    Records before `own_from` were imported and may lack a CRC. `stops` is asked between windows.
+    """
+
+    name: str
+    files: Files
+    end_offset: int
+    own_from: int = 0
+    stops: Callable[[], bool] = never
+
+    @classmethod
+    def at(cls, store: Path) -> SearchedLog:
+        """The log of a store, at rest or in use.
+
+        Raises `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
+        """
+        log = open_log(store)
+        own_from = log.own_from if log.ours else log.end_offset
+        return cls(str(store), Folder(store), log.end_offset, own_from)
+
+    @property
+    def first_offset(self) -> int:
+        """Where the kept log starts."""
+        return min(self._segment_offsets(), default=self.end_offset)
+
+    def holding(
+        self, needles: Collection[bytes], from_offset: int = 0, until_offset: int | None = None
+    ) -> Iterator[Record]:
+        """The sound records between two log offsets that hold one of these bytes, in log order."""
+        if until_offset is not None:
+            yield from replace(self, end_offset=min(until_offset, self.end_offset)).holding(
+                needles, from_offset
+            )
+            return
+        if not needles:
+            return
+        for segment in self._segments():
+            start = max(0, from_offset - segment.first_offset)
+            if start < segment.length:
+                yield from self._holding(segment, start, needles)
+
+    def record_at(self, physical_offset: int) -> Record | None:
+        """The sound record that starts at a log offset, also one that outlived its segment; else None."""
+        for kept in self.kept():
+            if kept.physical_offset == physical_offset:
+                return kept
+        for segment in self._segments():
+            position = physical_offset - segment.first_offset
+            if 0 <= position < segment.length:
+                found = self._decoded(segment, position, position)
+                return found and found.record
+        return None
+
+    def kept(self) -> Iterator[Record]:
+        """The records that outlived their segment (see `commitlog.keep`), each once."""
+        seen: set[int] = set()
+        for name in self.files.list(layout.KEEP):
+            try:
+                stored = self.files.read(f"{layout.KEEP}/{name}", 0, _WHOLE_FILE_BYTES)
+            except FileNotFoundError:  # nothing in it is needed any more
+                continue
+            for physical_offset, position, _ in keep.records(stored, self.own_from):
+                if physical_offset < self.first_offset and physical_offset not in seen:
+                    seen.add(physical_offset)
+                    yield record.decode(stored, position)
+
+    def _segment_offsets(self) -> list[int]:
+        names = self.files.list(layout.COMMITLOG)
+        return sorted(int(name) for name in names if name.isdigit() and len(name) == layout.OFFSET_DIGITS)
+
+    def _segments(self) -> Iterator[Segment]:
+        """The files of the log that hold durable bytes."""
+        firsts = [first for first in self._segment_offsets() if first < self.end_offset]
+        for first, end in zip(firsts, [*firsts[1:], self.end_offset], strict=True):
+            yield Segment(self.files, first, end - first)
+
+    def _holding(self, segment: Segment, start: int, needles: Collection[bytes]) -> Iterator[Record]:
+        done = start
+        for place in self._places(segment, start, needles):
+            found = self._around(segment, place) if place >= done else None
+            if found is not None:
+                done = found.end
+                yield found.record
+
+    def _places(self, segment: Segment, start: int, needles: Collection[bytes]) -> Iterator[int]:
+        overlap = max(map(len, needles)) - 1
+        for begin in range(start, segment.length, WINDOW_BYTES):
+            if self.stops():
+                raise Busy("The search was given up, because the broker stops. Ask again when it serves.")
+            window = segment.window(begin, WINDOW_BYTES + overlap)
+            found = {place for needle in needles for place in _all_places(window, needle)}
+            yield from (begin + place for place in sorted(found) if place < WINDOW_BYTES)
+
+    def _around(self, segment: Segment, place: int) -> Found | None:
+        """The sound record that covers a place of a segment; None if there is none."""
+        end = place
+        for look_back_bytes in _LOOK_BACK_BYTES:
+            begin = max(0, place - look_back_bytes)
+            before = segment.read(begin, end - begin)
+            at = len(before)
+            while (at := before.rfind(_MAGIC_START, 0, at)) >= 0:
+                found = self._decoded(segment, begin + at - 4, place)
+                if found is not None:
+                    return found
+            if begin == 0:
+                return None
+            end = min(end, begin + len(_MAGIC_START) - 1)
+        return None
+
+    def _decoded(self, segment: Segment, start: int, place: int) -> Found | None:
+        """The record that starts at a position of a segment, if it is sound and covers `place`."""
+        head = segment.read(start, _HEAD.size) if start >= 0 else b""
+        if len(head) < _HEAD.size:
+            return None
+        record_bytes, magic, physical_offset = _HEAD.unpack(head)
+        is_its_own = physical_offset == segment.first_offset + start
+        end = start + record_bytes
+        if magic not in _MAGICS or not is_its_own or not place < end <= segment.length:
+            return None
+        whole = segment.read(start, record_bytes)
+        if not record.is_sound(whole, may_lack_crc=physical_offset < self.own_from):
+            return None
+        try:
+            return Found(record.decode(whole), end)
+        except StoreDamaged:
+            return None
+
+
+def imported_until(files: Files) -> int:
+    """The log offset from which on every record carries a CRC; 0 unless the store was imported."""
+    if foreign.IMPORTED not in files.list(""):
+        return 0
+    return layout.parse_durable(files.read(foreign.IMPORTED, 0, _WHOLE_FILE_BYTES))
+
+
+def _all_places(window: bytes, needle: bytes) -> Iterator[int]:
+    at = window.find(needle)
+    while at >= 0:
+        yield at
+        at = window.find(needle, at + 1)

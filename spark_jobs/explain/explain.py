@@ -1,0 +1,232 @@
+"""The life of one message or order, from the log: what `tidewheel explain` and `/api/explain` tell.
+
+A name is a word of the message keys, a message id, a timer key, a transaction id, or @ and a log offset.
+The records that carry the name are found first, then what only refers to them: check-backs and outcomes
+name their half by its log offset, verbs their timer, acknowledgements and leases their message by its place
+in a queue.
+
+    name -> records that carry it -> half and timer offsets, places in queues -> records that name those
+         -> events in log order, and for each message how it stands
+
+Cost: two passes of bytes (`evidence`), the second from the first record on. No Spark, Arrow or Java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple
+
+from commitlog import properties
+from commitlog.errors import ClientMistake, MessageNotFound
+from commitlog.record import Record
+from consumequeue import acks, lease_records
+from spark_jobs.explain.evidence import SearchedLog
+from spark_jobs.explain.life import (
+    ACK_TOPIC,
+    LEASE_TOPIC,
+    TIMER_TOPIC,
+    Event,
+    Place,
+    Subjects,
+    events_of,
+    ids_of,
+    place_of,
+    standing,
+)
+from txn.half import CHECK_TOPIC, HALF_TOPIC, claimed_offset
+
+RECORDS_MAX: Final = 1_000
+"""Of a name that more records carry, the first so many are told."""
+
+_NAME_BYTES_MAX: Final = 1_024
+_CONTROL: Final = re.compile(r"[\x00-\x1f]")
+
+
+class Standing(NamedTuple):
+    """How one message stands at the end of the log."""
+
+    message_id: str
+    topic: str
+    keys: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The events of a name in log order, how its messages stand, and the log offsets that were searched.
+
+    `is_cut`: the name has more than `RECORDS_MAX` records.
+    """
+
+    name: str
+    store: str
+    first_offset: int
+    end_offset: int
+    events: list[Event]
+    messages: list[Standing] = field(default_factory=list)
+    is_cut: bool = False
+
+    def as_json(self, behind_ms: int = 0) -> dict[str, Any]:
+        """As plain values, 64-bit numbers as text; times moved back by `behind_ms`, for a virtual clock."""
+        before_ms: int | None = None
+        shown = []
+        for event in self.events:
+            gap_ms = 0 if before_ms is None else event.store_ms - before_ms
+            before_ms = event.store_ms
+            shown.append(event.as_json(behind_ms) | {"gap_ms": str(gap_ms)})
+        return {
+            "name": self.name,
+            "store": self.store,
+            "first_offset": str(self.first_offset),
+            "end_offset": str(self.end_offset),
+            "events": shown,
+            "messages": [one._asdict() for one in self.messages],
+            "is_cut": self.is_cut,
+        }
+
+
+def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
+    """Everything that the log says of a name, of messages of one topic if that is given.
+
+    Raises `MessageNotFound`, saying where was looked, and `ClientMistake` for what can be no name.
+    """
+    sought = _sought(log, _checked(name))
+    found = list(islice(_named(log, sought, topic), RECORDS_MAX + 1))
+    if not found:
+        raise MessageNotFound(_nowhere(log, name, topic))
+    named, is_cut = found[:RECORDS_MAX], len(found) > RECORDS_MAX
+    records = {one.physical_offset: one for one in [*named, *_referring(log, named)]}
+    ordered = [records[offset] for offset in sorted(records)]
+    subjects = Subjects.of(named)
+    events = [event for one in ordered for event in events_of(one, subjects)]
+    return Explanation(
+        name, log.name, log.first_offset, log.end_offset, events, _standings(named, events), is_cut
+    )
+
+
+def _checked(name: str) -> str:
+    if not name.strip() or _CONTROL.search(name) or len(name.encode()) > _NAME_BYTES_MAX:
+        raise ClientMistake(
+            f"{name[:80]!r} is no name of a message. Give a message key, a message id, a timer key, a "
+            "transaction id, or @ and a log offset, such as @4096."
+        )
+    return name.strip()
+
+
+def _sought(log: SearchedLog, name: str) -> str:
+    """The name to look for: of a transaction or a log offset, the id of the message that is there."""
+    digits = name.removeprefix("@").replace(",", "")
+    is_offset = name.startswith("@") and digits.isascii() and digits.isdigit()
+    offset = int(digits) if is_offset else claimed_offset(name)
+    there = log.record_at(offset) if offset >= 0 else None
+    return (ids_of(there).message_id if there else "") or name
+
+
+def _named(log: SearchedLog, name: str, topic: str) -> Iterator[Record]:
+    """The records that carry a name, those that outlived their segment first."""
+    for one in log.kept():
+        if _carries(one, name, topic):
+            yield one
+    for one in log.holding([name.encode()]):
+        if _carries(one, name, topic):
+            yield one
+
+
+def _carries(one: Record, name: str, topic: str) -> bool:
+    ids = ids_of(one)
+    is_named = name in (ids.message_id, ids.timer_key) or name in ids.keys.split()
+    return is_named and (not topic or ids.topic == topic)
+
+
+def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
+    """The records that only refer to these: by a half's or timer's log offset, or by a place in a queue.
+
+    Nothing refers to a half or timer after its end, so it is only looked for up to there.
+    """
+    anchors = {one.physical_offset: _needle(one) for one in named if one.topic in (HALF_TOPIC, TIMER_TOPIC)}
+    anchors |= {
+        timer: b"\x01%d" % timer for one in named for timer in _timers_of(one, properties.TIMER_OFFSET)
+    }
+    ends = _ends(named)
+    places = {place for one in named if (place := place_of(one))}
+    queues = {acks.text(place.topic) + place.queue_id.to_bytes(2, "big") for place in places}
+    ended = [anchors[offset] for offset in anchors if offset in ends]
+    waiting = [anchors[offset] for offset in anchors if offset not in ends]
+    first_offset = min(one.physical_offset for one in named)
+    last_end = max(ends.values(), default=first_offset)
+    for one in chain(
+        log.holding(ended, first_offset, last_end), log.holding([*waiting, *queues], first_offset)
+    ):
+        if _refers(one, anchors, places):
+            yield one
+
+
+def _needle(one: Record) -> bytes:
+    """What stands in a record that refers to this half or timer."""
+    offset = one.physical_offset
+    return offset.to_bytes(8, "big") if one.topic == HALF_TOPIC else b"\x01%d" % offset
+
+
+def _ends(named: Collection[Record]) -> dict[int, int]:
+    """The halves and timers that some of these records end: their log offset, and that of the record."""
+    ends = {
+        one.half_offset: one.physical_offset for one in named if one.half_offset and one.topic != CHECK_TOPIC
+    }
+    names = properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS
+    return ends | {timer: one.physical_offset for one in named for timer in _timers_of(one, *names)}
+
+
+def _timers_of(one: Record, *names: str) -> Iterator[int]:
+    """The timers that a record names, under these names."""
+    for name in names:
+        digits = _value(one, name).partition(" ")[0]
+        if digits.isascii() and digits.isdigit():
+            yield int(digits)
+
+
+def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
+    if one.topic == ACK_TOPIC:
+        return any(
+            first <= place.queue_offset < first + count
+            for _, topic, queue_id, ranges in acks.decode(one.body)
+            for place in places
+            if (place.topic, place.queue_id) == (topic, queue_id)
+            for first, count in ranges
+        )
+    if one.topic == LEASE_TOPIC:
+        return any(
+            Place(topic, queue_id, entry.queue_offset) in places
+            for (_, topic, queue_id), entry in lease_records.decode(one.body)
+        )
+    named = _timers_of(one, properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS)
+    return one.half_offset in anchors or any(timer in anchors for timer in named)
+
+
+def _standings(named: Collection[Record], events: Collection[Event]) -> list[Standing]:
+    """How each message stands, in the order in which they came up."""
+    messages = {(ids.message_id, ids.topic): ids.keys for one in named if (ids := ids_of(one))}
+
+    def of_message(message_id: str, topic: str) -> Iterator[Event]:
+        return (one for one in events if (one.message_id, one.topic) == (message_id, topic))
+
+    return [
+        Standing(message_id, topic, keys, standing(of_message(message_id, topic)))
+        for (message_id, topic), keys in messages.items()
+    ]
+
+
+def _value(one: Record, name: str) -> str:
+    return properties.value_of(one.properties, name)
+
+
+def _nowhere(log: SearchedLog, name: str, topic: str) -> str:
+    of_topic = f" of topic {topic}" if topic else ""
+    gone = " What was stored before was deleted by retention." if log.first_offset else ""
+    return (
+        f"No record{of_topic} in {log.name} has the message key, message id, timer key or transaction id "
+        f"{name!r}. Log offsets {log.first_offset} to {log.end_offset} and what was kept from before were "
+        f"searched.{gone}"
+    )

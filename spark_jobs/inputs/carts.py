@@ -1,0 +1,255 @@
+"""What every cart holds beside what its ledger says it should hold, exported to Parquet.
+
+    redis://...        the shop's carts in Redis (`redis_carts`)
+    an SQLAlchemy URL  two tables, carts and ledger (`mapping` has their columns)
+    parquet:FOLDER     the files of an earlier export, or of anybody who writes the same columns
+
+For every customer and article the cart holds the additions minus the removals.
+
+    carts.parquet    customer_id, sku, quantity
+    ledger.parquet   customer_id, entry (add | order), entry_id, sku, quantity, at_ms;
+                     an order that removed nothing has one row without article
+    differences.parquet   customer_id, sku, cart, ledger: where the two quantities are not the same
+
+Differences are found customers by customers (a bucket of Redis, a range of customers of a database, a bucket
+of a folder's rows), so memory holds as many as one part has. A ledger's entry of another kind than the two is
+named as unreadable, and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from commitlog.errors import DatabaseUnreadable
+from spark_jobs.inputs.databases import Database
+from spark_jobs.inputs.mapping import SHOP, Mapping
+from spark_jobs.inputs.redis_carts import ADD, ORDER, CartRows, RedisCarts
+from spark_jobs.inputs.tables import CARTS, LEDGER, ROWS_PER_BATCH, RowWriter, part_name, parts_of
+
+__all__ = ["ADD", "ORDER", "CartSource", "differences", "open_carts"]
+
+DIFFERENCES: Final = pa.schema([
+    ("customer_id", pa.string()),
+    ("sku", pa.string()),
+    ("cart", pa.int64()),
+    ("ledger", pa.int64()),
+])  # fmt: skip
+
+PARQUET: Final = "parquet:"
+UNREADABLE_MAX: Final = 10_000
+"""How many unreadable fields are named; one more says that there are more."""
+
+_REDIS: Final = ("redis://", "rediss://", "unix://")
+_ROWS_PER_BUCKET: Final = 1_000_000
+_BUCKETS_MAX: Final = 200
+
+
+class CartSource(Protocol):
+    """Carts that can be exported."""
+
+    def export(self, folder: Path) -> list[str]:
+        """Writes the three files below `folder`; returns the fields that could not be read.
+
+        Raises `DatabaseUnreadable`.
+        """
+
+
+def open_carts(url: str, mapping: Mapping = SHOP) -> CartSource:
+    """The carts at a URL, checked; raises `DatabaseUnreadable`."""
+    if url.startswith(PARQUET):
+        return FolderOfCarts(Path(url.removeprefix(PARQUET)))
+    if url.startswith(_REDIS):
+        return CartsInRedis(RedisCarts(url, mapping.redis))
+    if "://" not in url or url.startswith(("http://", "https://")):
+        raise DatabaseUnreadable(
+            f"{url} is no address of carts. Correct --carts: give redis://HOST:PORT/NUMBER, a database's "
+            "URL such as sqlite:///carts.db, or parquet:FOLDER."
+        )
+    return CartsInDatabase(Database(url, "--carts", mapping.carts, mapping.ledger))
+
+
+class CartsInRedis:
+    """Carts in Redis: a part for each bucket of customers."""
+
+    def __init__(self, carts: RedisCarts) -> None:
+        self._carts = carts
+
+    def export(self, folder: Path) -> list[str]:
+        """See `CartSource`."""
+        unreadable: list[str] = []
+        for number, bucket in enumerate(self._carts.buckets()):
+            _write_bucket(folder, number, bucket, unreadable)
+            _write_differences(folder, number)
+        return unreadable
+
+
+class CartsInDatabase:
+    """Carts in two tables: a part for each range of customers."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def export(self, folder: Path) -> list[str]:
+        """See `CartSource`."""
+        unreadable: list[str] = []
+
+        def after_each(number: int) -> None:
+            _note(unreadable, _unknown_entries(pq.read_table(_part(folder, "ledger", number))))
+            _write_differences(folder, number)
+
+        try:
+            self._database.export_by(("carts", "ledger"), folder, after_each)
+        finally:
+            self._database.close()
+        return unreadable
+
+
+class FolderOfCarts:
+    """Parquet files that are there already; they are linked to, not copied."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source.absolute()
+        for name, schema in (("carts", CARTS), ("ledger", LEDGER)):
+            self._check(name, schema)
+        self._has_differences = self._path("differences").exists()
+        if self._has_differences:
+            self._check("differences", DIFFERENCES)
+
+    def export(self, folder: Path) -> list[str]:
+        """See `CartSource`. Differences that are there are believed."""
+        for name in ("carts", "ledger", "differences"):
+            if self._path(name).exists():
+                (folder / f"{name}.parquet").symlink_to(self._path(name))
+        if not self._has_differences:
+            self._compare(folder)
+        return []
+
+    def _compare(self, folder: Path) -> None:
+        """Deals carts and ledger into buckets of customers, and compares those one by one."""
+        sources = {"carts": (self._path("carts"), CARTS), "ledger": (self._path("ledger"), LEDGER)}
+        rows = max(ds.dataset(path).count_rows() for path, _ in sources.values())
+        count = min(1 + rows // _ROWS_PER_BUCKET, _BUCKETS_MAX)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            for name, (path, schema) in sources.items():
+                _deal(path, schema, parts_of(Path(scratch), name), count)
+            for number in range(count):
+                _write_differences(Path(scratch), number, folder)
+
+    def _path(self, name: str) -> Path:
+        return self._source / f"{name}.parquet"
+
+    def _check(self, name: str, schema: pa.Schema) -> None:
+        path = self._path(name)
+        if not path.exists():
+            raise DatabaseUnreadable(f"There is no {path}. Correct --carts parquet:FOLDER.")
+        try:
+            there = ds.dataset(path, format="parquet").schema
+        except (OSError, pa.ArrowException) as error:
+            raise DatabaseUnreadable(
+                f"{path} is no Parquet file ({str(error).splitlines()[0]}). Correct --carts parquet:FOLDER."
+            ) from error
+        for one in schema:
+            if one.name not in there.names:
+                raise DatabaseUnreadable(
+                    f"{path} has no column '{one.name}' (there are {', '.join(there.names)}). Write it with "
+                    f"the columns {', '.join(schema.names)}."
+                )
+            if not _fits(there.field(one.name).type, one.type):
+                raise DatabaseUnreadable(
+                    f"Column '{one.name}' of {path} is {there.field(one.name).type}. Write it as {one.type}."
+                )
+
+
+def differences(carts: pa.Table, ledger: pa.Table) -> pa.Table:
+    """Every customer and article whose cart is not additions minus removals; see the module."""
+    moved = ledger.filter(pc.and_(pc.is_valid(ledger["sku"]), _is_known(ledger)))
+    sign = pc.if_else(pc.equal(moved["entry"], ADD), 1, -1)
+    signed = moved.append_column("signed", pc.multiply(moved["quantity"], sign))
+    balances = signed.group_by(["customer_id", "sku"]).aggregate([("signed", "sum")])
+    held = carts.group_by(["customer_id", "sku"]).aggregate([("quantity", "sum")])
+    both = held.join(balances, ["customer_id", "sku"], join_type="full outer")
+    cart, balance = pc.fill_null(both["quantity_sum"], 0), pc.fill_null(both["signed_sum"], 0)
+    columns = [both["customer_id"], both["sku"], cart, balance]
+    compared = pa.table(dict(zip(DIFFERENCES.names, columns, strict=True)), schema=DIFFERENCES)
+    return compared.filter(pc.not_equal(cart, balance))
+
+
+def _write_bucket(folder: Path, number: int, bucket: Iterator[CartRows], unreadable: list[str]) -> None:
+    held = CartRows()
+    carts, ledger = (_part(folder, name, number) for name in ("carts", "ledger"))
+    with RowWriter(carts, CARTS) as cart_writer, RowWriter(ledger, LEDGER) as ledger_writer:
+
+        def flush() -> None:
+            cart_writer.write_rows(held.carts)
+            ledger_writer.write_rows(held.ledger)
+            held.carts.clear()
+            held.ledger.clear()
+
+        for rows in bucket:
+            held.carts += rows.carts
+            held.ledger += rows.ledger
+            _note(unreadable, rows.unreadable)
+            if max(len(held.carts), len(held.ledger)) >= ROWS_PER_BATCH:
+                flush()
+        flush()
+
+
+def _write_differences(folder: Path, number: int, to: Path | None = None) -> None:
+    carts, ledger = (pq.read_table(_part(folder, name, number)) for name in ("carts", "ledger"))
+    pq.write_table(differences(carts, ledger), _part(to or folder, "differences", number))
+
+
+def _part(folder: Path, name: str, number: int) -> Path:
+    return parts_of(folder, name) / part_name(number)
+
+
+def _note(unreadable: list[str], more: list[str]) -> None:
+    room = UNREADABLE_MAX - len(unreadable)
+    unreadable += more if len(more) <= room else [*more[:room], "and more"][: room + (room > 0)]
+
+
+def _is_known(ledger: pa.Table) -> pa.ChunkedArray:
+    return pc.is_in(ledger["entry"], pa.array([ADD, ORDER]))
+
+
+def _unknown_entries(ledger: pa.Table) -> list[str]:
+    unknown = ledger.filter(pc.invert(_is_known(ledger)))
+    return [
+        f"ledger of {row['customer_id']}: entry {row['entry']} {row['entry_id']}"
+        for row in unknown.to_pylist()
+    ]
+
+
+def _deal(source: Path, schema: pa.Schema, folder: Path, count: int) -> None:
+    """Deals the rows of a file into `count` files, by a checksum of their customer."""
+    with ExitStack() as files:
+        writers = [files.enter_context(RowWriter(folder / part_name(one), schema)) for one in range(count)]
+        for batch in ds.dataset(source, schema=schema, format="parquet").to_batches(batch_readahead=2):
+            buckets = _buckets(batch.column(0), count)
+            for bucket in np.unique(buckets):
+                writers[bucket].write(batch.filter(pa.array(buckets == bucket)))
+
+
+def _buckets(customers: pa.Array, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    encoded = customers.dictionary_encode()
+    dealt = [zlib.crc32((one or "").encode()) % count for one in encoded.dictionary.to_pylist()]
+    places = encoded.indices.fill_null(0).to_numpy()
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = np.array(dealt or [0], np.int64)[places]
+    return found
+
+
+def _fits(there: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_string(wanted):
+        return bool(pa.types.is_string(there) or pa.types.is_large_string(there))
+    return bool(pa.types.is_integer(there))

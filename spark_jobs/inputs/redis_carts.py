@@ -1,0 +1,164 @@
+"""The carts in Redis, read as rows: what each cart holds, and what its ledger says it should hold.
+
+    cart:<customer_id>         hash  sku -> quantity
+    cart-ledger:<customer_id>  hash  add:<add_id>     -> {"sku", "quantity", "at_ms"}
+                                     order:<order_id> -> {"removed": {sku: quantity}, "at_ms"}
+
+A customer's cart and ledger are read in one MULTI, so a running shop is seen between two of its changes and
+never inside one. Keys are found by SCAN, which blocks nobody, and may name a key twice; so the customers are
+first dealt into buckets on disk, by a checksum, and a bucket at a time is freed of repeats and read: memory
+holds one bucket of customers, however many there are. A field that is not of this form is named and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from commitlog.errors import DatabaseUnreadable
+from spark_jobs.inputs.mapping import RedisKeys
+
+ADD: Final = "add"
+ORDER: Final = "order"
+CUSTOMERS_PER_BUCKET: Final = 20_000
+
+_CUSTOMERS_PER_TURN: Final = 200
+_KEYS_PER_SCAN: Final = 1_000
+_BUCKETS_MAX: Final = 500
+_QUANTITY_MAX: Final = 1 << 53
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class CartRows:
+    """The rows of some customers, and the fields that could not be read, by key."""
+
+    carts: Rows = field(default_factory=list)
+    ledger: Rows = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+class RedisCarts:
+    """A shop's carts in a Redis database."""
+
+    def __init__(self, url: str, keys: RedisKeys) -> None:
+        """Connects; raises `DatabaseUnreadable` when nothing answers."""
+        self._keys = keys
+        self._shown = url.rpartition("@")[2] if "@" in url else url
+        with self._speaking():
+            self._redis: Any = Redis.from_url(url, decode_responses=True, encoding_errors="replace")
+            self._redis.ping()
+
+    def buckets(self) -> Iterator[Iterator[CartRows]]:
+        """Bucket after bucket of customers, each a few customers at a time; a customer is in one bucket only.
+
+        Raises `DatabaseUnreadable` when Redis stops answering.
+        """
+        with self._speaking(), self._redis, ExitStack() as files:
+            count = min(1 + self._redis.dbsize() // CUSTOMERS_PER_BUCKET, _BUCKETS_MAX)
+            dealt = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(count)]
+            for customer_id in self._customers():
+                dealt[zlib.crc32(customer_id.encode()) % count].write(json.dumps(customer_id) + "\n")
+            for bucket in dealt:
+                bucket.seek(0)
+                yield self._read(sorted({json.loads(line) for line in bucket}))
+
+    def _read(self, customers: list[str]) -> Iterator[CartRows]:
+        for first in range(0, len(customers), _CUSTOMERS_PER_TURN):
+            yield self._read_turn(customers[first : first + _CUSTOMERS_PER_TURN])
+
+    def _read_turn(self, customers: list[str]) -> CartRows:
+        rows, pipeline = CartRows(), self._redis.pipeline(transaction=True)
+        for customer_id in customers:
+            pipeline.hgetall(self._keys.cart + customer_id)
+            pipeline.hgetall(self._keys.ledger + customer_id)
+        answers = pipeline.execute(raise_on_error=False)
+        for customer_id, cart, ledger in zip(customers, answers[0::2], answers[1::2], strict=True):
+            self._add_cart(rows, customer_id, cart)
+            self._add_ledger(rows, customer_id, ledger)
+        return rows
+
+    def _customers(self) -> Iterator[str]:
+        """Every customer, some of them more than once; a prefix that begins with the other goes first."""
+        prefixes = sorted((self._keys.cart, self._keys.ledger), key=len, reverse=True)
+        for pattern in {_common(*prefixes)} if _common(*prefixes) else set(prefixes):
+            for key in self._redis.scan_iter(match=_escaped(pattern) + "*", count=_KEYS_PER_SCAN):
+                prefix = next((one for one in prefixes if key.startswith(one)), None)
+                if prefix is not None:
+                    yield key.removeprefix(prefix)
+
+    def _add_cart(self, rows: CartRows, customer_id: str, cart: dict[str, str] | ResponseError) -> None:
+        key = self._keys.cart + customer_id
+        for sku, quantity in _fields(rows, key, cart):
+            try:
+                rows.carts.append((customer_id, sku, _quantity(quantity)))
+            except ValueError:
+                rows.unreadable.append(f"{key} {sku}")
+
+    def _add_ledger(self, rows: CartRows, customer_id: str, ledger: dict[str, str] | ResponseError) -> None:
+        key = self._keys.ledger + customer_id
+        for name, value in _fields(rows, key, ledger):
+            entry, _, entry_id = name.partition(":")
+            try:
+                lines = _lines(entry, json.loads(value))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                rows.unreadable.append(f"{key} {name}")
+            else:
+                rows.ledger += [(customer_id, entry, entry_id, *line) for line in lines]
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, ValueError) as error:
+            raise DatabaseUnreadable(
+                f"The carts at {self._shown}: {error}. Correct --carts, or start that Redis."
+            ) from error
+
+
+def _fields(rows: CartRows, key: str, answer: dict[str, str] | ResponseError) -> Iterator[tuple[str, str]]:
+    if isinstance(answer, ResponseError):
+        rows.unreadable.append(key)
+    else:
+        yield from answer.items()
+
+
+def _lines(entry: str, value: Any) -> Rows:
+    """The (sku, quantity, at_ms) rows of one ledger entry."""
+    at_ms = int(value["at_ms"])
+    if entry == ADD:
+        return [(str(value["sku"]), _quantity(value["quantity"]), at_ms)]
+    if entry != ORDER:
+        raise ValueError(entry)
+    removed = value["removed"] or {}
+    return [(sku, _quantity(quantity), at_ms) for sku, quantity in removed.items()] or [(None, 0, at_ms)]
+
+
+def _quantity(value: Any) -> int:
+    quantity = int(value)
+    if abs(quantity) >= _QUANTITY_MAX:
+        raise ValueError(value)
+    return quantity
+
+
+def _common(one: str, other: str) -> str:
+    """What both texts begin with."""
+    length = next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+        min(len(one), len(other)),
+    )
+    return one[:length]
+
+
+def _escaped(text: str) -> str:
+    """A text as SCAN's patterns take it literally."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in text)

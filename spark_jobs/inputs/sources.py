@@ -1,0 +1,77 @@
+"""The stores of one audit: opened and checked before anything slow begins, then exported in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from spark_jobs.buckets import bucket_count
+from spark_jobs.inputs.mapping import Mapping
+from spark_jobs.inputs.stores import Inputs
+from spark_jobs.inputs.tables import RowCounts
+from spark_jobs.log.segments import StoreLog, open_log
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The stores beside the log, exported below `folder`, and the log's ends around their reading."""
+
+    folder: Path
+    books_offset: int
+    log: StoreLog
+    mapping: Mapping
+    pushes: dict[str, int]
+    unreadable_carts: list[str]
+    orders: RowCounts
+    bucket_count: int
+
+
+class Sources:
+    """The stores of one audit; making one raises what opening them does (see `main.audit`)."""
+
+    def __init__(self, store: Path, inputs: Inputs) -> None:
+        self._store = store
+        self._log = open_log(store)
+        self._mapping = inputs.mapping
+        self._inputs = inputs.open()
+
+    @property
+    def mapping(self) -> Mapping:
+        """What everything is called."""
+        return self._mapping
+
+    @property
+    def log(self) -> StoreLog:
+        """The log as it was before anything was read."""
+        return self._log
+
+    @property
+    def log_bytes(self) -> int:
+        """How much log there is to read."""
+        return self._log.end_offset - self._log.first_offset
+
+    @property
+    def bucket_count(self) -> int:
+        """Into how many buckets orders and pushes are dealt (`buckets`)."""
+        return bucket_count(self.log_bytes)
+
+    def export(self, folder: Path) -> Exported:
+        """Reads them in the one order that keeps effects after causes (see `books`)."""
+        orders = self._inputs.export_orders(folder, self.bucket_count)
+        pushes = self._inputs.export_pushes(folder, self.bucket_count)
+        log = open_log(self._store)
+        unreadable = self._inputs.export_carts(folder)
+        self._inputs.export_order_lines(folder)
+        counts = _push_counts(folder) if pushes else {}
+        return Exported(
+            folder, self._log.end_offset, log, self._mapping, counts, unreadable, orders, self.bucket_count
+        )
+
+
+def _push_counts(folder: Path) -> dict[str, int]:
+    pushes = ds.dataset(folder / "pushes.parquet", format="parquet").to_table(columns=["status"])
+    counted = pc.value_counts(pushes["status"]).to_pylist()
+    return {f"pushes {(row['values'] or 'without status').lower()}": row["counts"] for row in counted}

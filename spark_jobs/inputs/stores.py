@@ -1,0 +1,102 @@
+"""The stores beside the log: where they are, what they are called, and their export to Parquet.
+
+    orders     an SQLAlchemy URL
+    carts      redis://..., an SQLAlchemy URL, or parquet:FOLDER (the files of an earlier export)
+    pushes     an SQLAlchemy URL, or None
+    mapping    what a user's own tables and topics are called (`mapping`)
+
+An audit exports them in this order, taking the log's end before the first and after the orders, so that an
+effect that was read has its cause in what was read:
+
+    opened = inputs.open()                checks everything before anything slow begins
+    opened.export_orders(folder)          orders.parquet
+    opened.export_carts(folder)           carts.parquet, ledger.parquet, differences.parquet
+    opened.export_order_lines(folder)     order_lines.parquet, orders_in_question.parquet
+    opened.export_pushes(folder)          pushes.parquet
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from spark_jobs.inputs.carts import open_carts
+from spark_jobs.inputs.databases import Database
+from spark_jobs.inputs.mapping import SHOP, Mapping
+from spark_jobs.inputs.tables import RowCounts
+
+__all__ = ["Inputs", "OpenInputs", "RowCounts"]
+
+SINGLE_ORDERS_MAX: Final = 200_000
+"""So many orders' lines are asked for by id; of more the whole table is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Where the stores beside the log are."""
+
+    orders: str
+    carts: str
+    pushes: str | None = None
+    mapping: Mapping = SHOP
+
+    def open(self) -> OpenInputs:
+        """Connects to all and looks whether every table and column is there; raises `DatabaseUnreadable`."""
+        return OpenInputs(self)
+
+
+class OpenInputs:
+    """The stores of one audit, opened and checked. Every export raises `DatabaseUnreadable`."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        mapping = inputs.mapping
+        self._orders = Database(inputs.orders, "--orders", mapping.orders, mapping.order_lines)
+        self._pushes = Database(inputs.pushes, "--pushes", mapping.pushes) if inputs.pushes else None
+        self._carts = open_carts(inputs.carts, mapping)
+
+    def export_orders(self, folder: Path, bucket_count: int = 1) -> RowCounts:
+        """Writes `orders.parquet`: one row per order, dealt into a multiple of so many `buckets`."""
+        return self._orders.export("orders", folder, bucket_count)
+
+    def export_carts(self, folder: Path) -> list[str]:
+        """Writes carts, ledger and differences (see `carts`); returns the fields that could not be read."""
+        return self._carts.export(folder)
+
+    def export_order_lines(self, folder: Path) -> RowCounts:
+        """Writes `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its
+        ledger, which are the only ones that an audit asks for. Goes after the orders and the carts."""
+        order_ids = _orders_in_question(folder)
+        try:
+            if len(order_ids) > SINGLE_ORDERS_MAX:
+                return self._orders.export("order_lines", folder)
+            return self._orders.export_rows_of("order_lines", order_ids, folder)
+        finally:
+            self._orders.close()
+
+    def export_pushes(self, folder: Path, bucket_count: int = 1) -> RowCounts | None:
+        """Writes `pushes.parquet`, dealt in the same way; None without a push database."""
+        if self._pushes is None:
+            return None
+        try:
+            return self._pushes.export("pushes", folder, bucket_count)
+        finally:
+            self._pushes.close()
+
+
+def _orders_in_question(folder: Path) -> list[str]:
+    """The orders of customers with differences, as far as they were exported; written down as well."""
+    differing = ds.dataset(folder / "differences.parquet", format="parquet")
+    customers = pc.unique(differing.to_table(columns=["customer_id"])["customer_id"])
+    if not len(customers):
+        return []
+    orders = ds.dataset(folder / "orders.parquet", format="parquet")
+    columns = ["order_id", "customer_id", "placed_ms"]
+    theirs = orders.to_table(columns=columns, filter=pc.field("customer_id").isin(customers))
+    pq.write_table(theirs, folder / "orders_in_question.parquet")
+    found: list[str] = theirs["order_id"].to_pylist()
+    return found

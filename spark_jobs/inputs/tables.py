@@ -1,0 +1,251 @@
+"""One table of a user's database on its way into Parquet files of ours: columns, rows, repeated keys."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
+
+from spark_jobs.buckets import write_dealt
+from spark_jobs.inputs.arrays import array_of
+from spark_jobs.inputs.key_ranges import row_number
+
+ORDERS: Final = pa.schema([
+    ("order_id", pa.string()),
+    ("customer_id", pa.string()),
+    ("status", pa.string()),
+    ("total_pence", pa.int64()),
+    ("placed_ms", pa.int64()),
+    ("due_ms", pa.int64()),
+    ("paid_ms", pa.int64()),
+    ("timed_out_ms", pa.int64()),
+    ("cancelled_ms", pa.int64()),
+])  # fmt: skip
+ORDER_LINES: Final = pa.schema([("order_id", pa.string()), ("sku", pa.string()), ("quantity", pa.int64())])
+PUSHES: Final = pa.schema([
+    ("push_id", pa.string()),
+    ("schedule_id", pa.string()),
+    ("message_id", pa.string()),
+    ("status", pa.string()),
+    ("due_ms", pa.int64()),
+    ("delivered_ms", pa.int64()),
+])  # fmt: skip
+CARTS: Final = pa.schema([("customer_id", pa.string()), ("sku", pa.string()), ("quantity", pa.int64())])
+LEDGER: Final = pa.schema([
+    ("customer_id", pa.string()),
+    ("entry", pa.string()),
+    ("entry_id", pa.string()),
+    ("sku", pa.string()),
+    ("quantity", pa.int64()),
+    ("at_ms", pa.int64()),
+])  # fmt: skip
+SCHEMAS: Final = {
+    "orders": ORDERS, "order_lines": ORDER_LINES, "pushes": PUSHES, "carts": CARTS, "ledger": LEDGER,
+}  # fmt: skip
+"""Our tables, by the names that `mapping` has for them."""
+
+ROWS_PER_BATCH: Final = 5_000
+"""Few enough to stay in the processor's own memory: ten times as many take twice as long."""
+ROWS_PER_GROUP: Final = 100_000
+KEYS_SHOWN_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """What an export of a table has met; a row that repeats a key is left out, the first one stays."""
+
+    rows: int = 0
+    duplicates: int = 0
+    duplicate_keys: list[str] = field(default_factory=list)
+    """The first of them."""
+    without_key: int = 0
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        keys = [*self.duplicate_keys, *other.duplicate_keys][:KEYS_SHOWN_MAX]
+        return RowCounts(
+            self.rows + other.rows,
+            self.duplicates + other.duplicates,
+            keys,
+            self.without_key + other.without_key,
+        )
+
+
+class RowWriter:
+    """Rows -> one Parquet file, in row groups of about `ROWS_PER_GROUP`."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._file = pq.ParquetWriter(path, schema, use_dictionary=schema.names[1:])
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+        self._file.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds a batch."""
+        self._held.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._file.write_table(pa.Table.from_batches(self._held, self._schema), self._rows)
+        self._held, self._rows = [], 0
+
+    def write_rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Adds rows, each in the order of the schema; raises `UnfitValue`."""
+        for first in range(0, len(rows), ROWS_PER_BATCH):
+            self.write(batch_of(self._schema, rows[first : first + ROWS_PER_BATCH]))
+
+
+class DealtWriter:
+    """Rows -> one Parquet file, dealt into buckets of their first column (`buckets`); holds them all."""
+
+    def __init__(self, path: Path, schema: pa.Schema, bucket_count: int) -> None:
+        self._path, self._schema, self._bucket_count = path, schema, bucket_count
+        self._held: list[pa.RecordBatch] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            table = pa.Table.from_batches(self._held, self._schema)
+            write_dealt(self._path, table, self._bucket_count, use_dictionary=self._schema.names[1:])
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds a batch."""
+        self._held.append(batch)
+
+
+def batch_of(
+    schema: pa.Schema,
+    rows: Sequence[Sequence[Any]],
+    names: Sequence[str] | None = None,
+    constants: Mapping[str, Mapping[str, str]] | None = None,
+) -> pa.RecordBatch:
+    """A batch of rows that have the columns `names` (else all, in order); the other columns are null.
+
+    Raises:
+        UnfitValue: when a value cannot be made one of its column's type.
+    """
+    values = dict(zip(names or schema.names, zip(*rows, strict=True), strict=True)) if rows else {}
+    arrays = [
+        array_of(one, values[one.name], (constants or {}).get(one.name))
+        if one.name in values
+        else pa.nulls(len(rows), one.type)
+        for one in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+Writer = RowWriter | DealtWriter
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTable:
+    """A table that was found in a database, with the columns that it has of ours."""
+
+    schema: pa.Schema
+    source: Table
+    columns: Mapping[str, ColumnElement[Any]]
+    """Our column -> theirs."""
+    constants: Mapping[str, Mapping[str, str]]
+    is_unique: bool
+    """Whether the database lets no key occur twice."""
+
+    @property
+    def key(self) -> ColumnElement[Any]:
+        """The column that names a row's subject."""
+        return self.columns[self.schema.names[0]]
+
+    def range_key(self, connection: Connection) -> ColumnElement[Any]:
+        """By what to cut it: as it lies on disk, if that is known and no key has to be looked for twice."""
+        number = row_number(connection, self.source) if self.is_unique else None
+        return self.key if number is None else number
+
+    def write(
+        self, connection: Connection, condition: ColumnElement[bool], path: Path, bucket_count: int = 0
+    ) -> RowCounts:
+        """Writes the rows that hold a condition to one file; dealt into so many buckets, if that is given."""
+        query = select(*self.columns.values()).where(condition, self.key.is_not(None))
+        to = DealtWriter(path, self.schema, bucket_count) if bucket_count else RowWriter(path, self.schema)
+        with to as writer, no_cycles():
+            if self.is_unique:
+                return self._copy(connection, query, writer)
+            return self._copy_first(connection, query.order_by(self.key), writer)
+
+    def count(self, connection: Connection) -> int:
+        """How many rows there are."""
+        return connection.execute(select(func.count()).select_from(self.source)).scalar_one()
+
+    def count_without_key(self, connection: Connection) -> int:
+        """How many rows have no key."""
+        query = select(func.count()).select_from(self.source).where(self.key.is_(None))
+        return connection.execute(query).scalar_one()
+
+    def _copy(self, connection: Connection, query: Select[Any], writer: Writer) -> RowCounts:
+        count = 0
+        for batch in self._batches(connection, query):
+            writer.write(batch)
+            count += batch.num_rows
+        return RowCounts(count)
+
+    def _copy_first(self, connection: Connection, query: Select[Any], writer: Writer) -> RowCounts:
+        """Of rows that come in the order of their key, the first of each key."""
+        counts, last = RowCounts(), None
+        for batch in self._batches(connection, query):
+            keys = batch.column(0)
+            before = pa.concat_arrays([pa.array([last], keys.type), keys.slice(0, len(keys) - 1)])
+            is_new = pc.fill_null(pc.not_equal(keys, before), True)
+            repeated = batch.num_rows - (is_new.true_count or 0)
+            found = keys.filter(pc.invert(is_new)).slice(0, KEYS_SHOWN_MAX).to_pylist() if repeated else []
+            writer.write(batch.filter(is_new))
+            counts += RowCounts(batch.num_rows - repeated, repeated, found)
+            last = keys[-1].as_py()
+        return counts
+
+    def _batches(self, connection: Connection, query: Select[Any]) -> Iterator[pa.RecordBatch]:
+        """SQLite's cursor streams by itself, and is half as fast when it is asked to."""
+        streams = {} if connection.dialect.name == "sqlite" else {"stream_results": True}
+        result = connection.execution_options(**streams).execute(query)
+        while rows := result.fetchmany(ROWS_PER_BATCH):
+            yield batch_of(self.schema, rows, list(self.columns), self.constants)
+
+
+@contextmanager
+def no_cycles() -> Iterator[None]:
+    """Rows hold no cycles; without a collector that looks for some, reading takes half the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def parts_of(folder: Path, name: str) -> Path:
+    """The folder `<name>.parquet` of a table's files, made."""
+    path = folder / f"{name}.parquet"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def part_name(number: int) -> str:
+    """The name of the file of a range."""
+    return f"part-{number:05d}.parquet"

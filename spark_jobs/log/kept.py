@@ -1,0 +1,65 @@
+"""Halves that outlived their segment: what retention copied to keep files, as if the log had them.
+
+They are open or expired (see `commitlog.keep`). Each names its own log offset, which lies before the log's
+first; the same one may be in several files, and counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from commitlog import layout
+from commitlog.keep import records
+from spark_jobs.log.decode import Wanted, chunk_batches
+from spark_jobs.log.kept_timers import KeptTimers
+from spark_jobs.log.records import Records
+from spark_jobs.log.segments import StoreLog
+from spark_jobs.log.shapes import Shapes
+from spark_jobs.log.walk import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The kept records from before a log offset, in all keep files of a folder."""
+
+    folder: str
+    before_offset: int
+    own_from: int
+
+
+def kept_parts(store: Path, log: StoreLog) -> list[Kept | KeptTimers]:
+    """What to read beside the log; nothing while the log has its beginning."""
+    if log.first_offset == 0 or not log.ours:
+        return []
+    parts: list[Kept | KeptTimers] = []
+    if _holds_files(store / layout.KEEP):
+        parts.append(Kept(str(store / layout.KEEP), log.first_offset, log.own_from))
+    if _holds_files(store / layout.TIMERS):
+        parts.append(KeptTimers(str(store), log.first_offset, log.own_from))
+    return parts
+
+
+def _holds_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def kept_batches(part: Kept, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The kept records that are wanted; a file that goes while it is read is no longer needed."""
+    seen: set[int] = set()
+    for path in sorted(Path(part.folder).iterdir()):
+        try:
+            stored = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        positions = []
+        for physical_offset, position, _ in records(stored, part.own_from):
+            if physical_offset < part.before_offset and physical_offset not in seen:
+                seen.add(physical_offset)
+                positions.append(position)
+        found = Records.at(np.frombuffer(stored, np.uint8), np.array(positions, np.int64))
+        yield from chunk_batches(Chunk(found), wanted, Shapes())

@@ -1,0 +1,161 @@
+"""Timers that outlived their segment: records of the partition files, as if the log still had them.
+
+A partition file (see `timingwheel.partition`) holds the message of each timer that waits, made ready for its
+real queue and with the timer's own log offset and times. A row says the same as the log's record did, but for
+what is not kept: `queue_offset`, `half_offset`, `verb`, `replaces` and `cancels` are null, and `record_bytes`
+is that of the copy.
+
+Read are the files that the newest snapshot names, up to the lengths that it names, without the timers that
+the files say are gone, and only what lay before the log's beginning. A copy that does not match its CRC is
+damage. Bytes between sound batches name no log offset and have no row: `tidewheel store verify` tells of
+them. When a file goes while it is read, its timers are delivered or lie in other files: then the snapshot is
+read anew. Cost: what lies in these files, and 8 bytes of memory for each timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+
+from commitlog import layout
+from commitlog.disk import Disk
+from commitlog.record import CRC_BYTES, RECORD_BYTES_MIN
+from commitlog.recovery import Damage
+from spark_jobs.log.decode import ALL, SCHEMA, Columns, Wanted, damage_batch
+from spark_jobs.log.kinds import KINDS, TOPICS
+from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.log.records import Records
+from spark_jobs.log.segments import open_log
+from spark_jobs.log.shapes import Shapes
+from spark_jobs.log.snapshots import newest_parts
+from spark_jobs.log.walk import Chunk, crcs_hold
+from timingwheel import partition
+from timingwheel.partition import WITH_RECORDS, Batch, Window
+
+_TIMER_FILES: Final = "timer_files"
+_ATTEMPTS_MAX: Final = 5
+_TOPIC: Final = TOPICS["timer"]
+_NOT_KEPT: Final = ("queue_offset", "half_offset", "verb", "replaces", "cancels", "timer_offset")
+_OF_MESSAGE: Final = {"real_topic": "topic", "real_queue_id": "queue_id"}
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTimers:
+    """The timers of a store's partition files whose records lay before a log offset."""
+
+    store: str
+    before_offset: int
+    own_from: int
+
+
+def timer_batches(part: KeptTimers, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The rows of these timers that are wanted."""
+    seen = np.zeros(0, np.int64)
+    for _ in range(_ATTEMPTS_MAX):
+        is_whole = True
+        for path, length in _named_files(Path(part.store)):
+            try:
+                for chunk in _chunks(part, path, length, seen):
+                    seen = np.union1d(seen, chunk.records.numbers("physical_offset"))
+                    yield from _batches(chunk, wanted)
+            except FileNotFoundError:
+                is_whole = False
+        if is_whole:
+            return
+
+
+def _batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    records = chunk.records
+    if wanted.stored_ms:
+        stored_ms, (first_ms, end_ms) = records.numbers("store_ms"), wanted.stored_ms
+        records = records.chosen((stored_ms >= first_ms) & (stored_ms < end_ms))
+    is_topic = wanted.topics == ALL or _TOPIC in wanted.topics
+    if len(records) and is_topic and "timer" in wanted.kinds and not wanted.only_of_halves:
+        yield _rows(records, wanted)
+    if chunk.damaged and "damage" in wanted.kinds:
+        yield damage_batch(chunk.damaged, wanted.schema, "a kept timer that does not match its CRC")
+
+
+def _rows(records: Records, wanted: Wanted) -> pa.RecordBatch:
+    """The timers of messages that are made ready for their queues."""
+    has_bodies = wanted.bodies == ALL or _TOPIC in wanted.bodies
+    made = Columns(
+        records,
+        replace(wanted, kinds=frozenset(KINDS), bodies=ALL if has_bodies else frozenset()),
+        Shapes(),
+    )
+    same = {"kind": "timer", "topic": _TOPIC, "queue_id": 0}
+    columns = []
+    for name in wanted.columns:
+        kind = SCHEMA.field(name).type
+        if name in _NOT_KEPT:
+            columns.append(pa.nulls(len(records), kind))
+        elif name in same:
+            columns.append(pa.array([same[name]] * len(records), kind))
+        else:
+            columns.append(made.column(_OF_MESSAGE.get(name, name)))
+    return pa.RecordBatch.from_arrays(columns, schema=wanted.schema)
+
+
+def _named_files(store: Path) -> list[tuple[str, int]]:
+    """(path, length) of each partition file of the newest snapshot."""
+    _, parts = newest_parts(store, open_log(store))
+    named = (parts.get(_TIMER_FILES) or {}).get("partitions") or {"files": {}}
+    return [(f"{layout.TIMERS}/{name}", fields[0]) for name, fields in sorted(named["files"].items())]
+
+
+class _Files:
+    """The reading of a store's files, for a `Window`; none stays open."""
+
+    def __init__(self, store: str) -> None:
+        self._root = Path(store)
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        with open(self._root / path, "rb") as file:
+            file.seek(position)
+            return file.read(length)
+
+
+def _chunks(part: KeptTimers, path: str, length: int, seen: Integers) -> Iterator[Chunk]:
+    disk = cast(Disk, _Files(part.store))  # all that is asked of it is to read
+    gone = partition.gone_offsets(disk, path, length)
+    window = Window(disk, path, length)
+    for batch in partition.batches(window, []):
+        if batch.kind == WITH_RECORDS:
+            rows = partition.alive(batch.rows, gone)
+            rows = rows[(rows["timer_offset"] < part.before_offset) & (rows["record_bytes"] > 0)]
+            rows = rows[~np.isin(rows["timer_offset"].astype(np.int64), seen)]
+            if len(rows):
+                yield _chunk(window, batch, rows[np.argsort(rows["record_at"])], part.own_from)
+
+
+def _chunk(window: Window, batch: Batch, rows: Any, own_from: int) -> Chunk:
+    """The records of these rows; those that are not what was written, as damage."""
+    stored = window.bytes_at(batch.position, batch.end - batch.position)
+    data = np.frombuffer(stored, np.uint8)
+    positions = rows["record_at"].astype(np.int64) - batch.position
+    offsets, lengths = rows["timer_offset"].astype(np.int64), rows["record_bytes"].astype(np.int64)
+    inside = (positions >= 0) & (lengths >= RECORD_BYTES_MIN) & (positions + lengths <= len(data))
+    flags = inside.copy()
+    found = Records.at(data, positions[inside])
+    flags[inside] = _are_sound(found, offsets[inside], lengths[inside], own_from)
+    damaged = [
+        Damage(offset, offset + length)
+        for offset, length in zip(offsets[~flags].tolist(), lengths[~flags].tolist(), strict=True)
+    ]
+    return Chunk(found.chosen(flags[inside]), damaged)
+
+
+def _are_sound(found: Records, offsets: Integers, lengths: Integers, own_from: int) -> Flags:
+    flags: Flags = found.adds_up & (found.lengths == lengths)
+    flags &= found.numbers("physical_offset") == offsets
+    flags &= lengths >= RECORD_BYTES_MIN + CRC_BYTES * (offsets >= own_from)
+    for may_lack_crc in (False, True):
+        some = flags & ((offsets < own_from) == may_lack_crc)
+        flags[some] = crcs_hold(found.chosen(some), may_lack_crc)
+    return flags

@@ -1,0 +1,191 @@
+"""The pairs of many property strings at once, by the places of 0x01 and 0x02 in one buffer.
+
+It works where every string is exactly `name 0x01 value 0x02`, repeated, which is what Tidewheel and Apache
+RocketMQ write. Each pair's name is recognised at once among the names that have a meaning: its first and last
+eight bytes as two integers lead to one place of a small table, and length and integers there must be the
+same. Only names of more than 16 bytes are compared further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from commitlog import properties
+from spark_jobs.log.ragged import Bytes, Integers
+
+_NAME_END: Final = 1
+_PAIR_END: Final = 2
+_WORD: Final = 8
+_SLOT_BITS: Final = 12
+_NEIGHBOURS_MAX: Final = 16
+_TIMER_KEY: Final = properties.TIMER_KEY.encode()
+_MASKS: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], np.uint64)
+
+
+class _Names:
+    """The names that have a meaning, numbered from 1, found by two words of theirs."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        encoded = [b"", *(name.encode() for name in names)]
+        self.codes = {name: code for code, name in enumerate(encoded) if name}
+        self.long = [name for name in encoded if len(name) > 2 * _WORD]
+        self._lengths = np.array([len(name) for name in encoded])
+        self._firsts = np.array([_word(name[:_WORD]) for name in encoded], np.uint64)
+        self._lasts = np.array([_word(name[_WORD:][-_WORD:]) for name in encoded], np.uint64)
+        self._factor, self._table = self._without_collision()
+
+    def code(self, mixed: Integers, firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
+        """The number of each name by `mix` of its words and length; 0 for a name without meaning."""
+        codes = self._table[_slots(mixed, self._factor)]
+        is_same = (self._firsts[codes] == firsts) & (self._lasts[codes] == lasts)
+        codes *= is_same & (self._lengths[codes] == lengths)
+        return codes
+
+    def _without_collision(self) -> tuple[int, Integers]:
+        mixed = mix(self._firsts, self._lasts, self._lengths)[1:]
+        assert len(np.unique(mixed)) == len(mixed)
+        factor = 0x9E3779B97F4A7C15
+        while len(np.unique(_slots(mixed, factor))) < len(mixed):
+            factor = factor * 0xD1342543DE82EF95 % (1 << 64)
+        table = np.zeros(1 << _SLOT_BITS, np.uint8)
+        table[_slots(mixed, factor)] = np.arange(1, len(mixed) + 1, dtype=np.uint8)
+        return factor, table
+
+
+def mix(firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
+    """One number for each name: unequal ones come of unequal names."""
+    mixed: Integers = firsts ^ (lasts << np.uint64(1)) ^ (lengths.astype(np.uint64) << np.uint64(56))
+    return mixed
+
+
+def _slots(mixed: Integers, factor: int) -> Integers:
+    slots: Integers = ((mixed * np.uint64(factor)) >> np.uint64(64 - _SLOT_BITS)).astype(np.intp)
+    return slots
+
+
+def _word(part: bytes) -> int:
+    return int.from_bytes(part, "little")
+
+
+KNOWN: Final = _Names(sorted(properties.RESERVED | {properties.TIMER_KEY}))
+
+
+class Pairs:
+    """All pairs of regular strings, in order, by their places in the one data buffer."""
+
+    def __init__(self, rows: Integers, marks: Integers, data: Bytes) -> None:
+        """A word of bytes follows the end of every name in `data`."""
+        self._data = data
+        self._rows = rows
+        self._name_ends = marks[0::2]
+        self._pair_ends = marks[1::2]
+        self._name_starts = np.empty_like(self._name_ends)
+        self._name_starts[:1] = 0
+        self._name_starts[1:] = self._pair_ends[:-1] + 1
+        self._has_value = self._pair_ends - self._name_ends > 1
+        firsts = np.searchsorted(self._name_starts, rows)
+        self._record_of_pair = np.repeat(np.arange(len(rows) - 1), np.diff(firsts))
+        self._codes = self._recognised()
+
+    @classmethod
+    def of(cls, stored: pa.BinaryArray) -> Pairs | None:
+        """The pairs of `stored`; None if any string is not regular."""
+        _, offsets, values = stored.buffers()
+        rows = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1]
+        if len(stored) == 0 or values is None or rows[0] != 0:
+            return None
+        data = np.frombuffer(values, np.uint8)[: rows[-1]]
+        marks = np.flatnonzero(data - np.uint8(1) <= 1)
+        if not _is_regular(data, rows, marks):
+            return None
+        if len(data) - marks[-2] <= _WORD:
+            data = np.concatenate((data, np.zeros(_WORD, np.uint8)))
+        return cls(rows, marks, data)
+
+    def places(self, names: Sequence[str]) -> tuple[Integers, Integers]:
+        """(starts of the values in their strings, lengths) of each name, a row each; length -1 for none."""
+        pair_of = self._placed(names)
+        starts = self._name_ends[pair_of] + 1
+        lengths = self._pair_ends[pair_of] - starts
+        lengths[pair_of < 0] = -1
+        return starts - self._rows[:-1], lengths
+
+    def of_users(self) -> Integers:
+        """Pairs whose names are not reserved: rows of string, name's start and length, value's likewise."""
+        found = np.flatnonzero((self._codes == 0) | (self._codes == KNOWN.codes[_TIMER_KEY]))
+        found = found[self._has_value[found]]
+        strings = self._record_of_pair[found]
+        if _may_repeat(self._names[found], strings):
+            found = found[self._last_of_name(found)]
+            strings = self._record_of_pair[found]
+        first, name_start, name_end = self._rows[strings], self._name_starts[found], self._name_ends[found]
+        value_bytes = self._pair_ends[found] - name_end - 1
+        return np.array(
+            [strings, name_start - first, name_end - name_start, name_end + 1 - first, value_bytes]
+        )
+
+    def _last_of_name(self, found: Integers) -> Integers:
+        """The places in `found` of the last pair of each name in each string."""
+        data, starts, ends = self._data.tobytes(), self._name_starts[found], self._name_ends[found]
+        names = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        pairs = zip(self._record_of_pair[found].tolist(), names, strict=True)
+        places = {pair: at for at, pair in enumerate(pairs)}
+        return np.array(sorted(places.values()), np.int64)
+
+    def _placed(self, names: Sequence[str]) -> Integers:
+        """For each of `names` a row: which pair each string has of that name, -1 for none."""
+        column_of_code = np.full(256, len(names), np.uint8)
+        column_of_code[[KNOWN.codes[name.encode()] for name in names]] = range(len(names))
+        columns = column_of_code[self._codes]
+        if not self._has_value.all():
+            columns[~self._has_value] = len(names)
+        placed = np.full((len(names) + 1, len(self._rows) - 1), -1, np.int32)
+        placed[columns, self._record_of_pair] = np.arange(len(columns), dtype=np.int32)
+        return placed[:-1]
+
+    def _recognised(self) -> Integers:
+        """The code of each pair's name."""
+        lengths = self._name_ends - self._name_starts
+        words = np.ndarray(len(self._data) - _WORD + 1, "<u8", self._data, 0, (1,))
+        firsts = words[self._name_starts] & _MASKS[np.minimum(lengths, _WORD)]
+        lasts = np.zeros_like(firsts)
+        is_longer = np.flatnonzero(lengths > _WORD)
+        rest = np.minimum(lengths[is_longer] - _WORD, _WORD)
+        lasts[is_longer] = words[self._name_ends[is_longer] - rest] & _MASKS[rest]
+        self._names = mix(firsts, lasts, lengths)
+        codes = KNOWN.code(self._names, firsts, lasts, lengths)
+        for name in KNOWN.long:
+            alike = np.flatnonzero(codes == KNOWN.codes[name])
+            for place in range(_WORD, len(name) - _WORD) if len(alike) else ():
+                is_same = self._data[self._name_starts[alike] + place] == name[place]
+                codes[alike[~is_same]] = 0
+                alike = alike[is_same]
+        return codes
+
+
+def _may_repeat(names: Integers, strings: Integers) -> bool:
+    """Whether two pairs of one string could have equal names."""
+    distance_max = int(np.bincount(strings).max()) if len(strings) else 0
+    if distance_max > _NEIGHBOURS_MAX:
+        return True
+    return any(
+        ((names[distance:] == names[:-distance]) & (strings[distance:] == strings[:-distance])).any()
+        for distance in range(1, distance_max)
+    )
+
+
+def _is_regular(data: Bytes, rows: Integers, marks: Integers) -> bool:
+    """Marks alternate over the whole buffer and every string ends with a pair's end."""
+    kinds = data[marks]
+    ends = rows[1:][rows[1:] > rows[:-1]] - 1
+    return bool(
+        len(marks) > 0
+        and len(marks) % 2 == 0
+        and (kinds[0::2] == _NAME_END).all()
+        and (kinds[1::2] == _PAIR_END).all()
+        and (data[ends] == _PAIR_END).all()
+    )

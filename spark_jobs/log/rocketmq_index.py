@@ -1,0 +1,125 @@
+"""How far Apache RocketMQ's own queue files can be believed, and which files they are.
+
+RocketMQ makes them from the log, in log order, a little behind it, and starts anew from a point that its
+`checkpoint` names if it was not stopped cleanly (then, and while it runs, there is a file `abort`):
+
+    stopped cleanly    every queue is whole, up to the last record that any entry names
+    else               likewise, for what was stored 3 s before the times in `checkpoint`: its own rule
+
+What lies behind is scanned. A topic is scanned altogether if it has no queue files, or queues of batches
+(`batchconsumequeue`), or if a file of its own is missing between others or has zeros between entries.
+Records that RocketMQ puts into no queue (halves and rollbacks of stores before 4.3) are found by a scan only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog import layout
+from consumequeue.entry import ENTRY, ENTRY_BYTES
+from spark_jobs.log.ragged import Integers
+from spark_jobs.log.ranges import bounds
+from spark_jobs.log.segments import StoreLog
+
+FILLER_BYTES: Final = 0x7FFFFFFF
+"""The length in entries that stand for messages which a queue never had."""
+
+_BATCHES: Final = "batchconsumequeue"
+_ABORT: Final = "abort"
+_CHECKPOINT: Final = "checkpoint"
+_TIMES: Final = struct.Struct(">qq")
+_MARGIN_MS: Final = 3_000
+
+
+def believed_until(store: Path, log: StoreLog) -> int:
+    """The log offset below which the queue files tell of every message; 0 if they cannot be believed."""
+    until = min(max(map(_last_end, _queues(store)), default=0), log.end_offset)
+    if (store / _ABORT).exists():
+        until = min(until, _checkpointed(store, log))
+    return until
+
+
+def files_of(store: Path, topics: frozenset[str]) -> list[tuple[str, int]] | None:
+    """(path, entries that count) of each queue file of the topics; None if one of the topics is in doubt."""
+    files: list[tuple[str, int]] = []
+    for topic in topics:
+        queues = _folders(store / layout.CONSUMEQUEUE / topic)
+        if not queues or (store / _BATCHES / topic).exists():
+            return None
+        for queue in queues:
+            found = _queue_files(queue)
+            if found is None:
+                return None
+            files += found
+    return files
+
+
+def _queue_files(queue: Path) -> list[tuple[str, int]] | None:
+    paths = _numbered(queue)
+    counts = [_entries(path) for path in paths]
+    used = [_used(entries) for entries in counts]
+    if None in used:
+        return None
+    for at, path in enumerate(paths[1:]):
+        is_next = int(path.name) == int(paths[at].name) + len(counts[at]) * ENTRY_BYTES
+        if not is_next or (used[at] != len(counts[at]) and used[at + 1]):
+            return None
+    return [(str(path), count) for path, count in zip(paths, used, strict=True) if count]
+
+
+def _used(entries: Any) -> int | None:
+    """How many entries are written; None if there are unwritten ones between them."""
+    is_written = entries["record_bytes"] != 0
+    count = int(np.count_nonzero(is_written))
+    return count if bool(is_written[:count].all()) else None
+
+
+def _last_end(queue: Path) -> int:
+    """The log offset behind the last record that a queue names; 0 if it names none."""
+    for path in reversed(_numbered(queue)):
+        entries = _entries(path)
+        last = _last_written(entries["record_bytes"])
+        if last >= 0 and entries["record_bytes"][last] != FILLER_BYTES:
+            return int(entries["physical_offset"][last]) + int(entries["record_bytes"][last])
+    return 0
+
+
+def _last_written(lengths: Integers) -> int:
+    """The last entry in front of the zeros at the end of a file, by bisection; -1 if there is none."""
+    low, high = -1, len(lengths)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if lengths[middle] else (low, middle)
+    return low
+
+
+def _checkpointed(store: Path, log: StoreLog) -> int:
+    path = store / _CHECKPOINT
+    stored = path.read_bytes()[: _TIMES.size] if path.exists() else b""
+    if len(stored) < _TIMES.size:
+        return 0
+    return bounds(log, max(0, min(_TIMES.unpack(stored)) - _MARGIN_MS))[0]
+
+
+def _queues(store: Path) -> Iterator[Path]:
+    for topic in _folders(store / layout.CONSUMEQUEUE):
+        yield from _folders(topic)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """The files of a queue, in order."""
+    names = (path for path in folder.iterdir() if path.name.isdigit() and path.stat().st_size >= ENTRY_BYTES)
+    return sorted(names, key=lambda path: int(path.name))
+
+
+def _entries(path: Path) -> Any:
+    return np.memmap(path, ENTRY, "r", shape=(path.stat().st_size // ENTRY_BYTES,))

@@ -1,0 +1,233 @@
+"""Where the records of a slice are, and which bytes are none.
+
+From one record to the next by its length, and nothing else is looked at on the way: some thousand steps give
+candidates. All of them are then checked at once: magic, own log offset, lengths that add up, CRC. What comes
+before the first that fails is sound; at it the bytes are damaged, and the walk resumes at the next magic
+whose record names its own offset and is sound. The same rule finds the first record of a slice that
+starts in the middle of a segment, so neighbouring slices neither share nor lose a record. A copy of a
+record inside a body has the magic and not the offset.
+
+    check    what makes a record sound
+    record   the whole-record CRC; of a record that may lack one (Apache RocketMQ's, imported) its body's
+    body     lengths add up, body CRC
+    none     lengths add up
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog import record
+from commitlog.recovery import Damage
+from spark_jobs.log.ahead import ReadAhead
+from spark_jobs.log.ragged import Bytes, Flags, Integers
+from spark_jobs.log.records import Records
+from spark_jobs.log.segments import Slice
+
+RECORDS_PER_CHUNK: Final = 16_384
+_RECORDS_AFTER_DAMAGE: Final = 64
+"""So many steps are risked behind damage: were it dense, a full chunk would be walked in vain each time."""
+
+_MAGIC: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]")
+_HEAD: Final = struct.Struct(">II20xq")
+_BLANK: Final = struct.Struct(">II")
+_LENGTH: Final = struct.Struct(">I")
+_OFFSET: Final = struct.Struct(">q")
+_NONE: Final = np.zeros(0, np.int64)
+_ABREAST_BYTES: Final = 16 * 1024 * 1024
+_STRETCH_BYTES: Final = 64 * 1024
+_WALKERS_MIN: Final = 8
+_STEPS_MAX: Final = 2 * _STRETCH_BYTES // record.RECORD_BYTES_MIN
+_STEPS_PER_LOOK: Final = 8
+
+
+class Check(Enum):
+    """What is verified of each record; the values are those of the data source's option `verify`."""
+
+    RECORD = "record"
+    BODY = "body"
+    NONE = "none"
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Sound records in a row, and the damage behind them, if any."""
+
+    records: Records
+    damaged: list[Damage] = field(default_factory=list)
+
+
+def walk(data: Bytes, part: Slice, check: Check) -> Iterator[Chunk]:
+    """The records of `part`, in log order, in chunks of up to `RECORDS_PER_CHUNK`; `data` is its segment."""
+    return _Walk(data, part, check).chunks()
+
+
+def sound(records: Records, first_offset: int, end: int, check: Check, may_lack_crc: bool) -> Flags:
+    """Which candidates are records of a segment that starts at `first_offset` and is read up to `end`."""
+    magic = records.heads["magic"]
+    flags: Flags = (magic == record.MAGIC_V1) | (magic == record.MAGIC_V2)
+    flags &= records.heads["physical_offset"] == records.positions + first_offset
+    flags &= records.adds_up & (records.positions + records.lengths <= end)
+    if check is Check.RECORD:
+        flags &= records.lengths >= record.RECORD_BYTES_MIN + record.CRC_BYTES * (not may_lack_crc)
+    count = len(flags) if flags.all() else int(flags.argmin())
+    if count and check is not Check.NONE:
+        records = records.chosen(slice(count))
+        is_record = check is Check.RECORD
+        flags[:count] = crcs_hold(records, may_lack_crc) if is_record else records.body_crcs_hold()
+    return flags
+
+
+def crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
+    """Which records match their CRC property; with `may_lack_crc`, those without one their body's CRC."""
+    if not may_lack_crc:
+        return records.crcs_hold()
+    flags = records.has_crc()
+    flags[flags] = records.chosen(flags).crcs_hold()
+    bare = ~records.has_crc()
+    flags[bare] = records.chosen(bare).body_crcs_hold()
+    return flags
+
+
+class _Walk:
+    def __init__(self, data: Bytes, part: Slice, check: Check) -> None:
+        self._data = data
+        self._view = data.data
+        self._part = part
+        self._check = check
+        self._first_offset = part.segment.first_offset
+        self._until = min(part.until, part.end - record.RECORD_BYTES_MIN + 1)
+        self._ahead = _NONE
+        self._disk = ReadAhead(data, self._until)
+
+    def chunks(self) -> Iterator[Chunk]:
+        position = self._part.start and self._next_record(self._part.start)
+        count_max = RECORDS_PER_CHUNK
+        while 0 <= position < self._part.until:
+            self._disk.reached(position)
+            chunk, position = self._run(position, count_max)
+            is_cut = len(chunk.records) == count_max and position < self._part.until
+            if not is_cut and position < self._part.end:
+                position = self._step_over(chunk, position)
+            count_max = min(RECORDS_PER_CHUNK, _RECORDS_AFTER_DAMAGE if chunk.damaged else 8 * count_max)
+            yield chunk
+
+    def _run(self, position: int, count_max: int) -> tuple[Chunk, int]:
+        """The sound records from `position` on that start in the slice, and where the next would start."""
+        positions = self._candidates(position, count_max)
+        records = Records.at(self._data, positions)
+        flags = self._sound(records)
+        if not flags.all():
+            count = int(flags.argmin())
+            return Chunk(records.chosen(slice(count))), int(positions[count])
+        return Chunk(records), int(positions[-1] + records.lengths[-1]) if len(positions) else position
+
+    def _candidates(self, position: int, count_max: int) -> Integers:
+        """Where records start from `position` on, if all their lengths are right."""
+        if not (len(self._ahead) and self._ahead[0] == position) and count_max == RECORDS_PER_CHUNK:
+            self._ahead = self._walked_abreast(position)
+        if len(self._ahead) and self._ahead[0] == position:
+            found, self._ahead = self._ahead[:count_max], self._ahead[count_max:]
+            return found
+        return self._walked(position, self._until, count_max)
+
+    def _walked(self, position: int, until: int, count_max: int) -> Integers:
+        length_at, view = _LENGTH.unpack_from, self._view
+        positions: list[int] = []
+        while position < until and len(positions) < count_max:
+            (length,) = length_at(view, position)
+            if length < record.RECORD_BYTES_MIN:
+                break
+            positions.append(position)
+            position += length
+        return np.array(positions, np.int64)
+
+    def _walked_abreast(self, position: int) -> Integers:
+        """The same for the next megabytes, by many walkers at once; less, or nothing, if they do not meet.
+
+        Each walker starts at what looks like the first record of its stretch; all take a step together.
+        Where one does not end at the start of the next, or a step is none, what follows is left out.
+        """
+        end = min(position + _ABREAST_BYTES, self._until)
+        starts = [position]
+        for stretch in range(position + _STRETCH_BYTES, end - _STRETCH_BYTES, _STRETCH_BYTES):
+            start = self._likely_record(stretch, stretch + _STRETCH_BYTES)
+            if start < 0:
+                break
+            starts.append(start)
+        if len(starts) < _WALKERS_MIN:
+            return _NONE
+        ends = np.array([*starts[1:], starts[-1] + 1])
+        steps = self._steps(np.array(starts), ends)
+        is_inside = steps < ends
+        is_short = is_inside[:-1] & (np.diff(steps, axis=0) < record.RECORD_BYTES_MIN)
+        met = ((steps == ends).any(axis=0) & ~is_short.any(axis=0))[:-1]
+        count = len(met) if met.all() else int(met.argmin())
+        found: Integers = steps.T[:count][is_inside.T[:count]]
+        return found
+
+    def _steps(self, places: Integers, ends: Integers) -> Integers:
+        """Where each walker is after each step; just behind its end once it has passed it."""
+        lengths_at: Any = np.ndarray(len(self._data) - 3, ">u4", self._data, 0, (1,))
+        behind = ends + 1
+        steps = [places]
+        while len(steps) < _STEPS_MAX and (places < ends).any():
+            for _ in range(_STEPS_PER_LOOK):
+                places = np.minimum(places + lengths_at[places].astype(np.int64), behind)
+                steps.append(places)
+        return np.array(steps)
+
+    def _likely_record(self, position: int, until: int) -> int:
+        for match in _MAGIC.finditer(self._view, position + 4, until):
+            start = match.start() - 4
+            if _OFFSET.unpack_from(self._view, start + 28)[0] == self._first_offset + start:
+                return start
+        return -1
+
+    def _sound(self, records: Records) -> Flags:
+        return sound(records, self._first_offset, self._part.end, self._check, self._part.may_lack_crc)
+
+    def _is_record(self, position: int) -> bool:
+        if position + record.RECORD_BYTES_MIN > self._part.end:
+            return False
+        _, magic, offset = _HEAD.unpack_from(self._view, position)
+        if magic not in (record.MAGIC_V1, record.MAGIC_V2) or offset != self._first_offset + position:
+            return False
+        return bool(self._sound(Records.at(self._data, np.array([position], np.int64))).all())
+
+    def _step_over(self, chunk: Chunk, position: int) -> int:
+        """Notes the damage at `position`, if it is any; returns where to go on, -1 at the end.
+
+        Damage right behind a slice is still its own: the next slice starts behind it and cannot see it.
+        """
+        if self._is_record(position):
+            return position
+        if self._is_blank(position):
+            return -1
+        resumed = self._next_record(position + 1)
+        if resumed < 0 and self._part.has_tail:
+            return -1
+        end = resumed if resumed >= 0 else self._part.end
+        chunk.damaged.append(Damage(self._first_offset + position, self._first_offset + end))
+        return resumed
+
+    def _is_blank(self, position: int) -> bool:
+        if position + record.BLANK_BYTES > self._part.end:
+            return False
+        left_bytes, magic = _BLANK.unpack_from(self._view, position)
+        whole = self._part.segment.segment_bytes
+        return bool(magic == record.MAGIC_BLANK and left_bytes == whole - position)
+
+    def _next_record(self, position: int) -> int:
+        for match in _MAGIC.finditer(self._view, position, self._part.end):
+            start = match.start() - 4
+            if start >= position and self._is_record(start):
+                return start
+        return -1

@@ -1,0 +1,343 @@
+"""How the findings of a run could be repaired: a dry run, one line per step, of which nothing is carried out.
+
+    kind        what it holds                        done by
+    message     topic, key, properties, body         sending it as a transaction that is committed at once
+    statement   SQL, or a script for Redis           the database named by `store`
+    command     a `tidewheel` command                an operator, against the broker
+    look        why nothing safe can be proposed     a person
+
+Rules:
+- A step may be done twice, or late, or by two people: the receiver knows the order and does nothing the
+  second time, or the statement changes only what is still as it was seen. `safe_to_repeat` says which.
+- Where two stores disagree and nobody but a person can say which one is right, the step is `look`: a plan
+  never decides about money.
+- The broker's rule decides for halves: what the database says has happened is committed, else rolled back.
+
+The plan is `runs/<id>/plan.jsonl`; each line also has subject, subject_id, case, and what would be done.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from spark_jobs.cases import names
+from spark_jobs.plan.reasons import UNSAFE, UNSAFE_ELSE
+from spark_jobs.plan.sources import Lines, PlanSources
+from spark_jobs.runs import Run
+
+ROWS_PER_TURN: Final = 500
+SENT_AS: Final = "a half message, committed at once"
+MARKER_SECONDS: Final = 30 * 86_400
+
+CORRECT_CART: Final = (
+    "if redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[3]) then "
+    "return redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2]) end return false"
+)
+"""Changes a quantity by a difference, once: a second time finds the marker of the first."""
+
+_OF_HALF: Final = re.compile(r"the half at (\d+)")
+_OUTCOMES: Final = ("committed", "rolled back", "expired")
+_UNSENT: Final = ("SCHEDULED", "FAILED")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: `does` holds what its kind needs; `safe` is why it may be repeated, or why there is none."""
+
+    kind: str
+    what: str
+    safe: str
+    does: dict[str, Any]
+
+    def as_json(self, row: Row) -> dict[str, Any]:
+        """A line of the plan."""
+        named = {"subject": row["subject"], "subject_id": row["subject_id"], "case": row["case"]}
+        reason = "why" if self.kind == "look" else "safe_to_repeat"
+        return {"kind": self.kind, **named, "what": self.what, **self.does, reason: self.safe}
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """What the steps of a turn are made from; `lines` are None where no order database was given."""
+
+    sources: PlanSources
+    lines: Lines | None
+
+
+def write(run: Run, sources: PlanSources) -> Counter[str]:
+    """Writes the plan of a run; returns how many steps there are of each kind."""
+    counts: Counter[str] = Counter()
+    fresh = run.folders.plan.with_suffix(".new")
+    with fresh.open("w") as file:
+        for row, step in planned(run.rows(), sources):
+            counts[step.kind] += 1
+            file.write(json.dumps(step.as_json(row), ensure_ascii=False) + "\n")
+    fresh.replace(run.folders.plan)
+    return counts
+
+
+def planned(rows: Iterable[Row], sources: PlanSources) -> Iterator[tuple[Row, Step]]:
+    """Each finding with each of its steps, at least one."""
+    remaining = iter(rows)
+    while turn := list(islice(remaining, ROWS_PER_TURN)):
+        unannounced = [row["order_id"] for row in turn if row["case"] in ANNOUNCED]
+        planning = Planning(sources, sources.lines_of(unannounced) if unannounced else None)
+        for row in turn:
+            for step in steps(row, planning):
+                yield row, step
+
+
+def steps(row: Row, planning: Planning) -> Iterable[Step]:
+    """The steps for one finding."""
+    found = list(REPAIRS[row["case"]](row, planning)) if row["case"] in REPAIRS else []
+    return found or [look(row["why"] or "", UNSAFE.get(row["case"], UNSAFE_ELSE))]
+
+
+def look(what: str, why: str) -> Step:
+    """Nothing that could be done safely without a person."""
+    return Step("look", f"Look by hand: {what}", why, {})
+
+
+def announce(row: Row, planning: Planning) -> Iterator[Step]:
+    """Say again that an order was placed."""
+    topics, bodies = planning.sources.mapping.topics, planning.sources.mapping.bodies
+    lines = None if planning.lines is None else planning.lines.get(row["order_id"], [])
+    body = {
+        bodies.order_id: row["order_id"],
+        bodies.customer_id: row["customer_id"],
+        bodies.placed_ms: row["placed_ms"],
+        bodies.lines: lines
+        and [{bodies.sku: line["sku"], bodies.quantity: line["quantity"]} for line in lines],
+    }
+    lacking = "" if lines else " Its lines are to be filled in: give --orders to have them here."
+    yield message(
+        f"Announce the order again.{lacking}",
+        topics.order_created,
+        row["order_id"],
+        body,
+        "The carts' ledger takes an order out of a cart once, however often it is announced; other consumers "
+        "have to know an order by its id, as they have for any repeated message.",
+    )
+
+
+def message(
+    what: str, topic: str, key: str, body: Any, safe: str, properties: dict[str, str] | None = None
+) -> Step:
+    """A message to be sent."""
+    sent = {"topic": topic, "key": key, "sent_as": SENT_AS, "properties": properties or {}, "body": body}
+    return Step("message", what, safe, {"message": sent})
+
+
+def correct_outcome(row: Row, planning: Planning) -> Iterator[Step]:
+    """Make messages and row say the same, the row being right wherever it says that something happened."""
+    if row["placed_ms"] is not None and row["committed_offset"] is None:
+        yield from announce(row, planning)
+    for change in (PAYMENT, CANCELLATION):
+        was_changed, was_told = row[change.column] is not None, row[change.offset] is not None
+        if was_changed and not was_told:
+            yield tell_change(row, planning, change)
+        elif was_told and not was_changed and row["placed_ms"] is not None:
+            yield change_row(row, planning, change)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of an order: its new status, the row's column, its message, from which statuses."""
+
+    status: str
+    column: str
+    offset: str
+    topic: str
+    expected: tuple[str, ...]
+
+
+PAYMENT: Final = Change("PAID", "paid_ms", "paid_offset", "order_paid", ("PLACED",))
+CANCELLATION: Final = Change(
+    "CANCELLED", "cancelled_ms", "cancelled_offset", "order_cancelled", ("PLACED", "PAID")
+)
+
+
+def tell_change(row: Row, planning: Planning, change: Change) -> Step:
+    """Send the message of a change that the row has; it also cancels the deadline."""
+    mapping = planning.sources.mapping
+    topic = getattr(mapping.topics, change.topic)
+    body = {
+        mapping.bodies.order_id: row["order_id"],
+        mapping.bodies.customer_id: row["customer_id"],
+        "total_pence": row["total_pence"],
+        getattr(mapping.bodies, change.column): row[change.column],
+    }
+    cancel = {"TW_TIMER_CANCEL": timer_key(row), "TW_TIMER_TOPIC": mapping.topics.order_timeouts}
+    safe = "Consumers know an order by its id; a deadline that has ended is cancelled without effect."
+    what = f"Send the {topic} message that the row promises."
+    return message(what, topic, row["order_id"], body, safe, cancel)
+
+
+def change_row(row: Row, planning: Planning, change: Change) -> Step:
+    """Change the row as its committed message says, if nothing else has happened to the order."""
+    at_ms = row["paid_message_ms"] if change is PAYMENT else told_ms(row, planning, change)
+    if row["status"] not in change.expected or at_ms is None:
+        return look(
+            row["why"], f"The row says {row['status']}: only a person can say which of the two is right."
+        )
+    sources, orders = planning.sources, planning.sources.mapping.orders
+    expected = [status for one in change.expected for status in sources.statuses(orders, one)]
+    values = {"status": sources.statuses(orders, change.status)[0], change.column: at_ms}
+    conditions = {"status": expected, change.column: None}
+    sql = sources.update(orders, row["order_id"], values, conditions)
+    safe = f"It changes only a row without {change.column} that is still {' or '.join(change.expected)}."
+    return statement(f"Make the row {change.status}, as its committed message says.", "orders", sql, safe)
+
+
+def told_ms(row: Row, planning: Planning, change: Change) -> int | None:
+    """When the committed message of a change was stored."""
+    at = (
+        event["store_ms"] for event in row["timeline"] or [] if event["physical_offset"] == row[change.offset]
+    )
+    return next(at, None)
+
+
+def statement(what: str, store: str, sql: str, safe: str) -> Step:
+    """A statement for one of the databases."""
+    return Step("statement", what, safe, {"store": store, "statement": sql})
+
+
+def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
+    """End each open half as the database says."""
+    topics = planning.sources.mapping.topics
+    happened = {
+        topics.order_created: row["placed_ms"],
+        topics.order_timeouts: row["placed_ms"],
+        topics.order_paid: row["paid_ms"],
+        topics.order_cancelled: row["cancelled_ms"],
+    }
+    for offset, topic in open_halves(row, topics.order_created):
+        has_happened = happened.get(topic) is not None
+        outcome, says = ("commit", "has it") if has_happened else ("rollback", "has nothing of it")
+        name = planning.sources.transaction_at(offset) or f"<transaction whose half lies at {offset}>"
+        yield Step(
+            "command",
+            f"End the half of {topic} at log offset {offset} by {outcome}: the database {says}.",
+            "What has ended the same way stays as it is; what has ended the other way is refused.",
+            {"command": f"tidewheel txn resolve {name} {outcome}"},
+        )
+
+
+def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
+    """The halves of an order without an outcome, as (log offset, topic).
+
+    An outcome names its half; the commit of a half with a delivery time is a timer of its topic behind it.
+    """
+    events = row["timeline"] or []
+    named = (_OF_HALF.search(event["note"] or "") for event in events if event["kind"] in _OUTCOMES)
+    ended = {int(one[1]) for one in named if one}
+    armed = {event["topic"]: event["physical_offset"] for event in events if event["kind"] == "timer"}
+    found = {
+        event["physical_offset"]: event["topic"]
+        for event in events
+        if event["kind"] == "half" and event["physical_offset"] > armed.get(event["topic"], -1)
+    }
+    if row["half_offset"] is not None and row["half_end"] is None:
+        found[row["half_offset"]] = order_created
+    return sorted((offset, topic) for offset, topic in found.items() if offset not in ended)
+
+
+def set_push(row: Row, planning: Planning) -> Iterator[Step]:
+    """Let the ledger say of a push what the log says: that it was delivered."""
+    sources, table = planning.sources, planning.sources.mapping.pushes
+    if row["status"] in _UNSENT and row["delivered_offset"] is not None:
+        values = {"status": sources.statuses(table, "DELIVERED")[0], "delivered_ms": row["delivered_ms"]}
+        unsent = [status for one in _UNSENT for status in sources.statuses(table, one)]
+        sql = sources.update(table, row["subject_id"], values, {"status": unsent})
+        safe = "It changes only a push that is still to be sent or has failed."
+        yield statement("Say in the ledger that the push was delivered.", "pushes", sql, safe)
+
+
+def correct_cart(row: Row, planning: Planning) -> Iterator[Step]:
+    """Make a cart hold what its ledger says, article by article."""
+    for article in row["surplus"] or []:
+        sku, cart, ledger = article["sku"], article["cart"], article["ledger"]
+        what = f"Make the cart of {row['customer_id']} hold {ledger} of {sku} instead of {cart}."
+        if planning.sources.carts_kind == "redis":
+            yield correct_redis(row, planning, what, sku, ledger - cart)
+        elif planning.sources.carts_kind == "parquet" or not cart:
+            yield look(what, "Where these carts live is not known here, or the article has no row in them.")
+        else:
+            sql = planning.sources.update(
+                planning.sources.mapping.carts,
+                row["customer_id"],
+                {"quantity": ledger},
+                {"sku": [sku], "quantity": [cart]},
+            )
+            yield statement(what, "carts", sql, f"It changes only a cart that still holds {cart}.")
+
+
+def correct_redis(row: Row, planning: Planning, what: str, sku: str, difference: int) -> Step:
+    """Change a quantity in Redis by a difference, once."""
+    cart = planning.sources.mapping.redis.cart + row["customer_id"]
+    marker = f"tidewheel-repair:{row['customer_id']}:{sku}:{difference:+d}"
+    words = ["EVAL", CORRECT_CART, "2", cart, marker, sku, str(difference), str(MARKER_SECONDS)]
+    safe = f"The key {marker} remembers for 30 days that it was done; what customers do meanwhile is kept."
+    return Step("statement", what, safe, {"store": "carts", "redis": words})
+
+
+def clear_cart(row: Row, planning: Planning) -> Iterator[Step]:
+    """Correct what the cart holds too much, or have the order cleared by its message."""
+    if row["surplus"]:
+        return correct_cart(row, planning)
+    return announce(row, planning)
+
+
+def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
+    """Let the deadline come now."""
+    topic = planning.sources.mapping.topics.order_timeouts
+    yield Step(
+        "command",
+        "Deliver the deadline now.",
+        "A timer that has ended is refused; the order service times out only what is still placed.",
+        {"command": f"tidewheel timer fire --topic {topic} --key {timer_key(row)}"},
+    )
+
+
+def redrive(row: Row, planning: Planning) -> Iterator[Step]:
+    """Give the dead letter back to its group."""
+    groups = planning.sources.mapping.groups
+    was_cleared = row["cleared_ms"] is not None
+    group = groups.order_timeouts if was_cleared else groups.order_created
+    yield Step(
+        "command",
+        "Send the dead letter back to its group, once what made it fail is repaired: tidewheel dlq ls tells.",
+        "A letter goes back once; its consumer knows the order by its id.",
+        {"command": f"tidewheel dlq redrive {group} --key {row['order_id']} --yes"},
+    )
+
+
+def timer_key(row: Row) -> str:
+    """The name of an order's deadline."""
+    return f"order:{row['order_id']}"
+
+
+REPAIRS: Final[dict[str, Callable[[Row, Planning], Iterable[Step]]]] = {
+    names.ORDER_WITHOUT_MESSAGE: announce,
+    names.OUTCOME_CONTRADICTS_DATABASE: correct_outcome,
+    names.HALF_UNRESOLVED: resolve_halves,
+    names.EFFECT_TWICE: correct_cart,
+    names.CART_NOT_CLEARED: clear_cart,
+    names.CART_DIFFERENCE: correct_cart,
+    names.TIMEOUT_NOT_FIRED: fire_timer,
+    names.DEAD_LETTERED: redrive,
+    names.PUSHES_DO_NOT_SUM: set_push,
+}
+
+ANNOUNCED: Final = frozenset(
+    {names.ORDER_WITHOUT_MESSAGE, names.OUTCOME_CONTRADICTS_DATABASE, names.CART_NOT_CLEARED}
+)
+"""Cases whose repair may need an order's lines."""

@@ -1,0 +1,145 @@
+"""What a repair plan looks up beside the findings: lines of orders, ids of transactions, names of tables.
+
+Everything is read and nothing is written. Where a store is not given, the plan says so in the steps that
+would need it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.dataset as ds
+from sqlalchemy import ColumnElement, Date, DateTime, column, create_engine, inspect, literal
+from sqlalchemy import table as sql_table
+from sqlalchemy.engine import Dialect
+from sqlalchemy.engine.default import DefaultDialect
+
+from commitlog import properties, record
+from commitlog.errors import StoreError
+from spark_jobs.inputs.databases import Database
+from spark_jobs.inputs.mapping import SHOP, Mapping, TableMapping
+from spark_jobs.log.segments import StoreLog, open_log
+from txn.half import HALF_TOPIC, transaction_id
+
+Lines = dict[str, list[dict[str, Any]]]
+"""Order id -> its lines: sku, quantity."""
+
+REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
+_SIZE_BYTES: Final = 4
+
+
+class PlanSources:
+    """The order database and the broker's log, as far as they are given.
+
+    `carts_kind` is redis, sql or parquet; redis where no address of carts is given.
+    """
+
+    def __init__(
+        self,
+        mapping: Mapping = SHOP,
+        orders: str | None = None,
+        store: Path | None = None,
+        carts: str | None = None,
+    ) -> None:
+        """Connects; raises `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, `StoreError`."""
+        self.mapping = mapping
+        scheme = (carts or "redis").partition(":")[0]
+        self.carts_kind = "redis" if scheme in REDIS_SCHEMES else "parquet" if scheme == "parquet" else "sql"
+        self._lines = Database(orders, "--orders", mapping.orders, mapping.order_lines) if orders else None
+        self._engine = create_engine(orders) if orders else None
+        self._log = open_log(store) if store else None
+
+    def lines_of(self, order_ids: Sequence[str]) -> Lines | None:
+        """The lines of some orders; None without an order database. Raises `DatabaseUnreadable`."""
+        if self._lines is None:
+            return None
+        found: Lines = defaultdict(list)
+        with tempfile.TemporaryDirectory() as folder:
+            self._lines.export_rows_of("order_lines", order_ids, Path(folder))
+            for row in ds.dataset(Path(folder) / "order_lines.parquet").to_table().to_pylist():
+                found[row.pop("order_id")].append(row)
+        return found
+
+    def transaction_at(self, half_offset: int) -> str | None:
+        """The id of the transaction whose half lies at a log offset; None without a store or such a half."""
+        return None if self._log is None else _transaction_at(self._log, half_offset)
+
+    def update(self, of: TableMapping, key: str, values: dict[str, Any], conditions: dict[str, Any]) -> str:
+        """An UPDATE of one row, in the words of its database.
+
+        Names and values are ours. A condition of None is IS NULL, one of several values IN.
+        """
+        schema, _, name = of.name.rpartition(".")
+        target = sql_table(name, *(column(theirs) for theirs in of.columns.values()), schema=schema or None)
+        kinds = self._kinds(name, schema)
+        theirs = {ours: target.c[column_name] for ours, column_name in of.columns.items()}
+
+        def stored(ours: str, value: Any) -> ColumnElement[Any]:
+            return _stored(value, kinds.get(of.columns[ours]))
+
+        statement = target.update().where(theirs[of.key] == stored(of.key, key))
+        for ours, wanted in conditions.items():
+            one = theirs[ours]
+            statement = statement.where(
+                one.is_(None) if wanted is None else one.in_([stored(ours, value) for value in wanted])
+            )
+        changed = {
+            theirs[ours]: stored(ours, value)
+            for ours, value in values.items()
+            if ours in theirs and value is not None
+        }
+        words = statement.values(changed).compile(
+            dialect=self._dialect, compile_kwargs={"literal_binds": True}
+        )
+        return " ".join(str(words).split("\n")) + ";"
+
+    def statuses(self, of: TableMapping, ours: str) -> list[str]:
+        """Their values of one of our statuses."""
+        theirs = [value for value, name in of.constants.get("status", {}).items() if name == ours]
+        return theirs or [ours]
+
+    @property
+    def _dialect(self) -> Dialect:
+        return self._engine.dialect if self._engine else DefaultDialect()
+
+    def _kinds(self, name: str, schema: str) -> dict[str, Any]:
+        if self._engine is None:
+            return {}
+        return {one["name"]: one["type"] for one in inspect(self._engine).get_columns(name, schema or None)}
+
+
+def _stored(value: Any, kind: Any) -> ColumnElement[Any]:
+    """A value of ours as a column of some kind holds it."""
+    if isinstance(kind, DateTime | Date) and isinstance(value, int):
+        return literal(datetime.fromtimestamp(value / 1000, UTC))
+    is_number = kind is not None and _python_type(kind) is int
+    return literal(int(value) if is_number and isinstance(value, str) and value.isdigit() else value)
+
+
+def _python_type(kind: Any) -> type | None:
+    try:
+        found: type = kind.python_type
+    except NotImplementedError:  # a type that Python has nothing for, such as one of a dialect
+        return None
+    return found
+
+
+def _transaction_at(log: StoreLog, half_offset: int) -> str | None:
+    segment = next((one for one in log.segments if one.first_offset <= half_offset < one.end_offset), None)
+    if segment is None or half_offset >= log.end_offset:
+        return None
+    with open(segment.path, "rb") as file:
+        file.seek(half_offset - segment.first_offset)
+        size = file.read(_SIZE_BYTES)
+        record_bytes = size + file.read(max(0, int.from_bytes(size, "big") - _SIZE_BYTES))
+    try:
+        half = record.decode(record_bytes)
+    except StoreError:
+        return None
+    message_id = properties.value_of(half.properties, properties.MESSAGE_ID)
+    return transaction_id(half_offset, message_id) if half.topic == HALF_TOPIC and message_id else None

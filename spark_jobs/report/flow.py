@@ -1,0 +1,222 @@
+"""How orders flow from stage to stage, and how they stand by time: one pass over the judged orders.
+
+    placed -> announced -> consumed -> cleared            the order, its message, its consumer, the cart
+    placed -> armed -> cancelled                          its deadline, cancelled by a payment
+                    -> fired -> timed out                 or not
+
+An arrow carries the orders that are in both of its stages. What is in the stage before it and in none of the
+stages behind is left over: in red if the order is a finding, else it waits, is not covered, or needed nothing
+more. What is behind the arrow and not before it is extra. So the numbers of every stage add up.
+
+The same pass counts the orders by case and by status. They are read in batches on the driver, without Spark:
+10 million take seconds and little memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from spark_jobs.cases.names import BALANCED, IN_FLIGHT, NOT_COVERED
+from spark_jobs.report.summary import Window
+
+STAGES: Final = {
+    "placed": "placed_ms",
+    "announced": "committed_offset",
+    "consumed": "is_consumed",
+    "cleared": "cleared_ms",
+    "armed": "timer_offset",
+    "cancelled": "timer_cancel_offset",
+    "fired": "delivered_offset",
+    "timed out": "timed_out_ms",
+}
+"""Each stage, and the column that has a value when an order has reached it."""
+
+BRANCHES: Final = (
+    ("placed", ("announced",)),
+    ("announced", ("consumed",)),
+    ("consumed", ("cleared",)),
+    ("placed", ("armed",)),
+    ("armed", ("cancelled", "fired")),
+    ("fired", ("timed out",)),
+)
+"""From which stage an order goes on to one of which."""
+
+FINDING: Final = "finding"
+CLASSES: Final = (BALANCED, IN_FLIGHT, NOT_COVERED, FINDING)
+_EVENT_TIMES: Final = ("placed_ms", "half_ms", "committed_ms")
+_WORDS: Final = ("case", "status")
+_COLUMNS: Final = dict.fromkeys((*_WORDS, "total_pence", *_EVENT_TIMES, *STAGES.values()))
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Arrow(NamedTuple):
+    """`passed`: orders in both stages; `extra`: findings in the second and not in the first."""
+
+    source: str
+    target: str
+    passed: int
+    extra: int
+
+
+class Rest(NamedTuple):
+    """The orders that are in a stage and in none of those behind it, by class."""
+
+    source: str
+    targets: tuple[str, ...]
+    by_class: dict[str, int]
+
+
+@dataclass(slots=True)
+class Flow:
+    """Orders by stage and by class, between stages, by window of event time, and what they are worth; `cases`
+    and `statuses` count all orders.
+    """
+
+    cases: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str | None] = field(default_factory=Counter)
+    stages: Counter[str] = field(default_factory=Counter)
+    passed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    extra: Counter[tuple[str, str]] = field(default_factory=Counter)
+    left: Counter[tuple[str, tuple[str, ...], str]] = field(default_factory=Counter)
+    pence: Counter[str] = field(default_factory=Counter)
+    in_window: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    def arrows(self) -> Iterator[Arrow]:
+        """Every arrow with its counts."""
+        for source, targets in BRANCHES:
+            for target in targets:
+                yield Arrow(source, target, self.passed[source, target], self.extra[source, target])
+
+    def rests(self) -> Iterator[Rest]:
+        """What is left over at every branch."""
+        for source, targets in BRANCHES:
+            yield Rest(source, targets, {name: self.left[source, targets, name] for name in CLASSES})
+
+    def windows(self, window_ms: int) -> list[Window]:
+        """The windows that have orders, in order of time."""
+        starts = sorted({start for start, _ in self.in_window})
+        return [
+            Window(start, start + window_ms, *(self.in_window[start, name] for name in CLASSES))
+            for start in starts
+        ]
+
+
+def flow(orders: Path, window_ms: int) -> Flow:
+    """The flow of the judged orders below a folder; columns that a run does not have are empty."""
+    found = Flow()
+    dataset = ds.dataset(orders, format=ds.ParquetFileFormat(dictionary_columns=set(_WORDS)))
+    names = [name for name in _COLUMNS if name in dataset.schema.names]
+    for batch in dataset.to_batches(columns=names):
+        if batch.num_rows:
+            found.cases.update(_counts(batch.column("case")))
+            if "status" in names:
+                found.statuses.update(_counts(batch.column("status")))
+            _add(found, _Orders(batch), window_ms)
+    return found
+
+
+class _Orders:
+    """Some orders as columns of numpy."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self.of_class = _classes(batch.column("case"))
+        self.reached = {stage: self._has(column) for stage, column in STAGES.items()}
+        self.pence = self._numbers("total_pence")
+
+    def event_ms(self) -> Integers:
+        """When each order came up; -1 where no store says."""
+        found = np.full(self._batch.num_rows, -1, np.int64)
+        for name in _EVENT_TIMES:
+            found = np.where(found < 0, self._numbers(name, -1), found)
+        return found
+
+    def _has(self, name: str) -> Flags:
+        if name not in self._batch.schema.names:
+            return np.zeros(self._batch.num_rows, np.bool_)
+        column = self._batch.column(name)
+        said = pc.fill_null(column, False) if pa.types.is_boolean(column.type) else pc.is_valid(column)
+        flags: Flags = said.to_numpy(zero_copy_only=False)
+        return flags
+
+    def _numbers(self, name: str, missing: int = 0) -> Integers:
+        if name not in self._batch.schema.names:
+            return np.full(self._batch.num_rows, missing, np.int64)
+        column = pc.fill_null(self._batch.column(name).cast(pa.int64()), missing)
+        numbers: Integers = column.to_numpy(zero_copy_only=False)
+        return numbers
+
+
+def _classes(cases: pa.Array) -> Integers:
+    """The place in `CLASSES` of each case."""
+    places = pc.index_in(cases, pa.array(CLASSES[:-1]))
+    numbers: Integers = pc.fill_null(places, len(CLASSES) - 1).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _counts(values: pa.Array) -> dict[Any, int]:
+    """How often each value occurs, null among them."""
+    counted = pc.value_counts(values)
+    return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
+
+
+def _add(found: Flow, orders: _Orders, window_ms: int) -> None:
+    is_finding: Flags = orders.of_class == CLASSES.index(FINDING)
+    for stage, flags in orders.reached.items():
+        found.stages[stage] += int(flags.sum())
+    for source, targets in BRANCHES:
+        _add_branch(found, orders, source, targets, is_finding)
+    for place, name in enumerate(CLASSES):
+        found.pence[name] += int(orders.pence[orders.of_class == place].sum())
+    _add_windows(found, orders, window_ms)
+
+
+def _add_branch(
+    found: Flow, orders: _Orders, source: str, targets: tuple[str, ...], is_finding: Flags
+) -> None:
+    before, behind = orders.reached[source], np.zeros_like(is_finding)
+    for target in targets:
+        flags = orders.reached[target]
+        behind |= flags
+        found.passed[source, target] += int((before & flags).sum())
+        found.extra[source, target] += int((flags & ~before & is_finding).sum())
+    counts = np.bincount(orders.of_class[before & ~behind], minlength=len(CLASSES))
+    for name, count in zip(CLASSES, counts.tolist(), strict=True):
+        found.left[source, targets, name] += count
+
+
+def _add_windows(found: Flow, orders: _Orders, window_ms: int) -> None:
+    event_ms = orders.event_ms()
+    is_known = event_ms >= 0
+    codes = event_ms[is_known] // window_ms * len(CLASSES) + orders.of_class[is_known]
+    for code, count in _counts(pa.array(codes)).items():
+        window, place = divmod(code, len(CLASSES))
+        found.in_window[window * window_ms, CLASSES[place]] += count
+
+
+def merged(shown: Sequence[Window], count_max: int, window_ms: int) -> list[Window]:
+    """At most so many windows in a row, empty ones included, neighbours joined where there are too many."""
+    if not shown:
+        return []
+    span_ms = shown[-1].end_ms - shown[0].first_ms
+    width_ms = window_ms * -(-span_ms // (window_ms * count_max))
+    sums: dict[int, Counter[str]] = {}
+    for one in shown:
+        counts = sums.setdefault(one.first_ms // width_ms * width_ms, Counter())
+        counts.update({name: getattr(one, name) for name in _COUNTED})
+    starts = range(min(sums), max(sums) + 1, width_ms)
+    return [Window(start, start + width_ms, **sums.get(start, Counter())) for start in starts]
+
+
+_COUNTED: Final = ("balanced", "in_flight", "not_covered", "findings")

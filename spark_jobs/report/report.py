@@ -1,0 +1,211 @@
+"""The report: one HTML file that explains itself, needs no network and no script, and prints.
+
+It answers in the order in which people ask: do the books balance, since when not, where are orders lost, what
+is wrong with which, and on which evidence. Its words are for those who answer for the money (`meanings`); log
+offsets stand beside them for those who look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED, OTHER_FINDINGS
+from spark_jobs.cases.table import MEANINGS as RULES
+from spark_jobs.layout import RunFolders
+from spark_jobs.log.segments import StoreLog
+from spark_jobs.report import charts, curves
+from spark_jobs.report.flow import FINDING, Flow, merged
+from spark_jobs.report.flow_chart import TALL, WIDE, flow_chart
+from spark_jobs.report.meanings import MEANINGS
+from spark_jobs.report.statistics import LogStatistics
+from spark_jobs.report.summary import AuditSummary, Finding, Window, case_rows
+from spark_jobs.report.timeline import gap, timeline
+
+SHOWN_PER_CASE_MAX: Final = 100
+EXAMPLES_MAX: Final = 20
+SQUARES_MAX: Final = 288
+ROWS_MAX: Final = 500
+WINDOW_MS: Final = 300_000
+"""How wide windows are where the summary does not say."""
+
+_PUSH_WORDS: Final = {"delivered": "sent", "scheduled": "left", "cancelled": "cancelled", "failed": "failed"}
+_LIMITS: Final = {
+    "undecided_limit_ms": "a message that nobody decides on is a finding after",
+    "unconsumed_limit_ms": "one that nobody acknowledges, after",
+    "late_limit_ms": "a deadline is late after",
+    "grace_ms": "clocks may be apart by",
+}
+_OFFSETS: Final = {
+    "half": "half_offset",
+    "announced": "committed_offset",
+    "dead letter": "dead_letter_offset",
+    "deadline set": "timer_offset",
+    "deadline cancelled": "timer_cancel_offset",
+    "deadline fired": "delivered_offset",
+    "payment": "paid_offset",
+    "cancellation": "cancelled_offset",
+}
+
+
+def write(
+    summary: AuditSummary,
+    statistics: LogStatistics,
+    found: Flow,
+    log: StoreLog,
+    store: Path,
+    run: RunFolders,
+) -> None:
+    """Writes `summary.report_path` from a run's Parquet and figures; `found` is the flow of its orders."""
+    options: dict[str, Any] = summary.about.get("options", {})
+    window_ms = options.get("window_ms", WINDOW_MS)
+    page = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            summary=summary,
+            statistics=statistics,
+            log=log,
+            store=store,
+            written_ms=datetime.now(UTC).timestamp() * 1000,
+            flow=found,
+            worth_pence=found.pence[FINDING],
+            drawings=[flow_chart(found, WIDE), flow_chart(found, TALL)],
+            squares=merged(found.windows(window_ms), SQUARES_MAX, window_ms),
+            rows_max=ROWS_MAX,
+            cases=_case_rows(summary),
+            findings_count=sum(summary.cases.get(case, 0) for case in FINDINGS),
+            shown=_shown(summary, run),
+            examples=_examples(summary, run),
+            pushes=_pushes(summary.totals),
+            charts=[charts.messages_per_minute(statistics), charts.lateness(statistics)],
+            lateness=curves.lateness_over_time(statistics),
+            meanings=MEANINGS,
+            offsets=_OFFSETS,
+            rules={case: one.what for case, one in RULES.items()},
+            limits=[(what, gap(options[name])) for name, what in _LIMITS.items() if name in options],
+        )
+    )
+    summary.report_path.write_text(page)
+
+
+def _case_rows(summary: AuditSummary) -> list[tuple[str, int, str]]:
+    """Every case of orders with its count and tone: findings that there are, the rest, other findings."""
+    counts = summary.cases
+    found = [(case, counts[case], "bad") for case in FINDINGS if counts.get(case)]
+    tones = {IN_FLIGHT: "wait", NOT_COVERED: "quiet", BALANCED: "good"}
+    rest = [(case, counts[case], tone) for case, tone in tones.items() if case in counts]
+    none = [(case, 0, "none") for case in FINDINGS if case in counts and not counts[case]]
+    return [*found, *rest, *none]
+
+
+def _shown(summary: AuditSummary, run: RunFolders) -> dict[str, tuple[int, list[Finding]]]:
+    """Of each finding case how many there are, and the first of them."""
+    counts = summary.cases | summary.others
+    wanted = [case for case in (*FINDINGS, *OTHER_FINDINGS) if counts.get(case)]
+    return {case: (counts[case], _read(run.findings, case, SHOWN_PER_CASE_MAX)) for case in wanted}
+
+
+def _examples(summary: AuditSummary, run: RunFolders) -> dict[str, tuple[int, list[Finding]]]:
+    """Some of the orders that are no finding and not balanced."""
+    wanted = [case for case in CASES if case in (IN_FLIGHT, NOT_COVERED) and summary.cases.get(case)]
+    return {case: (summary.cases[case], _read(run.orders, case, EXAMPLES_MAX)) for case in wanted}
+
+
+def _read(folder: Path, case: str, count_max: int) -> list[Finding]:
+    """Some rows of one case, by subject."""
+    found = [
+        Finding(
+            row.get("subject") or "order", row.get("subject_id") or row["order_id"], case, row["why"], row
+        )
+        for row in case_rows(folder, case, count_max)
+    ]
+    return sorted(found, key=lambda one: one.subject_id)
+
+
+def _pushes(totals: dict[str, int]) -> dict[str, int]:
+    """The pushes by what became of them; known words first, and whatever else a ledger says."""
+    prefix = "pushes "
+    counts = {name.removeprefix(prefix): count for name, count in totals.items() if name.startswith(prefix)}
+    known = {word: counts.pop(status, 0) for status, word in _PUSH_WORDS.items()} if counts else {}
+    return known | counts
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("spark_jobs.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "each": charts.each,
+        "moment": moment,
+        "minute": minute,
+        "number": number,
+        "pence": pence,
+        "plural": plural,
+        "slug": slug,
+        "timeline": timeline,
+        "tone": tone,
+        "words": words,
+    }
+    return environment
+
+
+def moment(ms: float) -> str:
+    """Milliseconds since 1970 as UTC time."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def minute(ms: float) -> str:
+    """Milliseconds since 1970 as UTC time, to the minute."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def number(value: Any) -> str:
+    """A number with its thousands apart."""
+    return f"{value:,}"
+
+
+def pence(value: int) -> str:
+    """A sum in hundredths."""
+    return f"{value / 100:,.2f}"
+
+
+def plural(count: int, word: str) -> str:
+    """How many there are: 1 order, 2 orders."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def slug(text: str) -> str:
+    """A series' name as a CSS class."""
+    return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
+
+
+def tone(window: Window) -> str:
+    """The colour of a window: the worst that is in it."""
+    if window.findings:
+        return "bad"
+    if window.not_covered:
+        return "quiet"
+    if window.in_flight:
+        return "wait"
+    return "good" if window.balanced else "none"
+
+
+def words(window: Window) -> str:
+    """What is in a window, in words."""
+    counts: Iterable[tuple[int, str]] = (
+        (window.findings, "in findings"),
+        (window.not_covered, "not covered"),
+        (window.in_flight, "in flight"),
+        (window.balanced, "balanced"),
+    )
+    said = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    return f"{minute(window.first_ms)} to {minute(window.end_ms)[11:]}: {said or 'no orders'}"

@@ -1,0 +1,96 @@
+"""Orders that are open when a seal ends: carried from seal to seal until everything about them has happened.
+
+An order enters the books with the first thing that happens to it. It waits for
+
+    a row       its message is committed, the database has no such order
+    a message   it has a row, and no committed order-created (where the log that would tell is still there)
+    a decision  it is neither paid nor timed out nor cancelled
+    clearing    its message is committed, and the cart's ledger has no entry of it
+
+and is closed when it waits for nothing. All that counts is what happened before the seal's end, so that two
+runs at different times draw the same line. Of every seal: carried + entered = closed + vanished + open.
+Findings stay open until they are repaired.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_jobs.seals.files import OPEN, Account
+from spark_jobs.seals.identities import EVENT_COLUMNS
+
+_NEVER: Final = np.iinfo(np.int64).max
+_BATCH_ROWS: Final = 65_536
+
+
+@dataclass(slots=True)
+class _Tally:
+    entered: int = 0
+    seen: int = 0
+    closed: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def account(
+    orders: Any, carried: set[str], from_ms: int, to_ms: int, covered_from_ms: int, file: Path
+) -> Account:
+    """Writes the orders that are open at `to_ms` to `file`; returns how it adds up since `from_ms`.
+
+    `carried` are the ids of those that were open at `from_ms`; `covered_from_ms` is when the first record
+    that is left of the log was stored, 0 if nothing was deleted.
+    """
+    tally, ids = _Tally(), pa.array(sorted(carried), pa.string())
+    for batch in orders.to_batches(columns=["order_id", *EVENT_COLUMNS], batch_size=_BATCH_ROWS):
+        _add(tally, _Life(batch, to_ms, covered_from_ms), ids, from_ms)
+    rows = sorted(tally.rows, key=lambda row: str(row["order_id"]))
+    pq.write_table(pa.Table.from_pylist(rows, OPEN), file)
+    digest = hashlib.sha256("".join(f"{row['order_id']}\n" for row in rows).encode()).hexdigest()
+    vanished = len(carried) - tally.seen
+    return Account(len(carried), tally.entered, tally.closed, vanished, len(rows), digest)
+
+
+class _Life:
+    """What has happened to the orders of a batch before `to_ms`, as one flag per order."""
+
+    def __init__(self, batch: Any, to_ms: int, covered_from_ms: int) -> None:
+        self.order_ids = batch.column("order_id")
+        times = {name: _times(batch.column(name)) for name in EVENT_COLUMNS}
+        self.first_ms = np.minimum.reduce(list(times.values()))
+        self.is_known = self.first_ms < to_ms
+        decided_ms = np.minimum.reduce([times[name] for name in ("paid_ms", "timed_out_ms", "cancelled_ms")])
+        has_row, committed, decided, cleared = (
+            one < to_ms
+            for one in (times["placed_ms"], times["committed_ms"], decided_ms, times["cleared_ms"])
+        )
+        is_told = times["placed_ms"] >= covered_from_ms
+        self.waits = {
+            "a row": committed & ~has_row,
+            "a message": has_row & ~committed & is_told,
+            "a decision": has_row & ~decided,
+            "clearing": (committed | (has_row & ~is_told)) & ~cleared,
+        }
+
+
+def _add(tally: _Tally, life: _Life, carried: Any, from_ms: int) -> None:
+    is_carried = pc.is_in(life.order_ids, carried).to_numpy(zero_copy_only=False) & life.is_known
+    is_entering = life.is_known & (life.first_ms >= from_ms) & ~is_carried
+    is_open = (is_carried | is_entering) & np.logical_or.reduce(list(life.waits.values()))
+    tally.seen += int(is_carried.sum())
+    tally.entered += int(is_entering.sum())
+    tally.closed += int((is_carried | is_entering).sum() - is_open.sum())
+    for place in np.flatnonzero(is_open).tolist():
+        waits_for = [name for name, flags in life.waits.items() if flags[place]]
+        order_id, first_ms = life.order_ids[place].as_py(), int(life.first_ms[place])
+        tally.rows.append({"order_id": order_id, "first_ms": first_ms, "waits_for": waits_for})
+
+
+def _times(column: Any) -> Any:
+    return column.fill_null(_NEVER).to_numpy(zero_copy_only=False)

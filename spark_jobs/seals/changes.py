@@ -1,0 +1,188 @@
+"""What has changed in sealed windows since they were sealed: compared by digest, named by identity.
+
+The orders of a run give the digest of every stage of every sealed window again. Where one differs, and only
+there, the sealed identities are read and compared one by one. Stages of the log are compared in windows that
+begin after what retention has deleted; before that nobody can tell, and they are counted as not covered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from commitlog.errors import StoreDamaged
+from spark_jobs.seals.files import CORRECTIONS, Seal, SealFolder, expected
+from spark_jobs.seals.identities import (
+    IDENTITIES,
+    NOTHING,
+    STAGES,
+    Contents,
+    Span,
+    Stage,
+    contents,
+    groups,
+    identities,
+    order_id_of,
+)
+
+NAMED_MAX: Final = 5
+"""How many orders a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One identity that is not as it was sealed: `was` is None if it is new, `now` if it is gone."""
+
+    stage: str
+    order_id: str
+    was: str | None
+    now: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedWindow:
+    """A sealed window, [start_ms, end_ms), that no longer holds what it held."""
+
+    start_ms: int
+    end_ms: int
+    seal: int
+    changes: list[Change]
+    contents: dict[str, Contents]
+    """What the stages that changed hold now."""
+
+    @property
+    def subject_id(self) -> str:
+        """The window's name: when it begins."""
+        return moment(self.start_ms)
+
+    @property
+    def why(self) -> str:
+        """One sentence that counts and names."""
+        kinds = {"added": [], "removed": [], "changed": []}  # type: dict[str, list[Change]]
+        for one in self.changes:
+            kinds["added" if one.was is None else "removed" if one.now is None else "changed"].append(one)
+        told = "; ".join(f"{len(found)} {kind} ({_named(found)})" for kind, found in kinds.items() if found)
+        return f"It was sealed by seal {self.seal} and has changed since: {told}."
+
+
+@dataclass(slots=True)
+class Verification:
+    """What a comparison of all seals with a run's orders has found."""
+
+    seals: int = 0
+    windows: int = 0
+    to_ms: int = 0
+    not_covered: int = 0
+    """Windows of which the log's stages could not be compared."""
+    changed: list[ChangedWindow] = field(default_factory=list)
+
+
+def compare(folder: SealFolder, seals: list[Seal], orders: Any, covered_from_ms: int) -> Verification:
+    """Compares the sealed windows with the orders of a run; raises `StoreDamaged` for broken identities."""
+    wanted = expected(seals)
+    found = Verification(len(seals), len(wanted), seals[-1].to_ms if seals else 0)
+    if not seals:
+        return found
+    covered_ms = max(covered_from_ms, *(seal.covered_from_ms for seal in seals))
+    found.not_covered = sum(start_ms < covered_ms for start_ms in wanted)
+    different = _different(wanted, orders, Span(0, found.to_ms, seals[-1].window_ms), covered_ms)
+    for start_ms, stages in sorted(different.items()):
+        found.changed.append(_named_changes(folder, seals, orders, start_ms, stages))
+    return found
+
+
+def _different(
+    wanted: dict[int, dict[str, Contents]], orders: Any, span: Span, covered_ms: int
+) -> dict[int, dict[Stage, Contents]]:
+    """The stages of windows whose contents are not the sealed ones, with what they hold now."""
+    different: dict[int, dict[Stage, Contents]] = defaultdict(dict)
+    left = {(start_ms, stage) for start_ms in wanted for stage in STAGES}
+    for start_ms, stage, holds in _contents(orders, span):
+        left.discard((start_ms, stage))
+        if holds != wanted.get(start_ms, {}).get(stage.name, NOTHING):
+            different[start_ms][stage] = holds
+    for start_ms, stage in left:
+        if wanted[start_ms].get(stage.name, NOTHING) != NOTHING:
+            different[start_ms][stage] = NOTHING
+    told = {
+        start_ms: {
+            stage: holds for stage, holds in stages.items() if start_ms >= covered_ms or not stage.of_log
+        }
+        for start_ms, stages in different.items()
+    }
+    return {start_ms: stages for start_ms, stages in told.items() if stages}
+
+
+def _contents(orders: Any, span: Span) -> Iterator[tuple[int, Stage, Contents]]:
+    for group in groups(orders, span):
+        for stage in STAGES:
+            for start_ms, holds in contents(identities(orders, stage, group)).items():
+                yield start_ms, stage, holds
+
+
+def _named_changes(
+    folder: SealFolder, seals: list[Seal], orders: Any, start_ms: int, stages: dict[Stage, Contents]
+) -> ChangedWindow:
+    seal = next(one for one in seals if one.from_ms <= start_ms < one.to_ms)
+    window = Span(start_ms, start_ms + seal.window_ms, seal.window_ms)
+    changes: list[Change] = []
+    for stage in stages:
+        was = _sealed(folder, seals, seal, start_ms, stage.name)
+        now = set(identities(orders, stage, window)["identity"].to_pylist())
+        changes += _paired(stage.name, was - now, now - was)
+    holding = {stage.name: holds for stage, holds in stages.items()}
+    return ChangedWindow(start_ms, window.to_ms, seal.number, changes, holding)
+
+
+def _sealed(folder: SealFolder, seals: list[Seal], seal: Seal, start_ms: int, stage: str) -> set[str]:
+    """The identities of one stage of a window as sealed, with the corrections of later seals."""
+    path = folder.path(seal.number, "identities.parquet")
+    rows = _rows(path, IDENTITIES, start_ms, stage).sort_by("identity")
+    if contents(rows).get(start_ms, NOTHING) != seal.windows.get(start_ms, {}).get(stage, NOTHING):
+        raise StoreDamaged(f"{path} does not hold what seal {seal.number} says. Restore it from a backup.")
+    held = set(rows["identity"].to_pylist())
+    for later in seals[seal.number :]:
+        if stage in later.corrected.get(start_ms, {}):
+            corrections = _rows(
+                folder.path(later.number, "corrections.parquet"), CORRECTIONS, start_ms, stage
+            )
+            held -= set(corrections["was"].to_pylist())
+            held |= set(corrections["is"].drop_null().to_pylist())
+    return held
+
+
+def _rows(path: Any, schema: pa.Schema, start_ms: int, stage: str) -> pa.Table:
+    wanted = (pc.field("window_ms") == start_ms) & (pc.field("stage") == stage)
+    try:
+        return ds.dataset(path, schema=schema).to_table(filter=wanted)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreDamaged(f"{path} cannot be read ({error}). Restore it from a backup.") from error
+
+
+def _paired(stage: str, gone: Iterable[str], new: Iterable[str]) -> list[Change]:
+    """Changes by order: what is gone and what is new of the same order is one change."""
+    was = {order_id_of(identity): identity for identity in sorted(gone)}
+    now = {order_id_of(identity): identity for identity in sorted(new)}
+    paired = [Change(stage, one, was.get(one), now.get(one)) for one in sorted(was.keys() | now.keys())]
+    alone = sorted((set(gone) | set(new)) - set(was.values()) - set(now.values()))
+    return paired + [
+        Change(stage, order_id_of(one), one if one in gone else None, None if one in gone else one)
+        for one in alone
+    ]
+
+
+def _named(changes: list[Change]) -> str:
+    first = ", ".join(f"{one.stage} of {one.order_id}" for one in changes[:NAMED_MAX])
+    return first if len(changes) <= NAMED_MAX else f"{first}, ..."
+
+
+def moment(ms: int) -> str:
+    """Milliseconds since 1970 as UTC time, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,207 @@
+"""Seals as files: what was in closed windows, chained so that none can be changed or lost unseen.
+
+    <out>/seals/00000003/seal.json            counts and digests of each stage of each window
+    <out>/seals/00000003/identities.parquet   the identities themselves: `identities.IDENTITIES`
+    <out>/seals/00000003/open.parquet         the orders that were open at its end: `OPEN`
+    <out>/seals/00000003/corrections.parquet  if earlier windows were corrected: `CORRECTIONS`
+
+Rules:
+- A seal goes on where the one before ends, and names that one's digest. Its digest is the SHA-256 of
+  its JSON without the digest, keys sorted and without blanks. So who changes one has to change all behind it.
+- A seal is written into a folder of another name, which is renamed when it is whole.
+- Windows in which nothing happened are not listed. The first seal holds everything before its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from commitlog.errors import RefusedByState, StoreDamaged
+from spark_jobs.seals.identities import Contents
+
+SEALS: Final = "seals"
+_DIGITS: Final = 8
+_NEW: Final = ".new"
+
+OPEN: Final = pa.schema(
+    [("order_id", pa.string()), ("first_ms", pa.int64()), ("waits_for", pa.list_(pa.string()))]
+)
+"""first_ms: the first thing that happened to the order."""
+
+CORRECTIONS: Final = pa.schema(
+    [
+        ("window_ms", pa.int64()),
+        ("stage", pa.string()),
+        ("was", pa.large_string()),
+        ("is", pa.large_string()),
+    ]
+)
+"""One identity that is not as it was sealed: `was` is null if it is new, `is` if it is gone."""
+
+Windows = dict[int, dict[str, Contents]]
+"""Contents by start of window and stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Orders from seal to seal: carried + entered = closed + vanished + open."""
+
+    carried: int = 0
+    entered: int = 0
+    closed: int = 0
+    vanished: int = 0
+    open: int = 0
+    digest: str = ""
+    """SHA-256 of the ids of the open orders, sorted, each followed by a newline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Closed windows, [from_ms, to_ms). `corrected` replaces what earlier seals say of their windows.
+
+    covered_from_ms: when the first record was stored that was left of the log; 0 if none was deleted.
+    """
+
+    number: int
+    run_id: str
+    written_ms: int
+    window_ms: int
+    watermark_ms: int
+    covered_from_ms: int
+    from_ms: int
+    to_ms: int
+    before: str | None
+    account: Account
+    windows: Windows = field(default_factory=dict)
+    corrected: Windows = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The seal as plain values, its digest among them."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        plain |= {"account": asdict(self.account)}
+        plain |= {name: _listed(getattr(self, name)) for name in ("windows", "corrected")}
+        return plain | {"digest": _digest(plain)}
+
+    @property
+    def digest(self) -> str:
+        """What the next seal names."""
+        return str(self.as_json()["digest"])
+
+    @property
+    def identities_count(self) -> int:
+        """How many identities its windows hold."""
+        return sum(stage.count for stages in self.windows.values() for stage in stages.values())
+
+
+_PLAIN: Final = (
+    "number", "run_id", "written_ms", "window_ms", "watermark_ms", "covered_from_ms", "from_ms", "to_ms",
+    "before",
+)  # fmt: skip
+
+
+class SealFolder:
+    """The seals of one `--out`."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / SEALS
+
+    def path(self, number: int, name: str) -> Path:
+        """One file of a seal."""
+        return self.folder / f"{number:0{_DIGITS}d}" / name
+
+    def read(self) -> list[Seal]:
+        """All seals, the oldest first; raises `StoreDamaged` when one is not what was sealed, or missing."""
+        found = sorted(path for path in self.folder.glob("[0-9]" * _DIGITS) if path.is_dir())
+        seals: list[Seal] = []
+        for number, path in enumerate(found, 1):
+            seals.append(_read(path, number, seals[-1] if seals else None))
+        return seals
+
+    def newest_end_ms(self) -> int | None:
+        """Up to when the books are closed, without a look at the chain; None where nothing is sealed."""
+        found = sorted(self.folder.glob("[0-9]" * _DIGITS + "/seal.json"))
+        try:
+            return int(json.loads(found[-1].read_text())["to_ms"]) if found else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def begin(self, number: int) -> Path:
+        """An empty folder to write the files of a seal into."""
+        fresh = self.folder / f"{number:0{_DIGITS}d}{_NEW}"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        return fresh
+
+    def finish(self, fresh: Path, seal: Seal) -> None:
+        """Make a folder that was begun a seal; raises `RefusedByState` if somebody else was faster."""
+        (fresh / "seal.json").write_text(json.dumps(seal.as_json(), indent=1) + "\n")
+        whole = fresh.with_name(fresh.name.removesuffix(_NEW))
+        try:
+            fresh.rename(whole)
+        except OSError as error:
+            raise RefusedByState(f"{whole} has been sealed by another process. Seal again.") from error
+
+
+def _read(folder: Path, number: int, before: Seal | None) -> Seal:
+    try:
+        plain = json.loads((folder / "seal.json").read_text())
+        seal = _as_seal(plain)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _broken(folder, f"it cannot be read ({error})") from error
+    if plain.get("digest") != seal.digest:
+        raise _broken(folder, "its contents do not have the digest that it names")
+    if (seal.number, folder.name) != (number, f"{number:0{_DIGITS}d}"):
+        raise _broken(folder, f"seal {number} is missing before it")
+    if seal.before != (before.digest if before else None):
+        raise _broken(folder, "it does not name the digest of the seal before it")
+    return seal
+
+
+def _broken(folder: Path, why: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"The seal {folder}: {why}. Restore the seals from a backup; "
+        f"to begin anew, move {folder.parent} away and seal again."
+    )
+
+
+def _as_seal(plain: dict[str, Any]) -> Seal:
+    return Seal(
+        **{name: plain[name] for name in _PLAIN},
+        account=Account(**plain["account"]),
+        windows=_by_start(plain["windows"]),
+        corrected=_by_start(plain["corrected"]),
+    )
+
+
+def _listed(windows: Windows) -> list[dict[str, Any]]:
+    return [
+        {"start_ms": start_ms, "stages": {name: asdict(stages[name]) for name in sorted(stages)}}
+        for start_ms, stages in sorted(windows.items())
+    ]
+
+
+def _by_start(listed: list[dict[str, Any]]) -> Windows:
+    return {
+        one["start_ms"]: {name: Contents(**stage) for name, stage in one["stages"].items()} for one in listed
+    }
+
+
+def _digest(plain: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def expected(seals: list[Seal]) -> Windows:
+    """What each sealed window holds, corrections included."""
+    windows: Windows = {}
+    for seal in seals:
+        windows |= seal.windows
+        for start_ms, stages in seal.corrected.items():
+            windows[start_ms] = windows.get(start_ms, {}) | stages
+    return windows

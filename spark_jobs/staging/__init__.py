@@ -1,0 +1,1 @@
+"""The one pass over the log, and what can be looked up in what it has left."""

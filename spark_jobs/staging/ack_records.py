@@ -1,0 +1,73 @@
+"""The ranges in many records of acknowledgements at once (for their bytes see `consumequeue.acks`).
+
+All bodies are gone through abreast: the first entry of each, then the second, as long as any has one. Only
+the acting groups' entries count; these are told by their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from consumequeue import acks
+from spark_jobs.log.ragged import Integers, Ranges, numbers_at
+from spark_jobs.staging.events import QUEUE_BITS
+
+_RANGE_BYTES: Final = 12
+_COUNT_BYTES: Final = 8
+"""Where in a range its count lies, behind its first offset."""
+
+_NAMES: Final = ("topic", "first_place", "end_place", "physical_offset", "store_ms")
+
+
+def acks_table(
+    records: Sequence[pa.RecordBatch], acting: Mapping[str, str], numbers: Mapping[str, int]
+) -> pa.Table:
+    """A row for each range that the acting group of a topic acknowledged, in log order.
+
+    `records` have body, physical_offset and store_ms; `acting` has groups and `numbers` numbers by topic.
+    """
+    if not records:
+        return pa.table({})
+    rows = pa.Table.from_batches(records).combine_chunks()
+    bodies = Ranges.of(rows["body"].chunk(0))
+    heads = {numbers[topic]: acks.text(group) + acks.text(topic) for topic, group in acting.items()}
+    record, topic, queue_id, starts, counts = _entries(bodies, heads)
+    entry = np.repeat(np.arange(len(counts)), counts)
+    nth = np.arange(len(entry)) - (np.cumsum(counts) - counts)[entry]
+    places = starts[entry] + nth * _RANGE_BYTES
+    first = (queue_id[entry] << QUEUE_BITS) | numbers_at(bodies.data, places, ">i8")
+    end = first + numbers_at(bodies.data, places + _COUNT_BYTES, ">u4")
+    said_at = (rows[name].to_numpy()[record[entry]] for name in _NAMES[3:])
+    return pa.table([topic[entry], first, end, *said_at], _NAMES)
+
+
+def _entries(bodies: Ranges, heads: Mapping[int, bytes]) -> Integers:
+    """Rows of: the body's place, the topic's number, the queue, where ranges start in `data`, how many.
+
+    Raises `ValueError` for a body that ends within an entry.
+    """
+    found = [np.zeros((5, 0), np.int64)]
+    left = np.flatnonzero(bodies.lengths > 0)
+    places = np.zeros(len(left), np.int64)
+    while len(left):
+        some = bodies.chosen(left)
+        starts = some.starts + places
+        topics_at = starts + 1 + numbers_at(some.data, starts, "u1")
+        queues_at = topics_at + 1 + numbers_at(some.data, topics_at, "u1")
+        queue_ids, counts = (numbers_at(some.data, queues_at + after, ">u2").astype(int) for after in (0, 2))
+        ranges_at = queues_at + 4
+        topics = np.full(len(left), -1)
+        for number, head in heads.items():
+            topics[some.have_at(places, head)] = number
+        entries = np.array([left, topics, queue_ids, ranges_at, counts])
+        found.append(entries[:, topics >= 0])
+        places = ranges_at + counts * _RANGE_BYTES - some.starts
+        if (places > some.lengths).any():
+            raise ValueError("acknowledgements that end within an entry")
+        left, places = left[places < some.lengths], places[places < some.lengths]
+    joined = np.concatenate(found, axis=1)
+    return joined[:, np.argsort(joined[0], kind="stable")]

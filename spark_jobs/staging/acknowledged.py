@@ -1,0 +1,67 @@
+"""Which places of queues the groups have acknowledged: ranges of all records as one sorted list per queue.
+
+A record of acknowledgements has as many ranges as were gathered in a turn; together they are few, because
+groups go through their queues from the front. So they are merged here, and asked by bisection; nobody ever
+has a row per acknowledged message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.staging.events import QUEUE_BITS
+
+Range = tuple[int, int]
+"""The first place and the one behind the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Acknowledged places of one topic by one group, as ranges that neither touch nor overlap."""
+
+    firsts: Integers
+    ends: Integers
+
+    @classmethod
+    def merged(cls, firsts: Integers, ends: Integers) -> Places:
+        """Any ranges, put together."""
+        if not len(firsts):
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        by_first = np.argsort(firsts, kind="stable")
+        firsts, reached = firsts[by_first], np.maximum.accumulate(ends[by_first])
+        is_new = np.concatenate(([True], firsts[1:] > reached[:-1]))
+        last = np.append(np.flatnonzero(is_new)[1:] - 1, len(firsts) - 1)
+        return cls(firsts[is_new], reached[last])
+
+    @classmethod
+    def joined(cls, parts: Iterable[Places]) -> Places:
+        """Several, put together."""
+        listed = list(parts)
+        firsts = [one.firsts for one in listed] or [np.zeros(0, np.int64)]
+        ends = [one.ends for one in listed] or [np.zeros(0, np.int64)]
+        return cls.merged(np.concatenate(firsts), np.concatenate(ends))
+
+    def has(self, places: Integers) -> Flags:
+        """Which places are acknowledged."""
+        if not len(self.firsts):
+            return np.zeros(len(places), np.bool_)
+        at = np.searchsorted(self.firsts, places, side="right") - 1
+        flags: Flags = (at >= 0) & (places < self.ends[np.maximum(at, 0)])
+        return flags
+
+    def go_on_behind(self, places: Integers) -> Flags:
+        """Behind which places another range of their queue begins."""
+        next_queue = (places >> QUEUE_BITS) + 1 << QUEUE_BITS
+        ranges_before = np.searchsorted(self.firsts, places, "right")
+        flags: Flags = ranges_before < np.searchsorted(self.firsts, next_queue)
+        return flags
+
+
+def places_of(queue_id: int, first: int, count: int) -> Range:
+    """A range of one queue in places of all queues (see `events.QUEUE_BITS`)."""
+    start = (queue_id << QUEUE_BITS) | first
+    return start, start + count

@@ -1,0 +1,333 @@
+"""What the log's records say of orders, as events: columns of numbers.
+
+A record says one thing or two: a commit that carries the cancel of a deadline is two events, and so is a
+timer that takes another's place. An event names what it is about in `ref`: the half that it ends, or the
+timer. Its order is the first key of the record whose number it has; an event of a record without (a
+check-back, a cancel by an operator) is known by its `ref` alone.
+
+    code       the records                                                     ref
+    half       of the half topic
+    commit     of a user topic and type commit                                 its half
+    rollback   outcomes                                                        its half
+    expired    outcomes, when nobody ever answered                             its half
+    timer      of the timer topic                                              its half, if it had one
+    delivered  of a user topic, naming their timer                             its timer
+    fired      likewise, before its time because somebody wanted it            its timer
+    cancel     verbs, and any record that carries a cancel                     the timer
+    moved      timers that say so                                              the timer before
+    replaced   other timers that take one's place                              the timer before
+    dead       of a group's dead letter topic
+    normal     other messages: redriven ones, and those sent without a transaction
+    asked      check-backs                                                     its half
+
+No Spark and no loop over records here. Cost: about 0.3 µs a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from commitlog.record import TYPE_COMMIT, TYPE_MASK
+from spark_jobs.inputs.mapping import Topics
+from spark_jobs.log.kinds import KINDS, of_topic
+from spark_jobs.log.ragged import Flags, Integers, Ranges, numbers, ragged
+
+
+class Code(IntEnum):
+    """What happened; see the module."""
+
+    HALF = 0
+    COMMIT = 1
+    ROLLBACK = 2
+    EXPIRED = 3
+    TIMER = 4
+    DELIVERED = 5
+    FIRED = 6
+    CANCEL = 7
+    MOVED = 8
+    REPLACED = 9
+    DEAD = 10
+    NORMAL = 11
+    ASKED = 12
+
+
+COLUMNS: Final = (
+    "physical_offset", "record_bytes", "topic", "queue_id", "queue_offset", "sys_flag", "store_ms",
+    "half_offset", "body", "message_group", "keys", "real_topic", "due_ms", "timer_offset", "outcome", "verb",
+    "replaces", "cancels", "schedule", "dead_letter_topic", "damage",
+)  # fmt: skip
+"""What is read of a record."""
+
+CREATED, TIMEOUTS, PAID, CANCELLED, PUSHES = range(5)
+"""The shop's topics as numbers: their places in `Topics.all`."""
+
+NAMES: Final = (*KINDS, "rollback", "expired", "fired")
+"""What a record is called where records are counted; the last three are told apart from KINDS'."""
+
+MESSAGES: Final = ("normal", "commit", "delivered", "fired")
+"""What consumers can get, by name."""
+
+QUEUE_BITS: Final = 40
+"""A place in a queue as one number: queue id above, queue offset in so many bits."""
+
+_DIGITS_MAX: Final = 18
+_CODES: Final = {
+    "half": Code.HALF,
+    "commit": Code.COMMIT,
+    "rollback": Code.ROLLBACK,
+    "expired": Code.EXPIRED,
+    "timer": Code.TIMER,
+    "delivered": Code.DELIVERED,
+    "fired": Code.FIRED,
+    "verb": Code.CANCEL,
+    "dead letter": Code.DEAD,
+    "normal": Code.NORMAL,
+    "check": Code.ASKED,
+}
+
+
+def _flags(*codes: Code) -> Flags:
+    return np.array([*(code in codes for code in Code), False])
+
+
+_CODE_OF: Final = np.array([_CODES.get(name, -1) for name in NAMES], np.int8)
+_OF_HALVES: Final = _flags(Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER, Code.ASKED)
+_OF_TIMERS: Final = _flags(Code.DELIVERED, Code.FIRED, Code.CANCEL)
+"""By code, and last of records without one: whether `ref` is a half, or a timer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events in log order. `order` is the number of the record that names it, -1 if nothing does; `topic`
+    counts in `Topics.all`, -1 being none; `queue` see `QUEUE_BITS`; `due_ms` is -1 where there is none."""
+
+    order: Integers
+    code: Integers
+    topic: Integers
+    physical_offset: Integers
+    store_ms: Integers
+    ref: Integers
+    due_ms: Integers
+    queue: Integers
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def chosen(self, kept: Flags) -> Events:
+        """Some of these events."""
+        return Events(*(getattr(self, name)[kept] for name in _FIELDS))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Events]) -> Events:
+        """Parts one behind the other."""
+        listed = list(parts)
+        return cls(*(np.concatenate([getattr(one, name) for one in listed]) for name in _FIELDS))
+
+
+_FIELDS: Final = tuple(field.name for field in fields(Events))
+
+
+class Said:
+    """What the records of one batch, none of them damage, are and are about."""
+
+    def __init__(self, batch: pa.RecordBatch, topics: Topics, words: Words) -> None:
+        """`words` numbers the topics, for several batches alike."""
+        self.batch = batch
+        self.topics = topics
+        self._words = words
+        self._numbers: dict[str, Integers] = {}
+        self.name = self._names()
+        """Of each record, its place in `NAMES`."""
+        self.about = self._about()
+        """Of each record, the topic that it is about, counted in `topic_names`."""
+
+    @property
+    def topic_names(self) -> list[str]:
+        """The topics of this batch by their numbers."""
+        return self._words.names
+
+    def numbers(self, column: str) -> Integers:
+        """A column of numbers; -1 where there is none."""
+        if column not in self._numbers:
+            values = self.batch.column(column)
+            self._numbers[column] = (values.fill_null(-1) if values.null_count else values).to_numpy()
+        return self._numbers[column]
+
+    @cached_property
+    def shop_topic(self) -> Integers:
+        """The topic that each record is about, counted in the shop's; -1 for others."""
+        numbers = {name: number for number, name in enumerate(self.topics.all)}
+        of_shop = [numbers.get(name, -1) for name in self.topic_names]
+        return np.array([*of_shop, -1], np.int8)[self.about]
+
+    @cached_property
+    def code(self) -> Integers:
+        """What each record says, a `Code`; -1 for what is no event."""
+        return _CODE_OF[self.name]
+
+    @cached_property
+    def is_event(self) -> Flags:
+        """Which records are events about the shop's topics."""
+        flags: Flags = (self.shop_topic >= 0) & (self.code >= 0)
+        flags |= self.code == Code.ASKED
+        return flags
+
+    @cached_property
+    def places(self) -> Integers:
+        """Where each record lies in its queue; see `QUEUE_BITS`."""
+        queue_ids = self.numbers("queue_id").astype(np.int64)
+        found: Integers = (queue_ids << QUEUE_BITS) | self.numbers("queue_offset")
+        return found
+
+    @cached_property
+    def is_replacing(self) -> Flags:
+        """Which records are timers that take another's place."""
+        return present(self.batch.column("replaces")) & self.is_named("timer")
+
+    @cached_property
+    def is_moving(self) -> Flags:
+        """Which of them are the same message at another time."""
+        return self.is_replacing & _is(self.batch.column("verb"), "MOVE")
+
+    @cached_property
+    def is_carrying(self) -> Flags:
+        """Which records carry the cancel of a timer, being no delivery themselves."""
+        return present(self.batch.column("cancels")) & ~present(self.batch.column("timer_offset"))
+
+    def is_named(self, *names: str) -> Flags:
+        """Which records have one of these names."""
+        wanted = np.array([name in names for name in NAMES])
+        flags: Flags = wanted[self.name]
+        return flags
+
+    def _names(self) -> Integers:
+        topics = self._words.of(self.batch.column("topic"))
+        by_topic = np.array([KINDS.index(of_topic(name)) for name in self._words.names], np.int8)
+        found: Integers = by_topic[topics]
+        is_normal = found == NAMES.index("normal")
+        is_commit = self.numbers("sys_flag") & TYPE_MASK == TYPE_COMMIT
+        is_delivery = present(self.batch.column("timer_offset"))
+        found[is_normal & is_commit] = NAMES.index("commit")
+        found[is_normal & is_delivery] = NAMES.index("delivered")
+        found[is_normal & is_delivery & _is(self.batch.column("verb"), "FIRE")] = NAMES.index("fired")
+        is_outcome = found == NAMES.index("outcome")
+        if is_outcome.any():
+            for outcome, name in (("ROLLBACK", "rollback"), ("EXPIRED", "expired")):
+                found[is_outcome & _is(self.batch.column("outcome"), outcome)] = NAMES.index(name)
+        self._topic_numbers = topics
+        return found
+
+    def _about(self) -> Integers:
+        about = self._topic_numbers
+        for column in ("dead_letter_topic", "real_topic"):
+            named = self._words.of(self.batch.column(column))
+            is_about = named >= 0
+            if column == "dead_letter_topic":
+                is_about &= self.name == NAMES.index("dead letter")
+            about = np.where(is_about, named, about)
+        return about
+
+
+class Words:
+    """Texts as numbers, each text having one."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def of(self, texts: pa.Array) -> Integers:
+        """The number of each text, -1 for null."""
+        if texts.null_count == len(texts):
+            return np.full(len(texts), -1, np.int32)
+        indexed = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
+        numbers = np.array([*(self.number(name) for name in indexed.dictionary.to_pylist()), -1], np.int32)
+        found: Integers = numbers[indexed.indices.fill_null(len(indexed.dictionary)).to_numpy()]
+        return found
+
+    def number(self, name: str) -> int:
+        """The number of one text."""
+        if name not in self._numbers:
+            self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return self._numbers[name]
+
+
+def events_of(said: Said, first_number: int) -> list[Events]:
+    """The events about the shop's topics in one batch; its records are numbered from `first_number` on."""
+    whole = _whole(said, first_number)
+    parts = [whole if said.is_event.all() else whole.chosen(said.is_event)]
+    if said.is_replacing.any():
+        parts.append(_replacing(said, whole))
+    if said.is_carrying.any():
+        parts.append(_carrying(said, whole))
+    return parts
+
+
+def _whole(said: Said, first_number: int) -> Events:
+    """An event for every record of the batch."""
+    code = said.code
+    number = np.arange(first_number, first_number + len(code), dtype=np.int32)
+    half_offset = said.numbers("half_offset")
+    ref = np.where(_OF_HALVES[code] & (half_offset > 0), half_offset, -1)
+    of_timer = _OF_TIMERS[code]
+    if of_timer.any():
+        ref[of_timer] = said.numbers("timer_offset")[of_timer]
+    offsets, store_ms = said.numbers("physical_offset"), said.numbers("store_ms")
+    return Events(number, code, said.shop_topic, offsets, store_ms, ref, said.numbers("due_ms"), said.places)
+
+
+def _replacing(said: Said, whole: Events) -> Events:
+    """The ends of the timers whose place others take."""
+    is_replacing = said.is_replacing & (whole.topic >= 0)
+    found = whole.chosen(is_replacing)
+    found.code[:] = np.where(said.is_moving[is_replacing], Code.MOVED, Code.REPLACED)
+    found.ref[:] = said.numbers("replaces")[is_replacing]
+    return found
+
+
+def _carrying(said: Said, whole: Events) -> Events:
+    """The cancels that records carry: `<offset of a timer> <its due time>`.
+
+    A payment or cancellation cancels the deadline of its own order; of others the offset says whose it is.
+    """
+    found = whole.chosen(said.is_carrying)
+    found.order[(found.topic != PAID) & (found.topic != CANCELLED)] = -1
+    found.code[:] = Code.CANCEL
+    found.topic[:] = TIMEOUTS
+    found.ref[:] = _leading_numbers(said.batch.column("cancels"), said.is_carrying)
+    return found
+
+
+def _leading_numbers(texts: pa.StringArray, kept: Flags) -> Integers:
+    """The digits that some texts begin with, as numbers; -1 for none, or more than 18."""
+    stored = Ranges.of(texts).chosen(kept)
+    width = stored.one(0).find(b" ")
+    if 0 < width <= _DIGITS_MAX and stored.have_at(width, b" ").all():
+        found = numbers(ragged(stored.data, stored.starts, np.full(len(stored), width)), pa.int64())
+        if found.null_count == 0 and (leading := found.to_numpy()).min() >= 0:
+            return np.asarray(leading)
+    digits = pc.extract_regex(texts.filter(pa.array(kept)), r"^(?P<number>\d{1,18})")
+    return np.asarray(pc.cast(pc.struct_field(digits, "number"), pa.int64()).fill_null(-1))
+
+
+def present(values: pa.Array) -> Flags:
+    """Which values are not null."""
+    if values.null_count in (0, len(values)):
+        return np.full(len(values), values.null_count == 0, np.bool_)
+    flags: Flags = values.is_valid().to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _is(values: pa.Array, text: str) -> Flags:
+    if values.null_count == len(values):
+        return np.zeros(len(values), np.bool_)
+    flags: Any = pc.equal(values, text).fill_null(False).to_numpy(zero_copy_only=False)
+    return np.asarray(flags, np.bool_)

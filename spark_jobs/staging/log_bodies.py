@@ -1,0 +1,76 @@
+"""The contents of some messages, read from the log by their offsets: for the few orders that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.inputs.mapping import Bodies
+from spark_jobs.log.decode import ALL, Wanted, chunk_batches, mapped
+from spark_jobs.log.ragged import Integers
+from spark_jobs.log.records import Records
+from spark_jobs.log.segments import Segment, StoreLog
+from spark_jobs.log.shapes import Shapes
+from spark_jobs.log.walk import Chunk
+from spark_jobs.staging.bodies import parsed
+
+CONTENTS: Final = pa.schema([
+    ("order_id", pa.string()),
+    ("customer_id", pa.string()),
+    ("placed_ms", pa.int64()),
+    ("skus", pa.list_(pa.string())),
+])  # fmt: skip
+_WANTED: Final = Wanted(("physical_offset", "body"), bodies=ALL)
+
+
+def contents(offsets: DataFrame, log: StoreLog, bodies: Bodies) -> DataFrame:
+    """A row of `CONTENTS` for each (order_id, committed_offset), null where the body does not say."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            stored = _bodies(log, batch.column("committed_offset").to_numpy())
+            rows = [
+                {"order_id": row["order_id"], **_content(stored.get(row["committed_offset"]), bodies)}
+                for row in batch.to_pylist()
+            ]
+            yield pa.RecordBatch.from_pylist(rows, CONTENTS)
+
+    named = offsets.select("order_id", "committed_offset")
+    return named.mapInArrow(read, from_arrow_schema(CONTENTS))
+
+
+def _bodies(log: StoreLog, offsets: Integers) -> dict[int, bytes]:
+    """The bodies of the records at these log offsets, as far as the log has them."""
+    found: dict[int, bytes] = {}
+    for segment in log.segments:
+        here = np.unique(offsets[(offsets >= segment.first_offset) & (offsets < segment.end_offset)])
+        if len(here):
+            found |= _bodies_in(segment, here - segment.first_offset)
+    return found
+
+
+def _bodies_in(segment: Segment, positions: Integers) -> dict[int, bytes]:
+    records = Records.at(mapped(segment.path), positions)
+    found: dict[int, bytes] = {}
+    for batch in chunk_batches(Chunk(records), _WANTED, Shapes()):
+        found |= dict(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+    return found
+
+
+def _content(body: bytes | None, bodies: Bodies) -> dict[str, Any]:
+    content = parsed(body)
+    customer_id, placed_ms = content.get(bodies.customer_id), content.get(bodies.placed_ms)
+    lines = content.get(bodies.lines)
+    skus = (
+        [line.get(bodies.sku) for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
+    )
+    return {
+        "customer_id": customer_id if isinstance(customer_id, str) else None,
+        "placed_ms": placed_ms if isinstance(placed_ms, int) and abs(placed_ms) < 1 << 62 else None,
+        "skus": [sku for sku in skus if isinstance(sku, str)],
+    }

@@ -1,0 +1,265 @@
+"""The one pass over the log: a task for each part of it, which leaves Parquet files beside the other parts'.
+
+    facts/      order_id, order_row, `ORDER_FACTS`            one row per order and part, dealt into buckets
+    pushes/     order_id (the push), order_row, `PUSH_FACTS`  likewise (`buckets`)
+    events/     `EVENTS`                                      one row per event: exact facts, timelines
+    unnamed/    likewise, of events whose records do not name an order
+    acks/       topic, first_place, end_place, physical_offset, store_ms     ranges of the acting groups
+    grouped/    topic, queue, message_group, order_id         messages that have an order among them
+    counts/     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
+                unreadable_offset, without_key                the log by kind, topic and minute
+    lateness/   topic, minute_ms, late_ms, deliveries         how late timers were delivered
+    ends/       how, timers                                   how timers ended
+    unreadable/ physical_offset, topic, body                  the first unreadable messages of each part
+    damaged/    physical_offset, record_bytes, why            bytes that are no record
+
+Everything is worked out where the records are decoded, in whole columns: no record crosses into the JVM.
+A task that is done again writes the same files again. Where nothing is to be said a part leaves no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from commitlog.recovery import Damage
+from spark_jobs.buckets import bucket_count, write_dealt
+from spark_jobs.inputs.mapping import Mapping
+from spark_jobs.log.decode import Wanted, chunk_batches, damage_batch, mapped
+from spark_jobs.log.kept import Kept, kept_batches, kept_parts
+from spark_jobs.log.kept_timers import KeptTimers, timer_batches
+from spark_jobs.log.segments import Slice, StoreLog, holes, slices
+from spark_jobs.log.shapes import Shapes
+from spark_jobs.log.walk import Check, Chunk, walk
+from spark_jobs.source import NO_SEGMENT
+from spark_jobs.staging.acknowledged import Places
+from spark_jobs.staging.events import COLUMNS
+from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, schema
+from spark_jobs.staging.tally import Tally
+from spark_jobs.tasks import in_tasks, whole
+
+Part = Slice | Kept | KeptTimers | tuple[Damage, ...]
+
+SLICE_BYTES: Final = 256 * 1024 * 1024
+ROW_BITS: Final = 32
+"""An order's row is its part's number above, its place in the part in so many bits."""
+
+EVENTS: Final = pa.schema([
+    ("order_row", pa.int64()),
+    ("code", pa.int8()),
+    ("topic", pa.int8()),
+    ("physical_offset", pa.int64()),
+    ("store_ms", pa.int64()),
+    ("ref", pa.int64()),
+    ("due_ms", pa.int64()),
+    ("queue", pa.int64()),
+])  # fmt: skip
+SCHEMAS: Final = {
+    "facts": schema(ORDER_FACTS),
+    "pushes": schema(PUSH_FACTS),
+    "events": EVENTS,
+    "unnamed": EVENTS,
+    "acks": pa.schema([
+        ("topic", pa.int8()), ("first_place", pa.int64()), ("end_place", pa.int64()),
+        ("physical_offset", pa.int64()), ("store_ms", pa.int64()),
+    ]),
+    "grouped": pa.schema([
+        ("topic", pa.int8()), ("queue", pa.int64()), ("message_group", pa.string()),
+        ("order_id", pa.string()),
+    ]),
+    "counts": pa.schema([
+        ("kind", pa.string()), ("topic", pa.string()), ("minute_ms", pa.int64()), ("records", pa.int64()),
+        ("record_bytes", pa.int64()), ("first_ms", pa.int64()), ("last_ms", pa.int64()),
+        ("unreadable", pa.int64()), ("unreadable_offset", pa.int64()), ("without_key", pa.int64()),
+    ]),
+    "lateness": pa.schema([
+        ("topic", pa.string()), ("minute_ms", pa.int64()), ("late_ms", pa.int64()),
+        ("deliveries", pa.int64()),
+    ]),
+    "ends": pa.schema([("how", pa.string()), ("timers", pa.int64())]),
+    "unreadable": pa.schema([
+        ("physical_offset", pa.int64()), ("topic", pa.string()), ("body", pa.string()),
+    ]),
+    "damaged": pa.schema([
+        ("physical_offset", pa.int64()), ("record_bytes", pa.int64()), ("why", pa.string()),
+    ]),
+}  # fmt: skip
+"""The data sets of a staged log."""
+
+DEALT: Final = ("facts", "pushes")
+"""The data sets with a row group for each bucket of ids."""
+
+MESSAGE_ID: Final = "message_id"
+_IDS: Final = Wanted((MESSAGE_ID,))
+_SQL: Final = {pa.int8(): "tinyint", pa.int64(): "bigint", pa.string(): "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A log that was read in `part_count` parts up to the log offset `until`: data sets below `folder`, of
+    which those of orders and pushes are dealt into `bucket_count` buckets."""
+
+    folder: Path
+    part_count: int = 0
+    until: int = 0
+    bucket_count: int = 1
+
+    def path(self, name: str) -> Path:
+        """The folder of one data set."""
+        return self.folder / name
+
+    @property
+    def counts(self) -> Path:
+        """The log by kind, topic and minute."""
+        return self.path("counts")
+
+    @property
+    def lateness(self) -> Path:
+        """How late timers were delivered."""
+        return self.path("lateness")
+
+    @property
+    def ends(self) -> Path:
+        """How timers ended."""
+        return self.path("ends")
+
+    @property
+    def damaged(self) -> Path:
+        """Bytes that are no record."""
+        return self.path("damaged")
+
+    def frame(self, spark: SparkSession, name: str) -> DataFrame:
+        """One data set for Spark, also where it has no file."""
+        fields = ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in SCHEMAS[name])
+        return spark.read.schema(fields).parquet(str(self.path(name)))
+
+    def has(self, name: str) -> bool:
+        """Whether a data set has any row."""
+        return any(self.path(name).glob("*.parquet"))
+
+    def table(self, name: str) -> pa.Table:
+        """One of the small data sets, in memory."""
+        return ds.dataset(self.path(name), SCHEMAS[name], format="parquet").to_table()
+
+    def acknowledged(self, topic: int) -> Places:
+        """What the acting group of a topic has acknowledged."""
+        rows = ds.dataset(self.path("acks"), SCHEMAS["acks"], format="parquet")
+        mine = rows.to_table(columns=["first_place", "end_place"], filter=ds.field("topic") == topic)
+        return Places.merged(mine["first_place"].to_numpy(), mine["end_place"].to_numpy())
+
+
+def stage(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, folder: Path) -> Staged:
+    """Reads the whole log once, a task for each part of it."""
+    count = bucket_count(log.end_offset - log.first_offset)
+    return stage_rest(spark, store, log, mapping, Staged(folder, bucket_count=count))
+
+
+def stage_rest(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, staged: Staged) -> Staged:
+    """Reads what a staged log does not have yet: what was written since, what was kept, and holes."""
+    return stage_parts(spark, parts_of(store, log, staged.until), log, mapping, staged)
+
+
+def stage_parts(
+    spark: SparkSession, parts: Sequence[Part], log: StoreLog, mapping: Mapping, staged: Staged
+) -> Staged:
+    """Adds some parts of the log to what is staged, a task for each; they get the next numbers."""
+    for name in SCHEMAS:
+        staged.path(name).mkdir(parents=True, exist_ok=True)
+    check = Check.RECORD if log.ours else Check.BODY
+    first_number = staged.part_count
+
+    def read(number: int) -> None:
+        stage_part(number, parts[number - first_number], check, mapping, staged)
+
+    end_number = first_number + len(parts)
+    in_tasks(spark, range(first_number, end_number), read)
+    until = max((_until(part) for part in parts), default=0)
+    return replace(staged, part_count=end_number, until=until)
+
+
+def _until(part: Part) -> int:
+    """The log offset up to which records that start before it are in this part."""
+    return part.segment.first_offset + part.until if isinstance(part, Slice) else 0
+
+
+def first_stored_ms(log: StoreLog) -> int:
+    """When the first record that is left of the log was stored; 0 if there is none."""
+    for part in slices(log, SLICE_BYTES):
+        for chunk in walk(mapped(part.segment.path), part, Check.NONE):
+            if len(chunk.records):
+                return int(chunk.records.numbers("store_ms")[0])
+    return 0
+
+
+def parts_of(store: Path, log: StoreLog, after: int = 0) -> list[Part]:
+    """What is to be read: slices that begin at an offset or behind it, kept records, and holes in the log."""
+    parts: list[Part] = list(slices(log, SLICE_BYTES, after))
+    missing = tuple(holes(log))
+    return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
+
+
+def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: Staged) -> int:
+    """Reads one part and writes its files; returns how many records it had."""
+    tally = Tally(mapping)
+    for batch in _batches(part, check, mapping):
+        tally.add(batch)
+    for name, table in tally.tables(number << ROW_BITS).items():
+        if len(table):
+            with whole(staged.path(name) / f"{number:06d}.parquet") as path:
+                _write(path, name, table.cast(SCHEMAS[name]), staged.bucket_count)
+    return tally.records
+
+
+def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
+    bodies = _bodies_of(mapping)
+    kept = Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check)
+    if isinstance(part, Slice):
+        yield from _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check, encoded=True))
+    elif isinstance(part, Kept):
+        yield from kept_batches(part, kept)
+    elif isinstance(part, KeptTimers):
+        yield from timer_batches(part, kept)
+    else:
+        yield damage_batch(part, kept.schema, NO_SEGMENT)
+
+
+def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The records of a slice; with their message ids where a schedule sent any: they say when it was due."""
+    data, shapes, id_shapes = mapped(part.segment.path), Shapes(), Shapes()
+    for chunk in walk(data, part, wanted.check):
+        for batch in chunk_batches(chunk, wanted, shapes):
+            schedules = batch.column("schedule")
+            if schedules.null_count < len(schedules):
+                (ids,) = chunk_batches(Chunk(chunk.records), _IDS, id_shapes)
+                batch = batch.append_column(MESSAGE_ID, ids.column(0))
+            yield batch
+
+
+def _bodies_of(mapping: Mapping) -> frozenset[str]:
+    return frozenset((*mapping.topics.all, "TW_SYS_ACK"))
+
+
+def _write(path: Path, name: str, table: pa.Table, bucket_count: int) -> None:
+    if name in DEALT:
+        write_dealt(path, table, bucket_count, **_encoding(table))
+    else:
+        pq.write_table(table, path, **_encoding(table))
+
+
+def _encoding(table: pa.Table) -> dict[str, Any]:
+    """Numbers are written as differences, which takes a third of the time that dictionaries of them take. Of
+    events these are so short that compressing them again would cost more than it saves.
+    """
+    numbers = [field.name for field in table.schema if field.type == pa.int64()]
+    return {
+        "compression": "none" if table.schema == EVENTS else "lz4",
+        "use_dictionary": [name for name in table.column_names if name not in (*numbers, "order_id")],
+        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+    }

@@ -1,0 +1,171 @@
+"""Orders whose counts do not come out, event by event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_jobs.books.exact import EXACT, exactly
+from spark_jobs.staging.acknowledged import Places
+from spark_jobs.staging.events import CANCELLED, CREATED, PAID, TIMEOUTS, Code
+from spark_jobs.staging.lookups import ORDER_EVENTS
+from spark_jobs.staging.order_events import whole_orders
+
+Row = dict[str, Any]
+
+ACKNOWLEDGED = {CREATED: Places(np.array([0]), np.array([5])), TIMEOUTS: Places(np.array([0]), np.array([1]))}
+
+
+def of_events(events: list[Row], acknowledged: dict[int, Places]) -> Row:
+    """What is said of the one order that has these events."""
+    (row,) = exactly(pa.Table.from_pylist(events, ORDER_EVENTS), acknowledged).to_pylist()
+    return dict(row)
+
+
+def event(code: Code, topic: int, offset: int, ref: int = -1, due_ms: int = -1, queue: int = 99) -> Row:
+    place = {"physical_offset": offset, "store_ms": offset + 1_000, "queue": queue}
+    return {"order_id": "o", "code": int(code), "topic": topic, "ref": ref, "due_ms": due_ms, **place}
+
+
+def test_the_oldest_half_without_an_end_is_open() -> None:
+    found = of_events(
+        [
+            event(Code.HALF, CREATED, 10),
+            event(Code.COMMIT, CREATED, 20, ref=10),
+            event(Code.HALF, PAID, 30),
+            event(Code.HALF, PAID, 40),
+            event(Code.ROLLBACK, PAID, 50, ref=30),
+            event(Code.HALF, PAID, 60),
+        ],
+        ACKNOWLEDGED,
+    )
+    assert (found["open_half_offset"], found["open_half_ms"], found["open_half_topic"]) == (40, 1_040, PAID)
+    assert (found["has_open_created"], found["has_open_paid"]) == (False, True)
+    assert found["twice_committed_offset"] is None
+
+
+def test_a_timer_of_a_half_ends_it() -> None:
+    events = [event(Code.HALF, TIMEOUTS, 10), event(Code.TIMER, TIMEOUTS, 20, ref=10, due_ms=7)]
+    found = of_events(events, ACKNOWLEDGED)
+    assert found["open_half_offset"] is None
+    assert (found["open_timer_offset"], found["open_timer_due_ms"]) == (20, 7)
+
+
+def test_two_commits_of_one_half_and_two_halves_of_one_order() -> None:
+    halves = [event(Code.HALF, CREATED, 10), event(Code.HALF, CREATED, 11)]
+    commits = [event(Code.COMMIT, CREATED, 20, ref=10), event(Code.COMMIT, CREATED, 21, ref=11)]
+    assert of_events([*halves, *commits], ACKNOWLEDGED)["twice_committed_offset"] is None
+    again = event(Code.COMMIT, CREATED, 22, ref=11)
+    assert of_events([*halves, *commits, again], ACKNOWLEDGED)["twice_committed_offset"] == 11
+
+
+def test_a_moved_timer_lives_on_in_the_next() -> None:
+    found = of_events(
+        [
+            event(Code.TIMER, TIMEOUTS, 10, due_ms=5),
+            event(Code.TIMER, TIMEOUTS, 20, due_ms=9),
+            event(Code.MOVED, TIMEOUTS, 20, ref=10),
+        ],
+        ACKNOWLEDGED,
+    )
+    assert (found["open_timer_offset"], found["open_timer_due_ms"]) == (20, 9)
+
+
+def test_a_timer_cancelled_and_delivered_and_one_delivered_twice() -> None:
+    timers = [event(Code.TIMER, TIMEOUTS, 10), event(Code.TIMER, TIMEOUTS, 11)]
+    ends = [event(Code.CANCEL, TIMEOUTS, 20, ref=10), event(Code.DELIVERED, TIMEOUTS, 21, ref=11)]
+    found = of_events([*timers, *ends], ACKNOWLEDGED)
+    assert (found["cancelled_timer_delivered"], found["twice_delivered_offset"]) == (None, None)
+    again = [event(Code.FIRED, TIMEOUTS, 22, ref=10), event(Code.DELIVERED, TIMEOUTS, 23, ref=11)]
+    found = of_events([*timers, *ends, *again], ACKNOWLEDGED)
+    assert (found["cancelled_timer_delivered"], found["twice_delivered_offset"]) == (10, 11)
+
+
+def test_a_redriven_message_counts_when_it_is_acknowledged_behind_the_last_dead_letter() -> None:
+    commit = event(Code.COMMIT, CREATED, 20, ref=10, queue=0)
+    dead, redriven = event(Code.DEAD, CREATED, 30), event(Code.NORMAL, CREATED, 40, queue=1)
+    waiting = event(Code.NORMAL, CREATED, 40, queue=7)
+    assert of_events([commit, dead], ACKNOWLEDGED)["is_redelivered"] is False
+    assert of_events([commit, dead, waiting], ACKNOWLEDGED)["is_redelivered"] is False
+    assert of_events([commit, dead, redriven], ACKNOWLEDGED)["is_redelivered"] is True
+    dead_again = event(Code.DEAD, CREATED, 50)
+    assert of_events([commit, dead, redriven, dead_again], ACKNOWLEDGED)["is_redelivered"] is False
+
+
+ENDS_OF_HALVES = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
+DELIVERIES = (Code.DELIVERED, Code.FIRED)
+ENDS_OF_TIMERS = (*DELIVERIES, Code.CANCEL, Code.MOVED, Code.REPLACED)
+
+
+def slowly(events: list[Row]) -> Row:
+    """The same of one order, event by event."""
+    of_timers = [one for one in events if one["topic"] == TIMEOUTS]
+    halves = {one["ref"] for one in events if one["code"] in ENDS_OF_HALVES and one["ref"] >= 0}
+    open_halves = [one for one in events if one["code"] == Code.HALF and one["physical_offset"] not in halves]
+    commits = Counter(one["ref"] for one in events if one["code"] in (Code.COMMIT, Code.TIMER))
+    delivered = Counter(one["ref"] for one in of_timers if one["code"] in DELIVERIES)
+    cancelled = {one["ref"] for one in of_timers if one["code"] == Code.CANCEL}
+    ended = {one["ref"] for one in of_timers if one["code"] in ENDS_OF_TIMERS}
+    timers = [one for one in of_timers if one["code"] == Code.TIMER and one["physical_offset"] not in ended]
+    first_half: Row = next(iter(open_halves), {})
+    first_due: Row = min(timers, key=lambda one: one["due_ms"], default={})
+    topics = {half["topic"] for half in open_halves}
+    return {
+        "order_id": events[0]["order_id"],
+        "is_acknowledged": any(is_acknowledged(one, CREATED) for one in events),
+        "is_redelivered": is_redelivered(events, CREATED),
+        "is_deadline_redelivered": is_redelivered(events, TIMEOUTS),
+        "open_half_offset": first_half.get("physical_offset"),
+        "open_half_ms": first_half.get("store_ms"),
+        "open_half_topic": first_half.get("topic"),
+        "has_open_created": CREATED in topics,
+        "has_open_paid": PAID in topics,
+        "has_open_cancelled": CANCELLED in topics,
+        "twice_committed_offset": min(
+            (ref for ref in commits if commits[ref] > 1 and ref >= 0), default=None
+        ),
+        "twice_delivered_offset": min((ref for ref in delivered if delivered[ref] > 1), default=None),
+        "cancelled_timer_delivered": min(cancelled & delivered.keys(), default=None),
+        "open_timer_offset": first_due.get("physical_offset"),
+        "open_timer_due_ms": first_due.get("due_ms"),
+    }
+
+
+def is_acknowledged(one: Row, topic: int) -> bool:
+    is_message = one["topic"] == topic and one["code"] in (Code.COMMIT, Code.NORMAL, *DELIVERIES)
+    return is_message and bool(ACKNOWLEDGED[topic].has(np.array([one["queue"]]))[0])
+
+
+def is_redelivered(events: list[Row], topic: int) -> bool:
+    dead = [place for place, one in enumerate(events) if (one["code"], one["topic"]) == (Code.DEAD, topic)]
+    return bool(dead) and any(is_acknowledged(one, topic) for one in events[dead[-1] + 1 :])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_orders_together_are_as_each_alone_event_by_event(seed: int) -> None:
+    random, events = Random(seed), list[Row]()
+    for number in range(80):
+        for place in range(random.randrange(1, 30)):
+            ref = random.randrange(-1, 30)  # now and then another order's
+            made = event(
+                random.choice(list(Code)),
+                random.randrange(5),
+                place,
+                ref,
+                random.randrange(5),
+                random.randrange(8),
+            )
+            events.append(made | {"order_id": f"o{number:02d}"})
+    table = pa.Table.from_pylist(events, ORDER_EVENTS)
+    turns = list(whole_orders(table.to_batches(random.randrange(1, 200)), random.randrange(1, 500)))
+    found = pa.concat_tables([exactly(turn, ACKNOWLEDGED) for turn in turns])
+    assert found.schema == EXACT
+    expected = [slowly(list(its)) for _, its in groupby(events, lambda one: one["order_id"])]
+    assert found.to_pylist() == expected
+    assert sum(map(len, turns)) == len(events)

@@ -1,0 +1,231 @@
+"""Carts against their ledger, and Redis contents of any shape; on a real redis-server."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+from sqlalchemy import create_engine, text
+
+from commitlog.errors import DatabaseUnreadable
+from services.shop.carts import Addition
+from services.shop.carts import Carts as ShopCarts
+from services.shop.redis_server import bundled_redis
+from spark_jobs.inputs import carts, key_ranges, redis_carts
+from spark_jobs.inputs.carts import differences, open_carts
+from spark_jobs.inputs.mapping import SHOP, Mapping, as_mapping
+from spark_jobs.inputs.tables import CARTS, LEDGER
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with bundled_redis(tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url, decode_responses=True) as client:
+        client.flushdb()
+        yield client
+
+
+def exported(
+    url: str, folder: Path, mapping: Mapping = SHOP
+) -> tuple[dict[str, list[dict[str, object]]], list[str]]:
+    unreadable = open_carts(url, mapping).export(folder)
+    names = ("carts", "ledger", "differences")
+    return {name: pq.read_table(folder / f"{name}.parquet").to_pylist() for name in names}, unreadable
+
+
+def test_what_the_cart_service_writes_is_read(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    shop = ShopCarts(redis, lambda: 7)
+    shop.add("c", [Addition("a1", "apple", 3), Addition("a2", "pear", 1)])
+    shop.clear("c", "o1", [("apple", 2), ("pear", 5)])
+    shop.clear("c", "o2", [("plum", 1)])
+    tables, unreadable = exported(redis_url, tmp_path)
+    assert tables["carts"] == [{"customer_id": "c", "sku": "apple", "quantity": 1}]
+    ledger = {(row["entry"], row["entry_id"], row["sku"], row["quantity"]) for row in tables["ledger"]}
+    assert ledger == {
+        ("add", "a1", "apple", 3),
+        ("add", "a2", "pear", 1),
+        ("order", "o1", "apple", 2),
+        ("order", "o1", "pear", 1),
+        ("order", "o2", None, 0),
+    }
+    assert tables["differences"] == []
+    assert unreadable == []
+
+
+def test_more_customers_than_one_turn_or_bucket_holds(
+    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_carts, "CUSTOMERS_PER_BUCKET", 100)
+    for number in range(450):
+        redis.hset(f"cart:customer-{number}", "apple", number + 1)
+    tables, _ = exported(redis_url, tmp_path)
+    assert sorted(row["cart"] for row in tables["differences"]) == list(range(1, 451))  # type: ignore[type-var]
+
+
+def test_an_empty_redis_has_no_carts(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    assert exported(redis_url, tmp_path) == ({"carts": [], "ledger": [], "differences": []}, [])
+
+
+def test_fields_of_another_form_are_named_and_left_out(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    redis.set("cart:string", "x")
+    redis.set("cartoon", "not ours")
+    redis.hset("cart:c", mapping={"apple": "many", "pear": "2", "plum": "9" * 40})
+    ledger = {"add:1": "[]", "add:2": "{", "order:3": '{"removed": 5, "at_ms": 1}', "other:4": '{"at_ms": 1}'}
+    redis.hset("cart-ledger:c", mapping=ledger)
+    tables, unreadable = exported(redis_url, tmp_path)
+    assert [row["sku"] for row in tables["carts"]] == ["pear"]
+    expected = ["cart:string", "cart:c apple", "cart:c plum", *(f"cart-ledger:c {name}" for name in ledger)]
+    assert sorted(unreadable) == sorted(expected)
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "http://127.0.0.1/", "nonsense"])
+def test_carts_that_cannot_be_reached_are_named_in_one_sentence(url: str) -> None:
+    with pytest.raises(DatabaseUnreadable, match="Correct --carts"):
+        open_carts(url)
+
+
+def test_a_password_is_not_shown() -> None:
+    with pytest.raises(DatabaseUnreadable) as raised:
+        open_carts("redis://user:secret@127.0.0.1:1/0")
+    assert "secret" not in str(raised.value)
+
+
+def test_keys_of_another_name(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    mapping = as_mapping({"redis": {"cart": "[basket]", "ledger": "moves:"}}, "names.toml")
+    redis.hset("[basket]c", "apple", 2)
+    redis.hset("moves:c", "add:1", '{"sku": "apple", "quantity": 3, "at_ms": 1}')
+    redis.hset("cart:c", "apple", 9)
+    tables, _ = exported(redis_url, tmp_path, mapping)
+    assert tables["differences"] == [{"customer_id": "c", "sku": "apple", "cart": 2, "ledger": 3}]
+
+
+CART_ROWS = ("c1 apple 2", "c2 pear 1", "c3 plum 4", "c3 plum 1")
+LEDGER_ROWS = (
+    "c1 add a1 apple 3 1",
+    "c1 order o1 apple 1 2",
+    "c2 add a2 pear 2 1",
+    "c3 add a3 plum 5 1",
+    "c4 add a4 fig 1 1",
+    "c4 gift a5 fig 1 1",
+)
+DIFFERENT = [
+    {"customer_id": "c2", "sku": "pear", "cart": 1, "ledger": 2},
+    {"customer_id": "c4", "sku": "fig", "cart": 0, "ledger": 1},
+]
+
+
+@pytest.fixture
+def carts_database(tmp_path: Path) -> str:
+    """Carts and their ledger in tables; customer c2's cart holds too little, c4's nothing."""
+    url = f"sqlite:///{tmp_path / 'carts.db'}"
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE carts (customer_id TEXT, sku TEXT, quantity INTEGER)"))
+        connection.execute(
+            text("CREATE TABLE moves (customer_id TEXT, entry, entry_id, sku, quantity, at_ms)")
+        )
+        for row in CART_ROWS:
+            customer, sku, quantity = row.split()
+            connection.execute(text(f"INSERT INTO carts VALUES ('{customer}', '{sku}', {quantity})"))
+        for row in LEDGER_ROWS:
+            customer, entry, entry_id, sku, quantity, at_ms = row.split()
+            values = f"'{customer}', '{entry}', '{entry_id}', '{sku}', {quantity}, {at_ms}"
+            connection.execute(text(f"INSERT INTO moves VALUES ({values})"))
+    engine.dispose()
+    return url
+
+
+MOVES = as_mapping({"ledger": {"table": "moves"}}, "names.toml")
+
+
+def by_customer(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    return sorted(rows, key=lambda row: str(row["customer_id"]))
+
+
+@pytest.mark.parametrize("rows_per_range", [1, 3, 100])
+def test_carts_in_a_database(
+    carts_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_range: int
+) -> None:
+    monkeypatch.setattr(key_ranges, "ROWS_PER_RANGE", rows_per_range)
+    tables, unreadable = exported(carts_database, tmp_path, MOVES)
+    assert by_customer(tables["differences"]) == DIFFERENT
+    assert len(tables["carts"]) == len(CART_ROWS)
+    assert len(tables["ledger"]) == len(LEDGER_ROWS)
+    assert unreadable == ["ledger of c4: entry gift a5"]
+
+
+@pytest.mark.parametrize("rows_per_bucket", [1, 100])
+@pytest.mark.parametrize("has_differences", [True, False])
+def test_carts_of_an_earlier_export(
+    carts_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows_per_bucket: int,
+    has_differences: bool,
+) -> None:
+    monkeypatch.setattr(carts, "_ROWS_PER_BUCKET", rows_per_bucket)
+    earlier, folder = tmp_path / "earlier", tmp_path / "folder"
+    folder.mkdir()
+    before, _ = exported(carts_database, earlier, MOVES)
+    if not has_differences:
+        shutil.rmtree(earlier / "differences.parquet")
+    tables, unreadable = exported(f"parquet:{earlier}", folder)
+    assert {name: by_customer(rows) for name, rows in tables.items()} == {
+        name: by_customer(rows) for name, rows in before.items()
+    }
+    assert unreadable == []
+
+
+def test_a_folder_that_has_no_carts_is_told(tmp_path: Path) -> None:
+    url = f"parquet:{tmp_path}"
+    with pytest.raises(DatabaseUnreadable, match=r"There is no .*carts\.parquet"):
+        open_carts(url)
+    (tmp_path / "carts.parquet").write_text("carts")
+    with pytest.raises(DatabaseUnreadable, match="is no Parquet file"):
+        open_carts(url)
+    pq.write_table(pa.table({"customer_id": ["c"], "sku": ["s"]}), tmp_path / "carts.parquet")
+    with pytest.raises(DatabaseUnreadable, match=r"has no column 'quantity' .there are customer_id, sku"):
+        open_carts(url)
+    pq.write_table(
+        pa.table({"customer_id": ["c"], "sku": ["s"], "quantity": ["many"]}), tmp_path / "carts.parquet"
+    )
+    with pytest.raises(DatabaseUnreadable, match=r"Column 'quantity' .* is string. Write it as int64"):
+        open_carts(url)
+
+
+few = st.sampled_from(["a", "b", "c"])
+entries = st.tuples(
+    few, st.sampled_from(["add", "order"]), few, few | st.none(), st.integers(0, 9), st.just(1)
+)
+
+
+@given(st.dictionaries(st.tuples(few, few), st.integers(0, 9)), st.lists(entries, max_size=12))
+def test_differences_agree_with_plain_counting(
+    held: dict[tuple[str, str], int], ledger: list[tuple[str, str, str, str | None, int, int]]
+) -> None:
+    expected: dict[tuple[str, str], list[int]] = {key: [count, 0] for key, count in held.items()}
+    for customer, entry, _, sku, quantity, _ in ledger:
+        if sku is not None:
+            expected.setdefault((customer, sku), [0, 0])[1] += quantity if entry == "add" else -quantity
+    in_carts = pa.Table.from_pylist(
+        [{"customer_id": customer, "sku": sku, "quantity": count} for (customer, sku), count in held.items()],
+        CARTS,
+    )
+    rows = pa.Table.from_pylist([dict(zip(LEDGER.names, row, strict=True)) for row in ledger], LEDGER)
+    found = {
+        (row["customer_id"], row["sku"]): [row["cart"], row["ledger"]]
+        for row in differences(in_carts, rows).to_pylist()
+    }
+    assert found == {key: both for key, both in expected.items() if both[0] != both[1]}

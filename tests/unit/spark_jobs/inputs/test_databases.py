@@ -1,0 +1,302 @@
+"""The order and push databases: what is exported, and what is said of one that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import Engine, MetaData, create_engine, insert, text
+
+from commitlog.errors import DatabaseUnreadable
+from services.shop.tables import order_metadata, orders
+from spark_jobs.inputs import databases, key_ranges, tables
+from spark_jobs.inputs.arrays import UnfitValue, array_of
+from spark_jobs.inputs.databases import Database
+from spark_jobs.inputs.mapping import SHOP, as_mapping
+from tests.postgresql import running_postgresql
+
+ORDERS = 25
+
+
+@pytest.fixture(scope="module")
+def postgresql_url() -> Iterator[str]:
+    with running_postgresql() as url:
+        yield url
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges of four rows, batches of two."""
+    monkeypatch.setattr(key_ranges, "ROWS_PER_RANGE", 4)
+    monkeypatch.setattr(tables, "ROWS_PER_BATCH", 2)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A database as the order service makes it, with three orders."""
+    url = f"sqlite:///{tmp_path / 'orders.db'}"
+    engine = create_engine(url)
+    order_metadata.create_all(engine)
+    rows = [
+        {"order_id": f"o{number}", "customer_id": "ü", "status": "PLACED", "total_pence": 5}
+        | {"placed_ms": number, "due_ms": 9}
+        for number in range(3)
+    ]
+    with engine.begin() as connection:
+        connection.execute(insert(orders), rows)
+    engine.dispose()
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An empty database of either kind."""
+    is_file = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'any.db'}" if is_file else request.getfixturevalue("postgresql_url")
+    engine = create_engine(url)
+    left = MetaData()
+    left.reflect(engine)
+    left.drop_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def open_orders(url: str) -> Database:
+    return Database(url, "--orders", SHOP.orders, SHOP.order_lines)
+
+
+def opened(engine: Engine, **sections: dict[str, Any]) -> Database:
+    mapping = as_mapping(sections, "names.toml")
+    return Database(engine.url.render_as_string(hide_password=False), "--orders", mapping.orders)
+
+
+def change(url: str, statement: str) -> None:
+    engine = create_engine(url)
+    run(engine, statement)
+    engine.dispose()
+
+
+def run(engine: Engine, *statements: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def rows_of(folder: Path, name: str = "orders") -> list[dict[str, Any]]:
+    return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def shop_table(key: str, rest: str = "") -> str:
+    return (
+        f"CREATE TABLE orders (order_id {key}, customer_id VARCHAR(9), status VARCHAR(9), total_pence BIGINT,"
+        f" placed_ms BIGINT, due_ms BIGINT, paid_ms BIGINT, timed_out_ms BIGINT, cancelled_ms BIGINT{rest})"
+    )
+
+
+def fill(engine: Engine, order_ids: list[Any]) -> None:
+    with engine.begin() as connection:
+        statement = text("INSERT INTO orders (order_id, status, placed_ms) VALUES (:id, 'PLACED', :at)")
+        connection.execute(statement, [{"id": one, "at": at} for at, one in enumerate(order_ids)])
+
+
+def test_all_rows_are_exported(url: str, tmp_path: Path) -> None:
+    database = open_orders(url)
+    assert database.export("orders", tmp_path).rows == 3
+    assert database.export("order_lines", tmp_path).rows == 0
+    table = pq.read_table(tmp_path / "orders.parquet")
+    assert table.schema.equals(tables.ORDERS)
+    assert table["placed_ms"].to_pylist() == [0, 1, 2]
+    assert table["paid_ms"].null_count == 3
+    assert pq.read_table(tmp_path / "order_lines.parquet").schema.equals(tables.ORDER_LINES)
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("key", ["VARCHAR(9) PRIMARY KEY", "BIGINT PRIMARY KEY", "VARCHAR(9)"])
+def test_ranges_hold_every_row_once(empty: Engine, tmp_path: Path, key: str) -> None:
+    run(empty, shop_table(key))
+    ids = [number * 3 if "BIGINT" in key else f"ö{number}" for number in range(ORDERS)]
+    fill(empty, ids)
+    counts = opened(empty).export("orders", tmp_path)
+    assert sorted(row["order_id"] for row in rows_of(tmp_path)) == sorted(map(str, ids))
+    assert (counts.rows, counts.duplicates, counts.without_key) == (ORDERS, 0, 0)
+    assert len(list((tmp_path / "orders.parquet").iterdir())) > ORDERS // 4
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_of_rows_with_the_same_key_the_first_stays(empty: Engine, tmp_path: Path) -> None:
+    run(empty, shop_table("VARCHAR(9)"))
+    fill(empty, [None, "b", "a", *["c"] * 7, "b", None])
+    counts = opened(empty).export("orders", tmp_path)
+    assert sorted(row["order_id"] for row in rows_of(tmp_path)) == ["a", "b", "c"]
+    assert (counts.rows, counts.duplicates, counts.without_key) == (3, 7, 2)
+    assert set(counts.duplicate_keys) == {"b", "c"}
+
+
+def test_the_empty_table(empty: Engine, tmp_path: Path) -> None:
+    run(empty, shop_table("VARCHAR(9) PRIMARY KEY"))
+    assert opened(empty).export("orders", tmp_path).rows == 0
+    assert rows_of(tmp_path) == []
+
+
+def test_a_users_own_table(empty: Engine, tmp_path: Path) -> None:
+    run(
+        empty,
+        "CREATE TABLE purchase (number BIGINT PRIMARY KEY, buyer BIGINT, state INTEGER, amount DECIMAL(9, 0),"
+        " at TIMESTAMP, settled TIMESTAMP)",
+        "INSERT INTO purchase VALUES (7, 12, 1, 995, '2026-11-21 10:00:00.5', NULL)",
+        "INSERT INTO purchase VALUES (8, 13, 3, 0, '2026-11-21 10:00:01', '2026-11-21 10:00:02')",
+    )
+    names = {"table": "purchase", "order_id": "number", "customer_id": "buyer", "status": "state"}
+    names |= {"total_pence": "amount", "placed_ms": "at", "paid_ms": "settled", "due_ms": ""}
+    names |= {"timed_out_ms": "", "cancelled_ms": "", "statuses": {"PLACED": [1, 2], "PAID": 3}}
+    opened(empty, orders=names).export("orders", tmp_path)
+    first, second = sorted(rows_of(tmp_path), key=lambda row: str(row["order_id"]))
+    at_ms = int(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)
+    assert first["order_id"] == "7"
+    assert (first["customer_id"], first["status"], first["total_pence"]) == ("12", "PLACED", 995)
+    assert (first["placed_ms"], first["paid_ms"], first["due_ms"]) == (at_ms + 500, None, None)
+    assert (second["status"], second["paid_ms"]) == ("PAID", at_ms + 2000)
+
+
+def test_a_view_takes_a_tables_place(empty: Engine, tmp_path: Path) -> None:
+    run(empty, shop_table("VARCHAR(9) PRIMARY KEY"))
+    fill(empty, ["a", "b"])
+    run(empty, "CREATE VIEW open_orders AS SELECT * FROM orders WHERE placed_ms > 0")
+    try:
+        assert opened(empty, orders={"table": "open_orders"}).export("orders", tmp_path).rows == 1
+    finally:
+        run(empty, "DROP VIEW open_orders")
+
+
+def test_a_table_in_a_schema(postgresql_url: str, tmp_path: Path) -> None:
+    engine = create_engine(postgresql_url)
+    run(
+        engine,
+        "CREATE SCHEMA sales",
+        shop_table("VARCHAR(9) PRIMARY KEY").replace("TABLE orders", "TABLE sales.orders"),
+        "INSERT INTO sales.orders (order_id) VALUES ('a')",
+    )
+    try:
+        assert opened(engine, orders={"table": "sales.orders"}).export("orders", tmp_path).rows == 1
+    finally:
+        run(engine, "DROP SCHEMA sales CASCADE")
+        engine.dispose()
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_what_changes_meanwhile_is_not_seen(
+    empty: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first range and the others, somebody pays every order and places a new one."""
+    if empty.dialect.name == "sqlite":
+        run(empty, "PRAGMA journal_mode=WAL")
+    run(empty, shop_table("VARCHAR(9) PRIMARY KEY"))
+    fill(empty, [f"o{number:02}" for number in range(ORDERS)])
+    asked = databases.key_ranges
+
+    def meddling(*arguments: Any) -> Any:
+        ranges = asked(*arguments)
+        run(empty, "UPDATE orders SET status = 'PAID'", "INSERT INTO orders (order_id) VALUES ('new')")
+        return ranges
+
+    monkeypatch.setattr(databases, "key_ranges", meddling)
+    opened(empty).export("orders", tmp_path)
+    found = rows_of(tmp_path)
+    assert len(found) == ORDERS
+    assert {row["status"] for row in found} == {"PLACED"}
+
+
+def test_only_the_rows_of_some_keys(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "_KEYS_PER_QUESTION", 1)
+    for number in range(3):
+        change(url, f"INSERT INTO order_lines VALUES ('o{number}', 'apple', {number + 1}, 5)")
+    open_orders(url).export_rows_of("order_lines", ["o0", "o2", "nobody"], tmp_path)
+    assert [(row["order_id"], row["quantity"]) for row in rows_of(tmp_path, "order_lines")] == [
+        ("o0", 1),
+        ("o2", 3),
+    ]
+    open_orders(url).export_rows_of("order_lines", [], tmp_path / "none")
+    assert rows_of(tmp_path / "none", "order_lines") == []
+
+
+def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere.db"
+    with pytest.raises(DatabaseUnreadable, match=r"There is no file .*nowhere\.db"):
+        open_orders(f"sqlite:///{missing}")
+    assert not missing.exists()
+
+
+def test_a_missing_table_is_named_beside_those_that_there_are(url: str) -> None:
+    change(url, "DROP TABLE order_lines")
+    with pytest.raises(DatabaseUnreadable, match=r"has no table 'order_lines' \(there are orders\)"):
+        open_orders(url)
+
+
+def test_a_missing_column_is_named_beside_those_that_there_are(url: str) -> None:
+    change(url, "ALTER TABLE orders DROP COLUMN paid_ms")
+    said = r"has no column 'paid_ms' \(there are order_id, .* give paid_ms in \[orders\] .* or \"\" if it has"
+    with pytest.raises(DatabaseUnreadable, match=said):
+        open_orders(url)
+
+
+def test_a_value_of_another_type_is_refused(url: str, tmp_path: Path) -> None:
+    change(url, "UPDATE orders SET placed_ms = 'yesterday' WHERE order_id = 'o1'")
+    with pytest.raises(DatabaseUnreadable, match="column 'placed_ms': 'yesterday' is no time"):
+        open_orders(url).export("orders", tmp_path)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter.db").write_text("Dear reader, " * 100)
+    with pytest.raises(DatabaseUnreadable, match="file is not a database"):
+        open_orders(f"sqlite:///{tmp_path / 'letter.db'}")
+
+
+@pytest.mark.parametrize("url", ["nonsense", "nodialect://x", "", "sqlite+nodriver:///x"])
+def test_an_address_of_no_database_is_refused(url: str) -> None:
+    with pytest.raises(DatabaseUnreadable, match="--orders is no address of a database"):
+        open_orders(url)
+
+
+def test_a_missing_driver_or_server_is_named_without_the_password() -> None:
+    with pytest.raises(DatabaseUnreadable) as raised:
+        open_orders("postgresql://user:secret@127.0.0.1:1/orders")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (5, 5),
+        (Decimal("5"), 5),
+        (5.0, 5),
+        ("5", 5),
+        (datetime(1970, 1, 1, 0, 0, 1), 1000),
+        (datetime(1970, 1, 1, 1, tzinfo=UTC), 3_600_000),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000), -1),
+        (datetime(1970, 1, 2).date(), 86_400_000),
+        ("1970-01-01T00:00:01.5+00:00", 1500),
+        (None, None),
+    ],
+)
+def test_times_of_any_type(value: object, expected: int | None) -> None:
+    assert array_of(pa.field("at_ms", pa.int64()), [value]).to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("value", ["soon", 1.5, Decimal("0.1"), 1 << 70, b"\xff", float("nan"), []])
+def test_what_is_no_time_or_number_is_refused(value: object) -> None:
+    for name in ("at_ms", "quantity"):
+        with pytest.raises(UnfitValue, match=r"is no (time|whole number)"):
+            array_of(pa.field(name, pa.int64()), [1, value])
+
+
+def test_ids_of_any_type_become_texts() -> None:
+    field = pa.field("order_id", pa.string())
+    assert array_of(field, [7, "a", b"b", None, Decimal("8")]).to_pylist() == ["7", "a", "b", None, "8"]
+    with pytest.raises(UnfitValue, match="is no text"):
+        array_of(field, [1, b"\xff"])

@@ -1,0 +1,60 @@
+"""Bodies at a glance and parsed: the answer is the same, except that a glance believes more."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_jobs.inputs.mapping import Bodies
+from spark_jobs.staging.bodies import readable
+from spark_jobs.staging.events import CREATED, PAID, PUSHES
+
+CREATED_BODY = {"order_id": "o-1", "customer_id": "c", "placed_ms": 1, "lines": []}
+
+BODIES = {
+    "as the shop writes it": (json.dumps(CREATED_BODY), CREATED, True),
+    "without blanks": (json.dumps(CREATED_BODY, separators=(",", ":")), CREATED, True),
+    "in another order": (json.dumps(dict(reversed(CREATED_BODY.items()))), CREATED, True),
+    "of another order": (json.dumps(CREATED_BODY | {"order_id": "o-2"}), CREATED, False),
+    "of an order whose id begins alike": (json.dumps(CREATED_BODY | {"order_id": "o-11"}), CREATED, False),
+    "without lines": (json.dumps({"order_id": "o-1", "customer_id": "c"}), CREATED, False),
+    "null for a field": (json.dumps({"paid_ms": None, "order_id": "o-1"}), PAID, False),
+    "a payment": (json.dumps({"order_id": "o-1", "paid_ms": 5}), PAID, True),
+    "a push": (json.dumps({"push_id": "o-1"}), PUSHES, True),
+    "a number as id": ('{"order_id": 7, "paid_ms": 5}', PAID, False),
+    "no object": ("[]", PAID, False),
+    "cut off": ('{"order_id": "o-1", "paid_ms": 5', PAID, False),
+    "empty": ("", PUSHES, False),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_is_readable_if_it_is_what_its_topic_promises(name: str) -> None:
+    body, topic, expected = BODIES[name]
+    assert asked([body.encode()], ["o-1"], topic) == [expected]
+
+
+def test_bodies_of_many_lengths_and_no_text_at_all() -> None:
+    bodies = [b'{"push_id": "a"}', b'{"push_id": "longer"}', b"\xff\xfe", b'{"push_id": "a"}', None]
+    assert asked(bodies, ["a", "longer", "b", None, "c"], PUSHES) == [True, True, False, False, False]
+
+
+def test_fields_are_found_wherever_they_lie() -> None:
+    """Each body has its own places: more of them than examples are taken."""
+    fields = {"customer_id": "c", "lines": []}
+    whole = [
+        json.dumps({"order_id": "o", "a": "x" * at, **fields, "b": "y" * (3 * at)}).encode()
+        for at in range(40)
+    ]
+    lacking = [body.replace(b'"lines"', b'"limes"') for body in whole]
+    mixed = [body for pair in zip(lacking, whole, strict=True) for body in pair]
+    assert asked(mixed, ["o"] * 80, CREATED) == [False, True] * 40
+
+
+def asked(bodies: list[bytes | None], ids: list[str | None], topic: int) -> list[bool]:
+    topics = np.full(len(bodies), topic, np.int8)
+    found = readable(pa.array(bodies, pa.binary()), pa.array(ids, pa.string()), topics, Bodies())
+    return [bool(one) for one in found]
