@@ -28,7 +28,7 @@ Row = dict[str, Any]
 ReadLog = Callable[..., list[Row]]
 WriteLog = Callable[..., Path]
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rocketmq.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "rocketmq.json").read_text())
 GOLDEN = [vector for vector in VECTORS if vector["kind"] == "commitlog_record"]
 NUMBERS = ("physical_offset", *FIXED)
 
