@@ -21,7 +21,7 @@ from sqlalchemy import create_engine
 
 from services.shop.tables import PushStatus, order_metadata, push_metadata
 from spark_jobs.inputs.carts import DIFFERENCES
-from spark_jobs.inputs.tables import CARTS, LEDGER
+from spark_jobs.inputs.schemas import CARTS, LEDGER
 
 if TYPE_CHECKING:
     from audit_shop import Chunk

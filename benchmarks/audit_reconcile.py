@@ -166,7 +166,7 @@ def _count_bucket(folder: Path, bucket: int, buckets: int) -> None:
     """Counts what is in one bucket of the two tables, into a file."""
     from spark_jobs.books.joining import joined
     from spark_jobs.buckets import read_bucket
-    from spark_jobs.inputs.tables import ORDERS
+    from spark_jobs.inputs.schemas import ORDERS
     from spark_jobs.staging.order_facts import ORDER_FACTS
     from spark_jobs.staging.staged import SCHEMAS
 

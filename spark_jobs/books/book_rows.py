@@ -32,7 +32,7 @@ from spark_jobs.books.joining import CLEARED, cleared_once, half_end, is_acknowl
 from spark_jobs.books.order_files import write_bucket
 from spark_jobs.buckets import count_of, read_bucket
 from spark_jobs.inputs.mapping import Mapping
-from spark_jobs.inputs.tables import ORDERS, PUSHES
+from spark_jobs.inputs.schemas import ORDERS, PUSHES
 from spark_jobs.log.segments import StoreLog
 from spark_jobs.staging.events import CREATED
 from spark_jobs.staging.events import PUSHES as PUSHES_TOPIC
@@ -88,6 +88,10 @@ class Sides:
         """Where one of the exported tables is."""
         return self.folder / f"{name}.parquet"
 
+    def working(self, name: str) -> Path:
+        """Where a table that is worked out goes."""
+        return self.folder / f"working-{name}"
+
     def exported(self, spark: SparkSession, name: str) -> DataFrame:
         """One of the exported tables."""
         return spark.read.parquet(str(self.path(name)))
@@ -115,7 +119,7 @@ class BookRows:
     def __init__(self, spark: SparkSession, sides: Sides, acknowledged: Acknowledged) -> None:
         self._spark, self._sides = spark, sides
         self._order_buckets = count = count_of(sides.path("orders"))
-        deal_cleared(spark, sides.path("ledger"), _cleared(sides.folder), count)
+        deal_cleared(spark, sides.path("ledger"), sides.working("cleared"), count)
         self._join(("orders", "special"), partial(join_orders, sides, acknowledged), count)
         if sides.is_exported("pushes"):
             count = count_of(sides.path("pushes"))
@@ -128,7 +132,7 @@ class BookRows:
     def write_orders(self, judged: Path, schema: pa.Schema, to: Path) -> None:
         """Writes all orders: those that are in `judged`, and the others as `balanced` (see `order_files`)."""
         to.mkdir(parents=True, exist_ok=True)
-        folder = _working(self._sides.folder, "orders")
+        folder = self._sides.working("orders")
 
         def work(bucket: int) -> None:
             orders = folder / _file_of(bucket)
@@ -147,20 +151,20 @@ class BookRows:
         return self._working("pushes", PUSHES_JOINED).frame
 
     def _join(self, writes: tuple[str, ...], join: JoinBucket, count: int) -> None:
-        folder = self._sides.folder
+        sides = self._sides
         for one in writes:
-            _working(folder, one).mkdir()
+            sides.working(one).mkdir()
 
         def work(bucket: int) -> None:
             for name, table in join(bucket, count).items():
                 if table.num_rows:
-                    with whole(_working(folder, name) / _file_of(bucket)) as path:
+                    with whole(sides.working(name) / _file_of(bucket)) as path:
                         pq.write_table(table, path, compression="lz4", use_dictionary=["status"])
 
         in_tasks(self._spark, range(count), work)
 
     def _working(self, name: str, schema: pa.Schema) -> Working:
-        path = _working(self._sides.folder, name)
+        path = self._sides.working(name)
         rows = ds.dataset(path, schema, format="parquet").count_rows()
         return Working(self._spark.read.schema(from_arrow_schema(schema)).parquet(str(path)), rows)
 
@@ -173,7 +177,7 @@ def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: in
     """Orders and special ones of one bucket."""
     facts = read_bucket(sides.staged.path("facts"), SCHEMAS["facts"], bucket, count)
     rows = _with_row(read_bucket(sides.path("orders"), ORDERS, bucket, count))
-    entries = cleared_once(read_bucket(_cleared(sides.folder), CLEARED, bucket, count))
+    entries = cleared_once(read_bucket(sides.working("cleared"), CLEARED, bucket, count))
     whole = joined(facts, ORDER_FACTS, rows, and_of=(entries,))
     consumed = is_acknowledged(whole["queue_place"], acknowledged[CREATED])
     rows_from = bucket << ROW_BITS
@@ -204,14 +208,6 @@ def join_pushes(sides: Sides, acknowledged: Acknowledged, bucket: int, count: in
     done = is_acknowledged(whole["queue_place"], acknowledged[PUSHES_TOPIC])
     whole = whole.append_column("is_acknowledged", done).select(PUSHES_JOINED.names)
     return {"pushes": whole.cast(PUSHES_JOINED)}
-
-
-def _cleared(folder: Path) -> Path:
-    return folder / "working-cleared"
-
-
-def _working(folder: Path, name: str) -> Path:
-    return folder / f"working-{name}"
 
 
 def _file_of(bucket: int) -> str:

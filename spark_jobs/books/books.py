@@ -85,7 +85,7 @@ class Books:
         are few, left out, or of a case."""
         handed = self.written("judged", judged)
         schema = to_arrow_schema(handed.frame.select(*columns).schema)
-        self._rows.write_orders(self._sides.folder / "working-judged", schema, to)
+        self._rows.write_orders(self._sides.working("judged"), schema, to)
         return handed
 
     def pushes(self) -> DataFrame:
@@ -163,7 +163,7 @@ class Books:
 
     def written(self, name: str, frame: DataFrame) -> Working:
         """A frame, worked out once."""
-        path = self._sides.folder / f"working-{name}"
+        path = self._sides.working(name)
         frame.write.parquet(str(path))
         rows = ds.dataset(path, format="parquet").count_rows()
         return Working(self._spark.read.schema(frame.schema).parquet(str(path)), rows)

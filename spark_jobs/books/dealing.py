@@ -15,11 +15,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.books.joining import cleared
 from spark_jobs.buckets import write_dealt
-from spark_jobs.inputs.tables import LEDGER
+from spark_jobs.inputs.schemas import LEDGER, ORDER
 from spark_jobs.tasks import in_tasks, whole
 
 ROWS_PER_TASK: Final = 1_000_000
-ORDER_ENTRY: Final = "order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def _orders(piece: Piece) -> pa.Table:
     """The entries of orders."""
     with pq.ParquetFile(piece.path, read_dictionary=_OFTEN_ALIKE) as file:
         ledger = file.read_row_groups(piece.row_groups, _READ.names, use_threads=False)
-    is_order = pc.and_(pc.equal(ledger["entry"], ORDER_ENTRY), ledger["entry_id"].is_valid())
+    is_order = pc.and_(pc.equal(ledger["entry"], ORDER), ledger["entry_id"].is_valid())
     return ledger.filter(is_order).select(_READ.names).cast(_READ)
 
 

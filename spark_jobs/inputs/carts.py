@@ -34,10 +34,9 @@ import pyarrow.parquet as pq
 from commitlog.errors import DatabaseUnreadable
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, Mapping
-from spark_jobs.inputs.redis_carts import ADD, ORDER, CartRows, RedisCarts
-from spark_jobs.inputs.tables import CARTS, LEDGER, ROWS_PER_BATCH, RowWriter, part_name, parts_of
-
-__all__ = ["ADD", "ORDER", "CartSource", "differences", "open_carts"]
+from spark_jobs.inputs.redis_carts import CartRows, RedisCarts
+from spark_jobs.inputs.schemas import ADD, CARTS, LEDGER, ORDER
+from spark_jobs.inputs.tables import ROWS_PER_BATCH, RowWriter, part_name, parts_of
 
 DIFFERENCES: Final = pa.schema([
     ("customer_id", pa.string()),

@@ -29,7 +29,8 @@ from spark_jobs.buckets import finer
 from spark_jobs.inputs.arrays import UnfitValue
 from spark_jobs.inputs.key_ranges import READERS, KeyRange, key_ranges, one_view, same_view, share
 from spark_jobs.inputs.mapping import OPTIONAL, TableMapping
-from spark_jobs.inputs.tables import SCHEMAS, OpenTable, RowCounts, part_name, parts_of
+from spark_jobs.inputs.schemas import SCHEMAS
+from spark_jobs.inputs.tables import OpenTable, RowCounts, part_name, parts_of
 
 _KEYS_PER_QUESTION: Final = 1_000
 _NAMES_SHOWN_MAX: Final = 20

@@ -25,9 +25,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from commitlog.errors import DatabaseUnreadable
 from spark_jobs.inputs.mapping import RedisKeys
+from spark_jobs.inputs.schemas import ADD, ORDER
 
-ADD: Final = "add"
-ORDER: Final = "order"
 CUSTOMERS_PER_BUCKET: Final = 20_000
 
 _CUSTOMERS_PER_TURN: Final = 200

@@ -18,40 +18,6 @@ from spark_jobs.buckets import write_dealt
 from spark_jobs.inputs.arrays import array_of
 from spark_jobs.inputs.key_ranges import row_number
 
-ORDERS: Final = pa.schema([
-    ("order_id", pa.string()),
-    ("customer_id", pa.string()),
-    ("status", pa.string()),
-    ("total_pence", pa.int64()),
-    ("placed_ms", pa.int64()),
-    ("due_ms", pa.int64()),
-    ("paid_ms", pa.int64()),
-    ("timed_out_ms", pa.int64()),
-    ("cancelled_ms", pa.int64()),
-])  # fmt: skip
-ORDER_LINES: Final = pa.schema([("order_id", pa.string()), ("sku", pa.string()), ("quantity", pa.int64())])
-PUSHES: Final = pa.schema([
-    ("push_id", pa.string()),
-    ("schedule_id", pa.string()),
-    ("message_id", pa.string()),
-    ("status", pa.string()),
-    ("due_ms", pa.int64()),
-    ("delivered_ms", pa.int64()),
-])  # fmt: skip
-CARTS: Final = pa.schema([("customer_id", pa.string()), ("sku", pa.string()), ("quantity", pa.int64())])
-LEDGER: Final = pa.schema([
-    ("customer_id", pa.string()),
-    ("entry", pa.string()),
-    ("entry_id", pa.string()),
-    ("sku", pa.string()),
-    ("quantity", pa.int64()),
-    ("at_ms", pa.int64()),
-])  # fmt: skip
-SCHEMAS: Final = {
-    "orders": ORDERS, "order_lines": ORDER_LINES, "pushes": PUSHES, "carts": CARTS, "ledger": LEDGER,
-}  # fmt: skip
-"""Our tables, by the names that `mapping` has for them."""
-
 ROWS_PER_BATCH: Final = 5_000
 """Few enough to stay in the processor's own memory: ten times as many take twice as long."""
 ROWS_PER_GROUP: Final = 100_000

@@ -3,7 +3,7 @@
 Lateness is the broker's store time of a delivery minus the time it was due; below zero is early, which must
 not happen. A percentile is the smallest lateness that at least so many of the deliveries did not exceed:
 exact, because every distinct lateness of a minute was counted when the log was read. Made on the driver,
-without Spark, from counts that are small (see `staging`):
+without Spark, from counts that are small (see `staged`):
 
     counts     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
                unreadable_offset, without_key

@@ -7,7 +7,6 @@ has a row per acknowledged message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,14 +35,6 @@ class Places:
         is_new = np.concatenate(([True], firsts[1:] > reached[:-1]))
         last = np.append(np.flatnonzero(is_new)[1:] - 1, len(firsts) - 1)
         return cls(firsts[is_new], reached[last])
-
-    @classmethod
-    def joined(cls, parts: Iterable[Places]) -> Places:
-        """Several, put together."""
-        listed = list(parts)
-        firsts = [one.firsts for one in listed] or [np.zeros(0, np.int64)]
-        ends = [one.ends for one in listed] or [np.zeros(0, np.int64)]
-        return cls.merged(np.concatenate(firsts), np.concatenate(ends))
 
     def has(self, places: Integers) -> Flags:
         """Which places are acknowledged."""

@@ -1,4 +1,4 @@
-"""The few rows that somebody asks for, read where they lie in a staged log (see `staging`).
+"""The few rows that somebody asks for, read where they lie in a staged log (see `staged`).
 
 The files of one name come of one part of the log, and an event's `order_row` is a row of the facts of the
 same part. So what is to be looked up divides by names: `of_parts` deals them to tasks, and a task needs no

@@ -1,7 +1,7 @@
 """The events, facts and counts of one part of the log, gathered batch by batch.
 
 Numbers are kept as columns until the part ends; then its orders are numbered, and everything becomes tables
-(see `staging`). Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
+(see `staged`). Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from services.shop.redis_server import bundled_redis
 from spark_jobs.inputs import carts, key_ranges, redis_carts
 from spark_jobs.inputs.carts import differences, open_carts
 from spark_jobs.inputs.mapping import SHOP, Mapping, as_mapping
-from spark_jobs.inputs.tables import CARTS, LEDGER
+from spark_jobs.inputs.schemas import CARTS, LEDGER
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, MetaData, create_engine, insert, text
 
 from commitlog.errors import DatabaseUnreadable
 from services.shop.tables import order_metadata, orders
-from spark_jobs.inputs import databases, key_ranges, tables
+from spark_jobs.inputs import databases, key_ranges, schemas, tables
 from spark_jobs.inputs.arrays import UnfitValue, array_of
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, as_mapping
@@ -110,10 +110,10 @@ def test_all_rows_are_exported(url: str, tmp_path: Path) -> None:
     assert database.export("orders", tmp_path).rows == 3
     assert database.export("order_lines", tmp_path).rows == 0
     table = pq.read_table(tmp_path / "orders.parquet")
-    assert table.schema.equals(tables.ORDERS)
+    assert table.schema.equals(schemas.ORDERS)
     assert table["placed_ms"].to_pylist() == [0, 1, 2]
     assert table["paid_ms"].null_count == 3
-    assert pq.read_table(tmp_path / "order_lines.parquet").schema.equals(tables.ORDER_LINES)
+    assert pq.read_table(tmp_path / "order_lines.parquet").schema.equals(schemas.ORDER_LINES)
 
 
 @pytest.mark.usefixtures("small_ranges")
