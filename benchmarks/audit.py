@@ -66,7 +66,7 @@ def main() -> None:
     decode = commands.add_parser("decode")
     decode.add_argument("--records", type=int, default=10_000_000)
     decode.add_argument("--rounds", type=int, default=2)
-    decode.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    decode.add_argument("--folder", type=_folder, default=tempfile.gettempdir())
     decode.add_argument("--no-spark", action="store_true")
     _add_audits(commands)
     part = commands.add_parser("part")
@@ -86,12 +86,19 @@ def main() -> None:
         sys.exit(tell_truth(given))
 
 
+def _folder(path: str) -> Path:
+    """A folder to work in, made where there is none."""
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _add_audits(commands: Any) -> None:
     """The commands that audit a made-up shop."""
     truth, reconcile = commands.add_parser("truth"), commands.add_parser("reconcile")
     for one in (truth, reconcile):
         one.add_argument("--orders", type=int, default=1_000_000)
-        one.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+        one.add_argument("--folder", type=_folder, default=tempfile.gettempdir())
     truth.add_argument("--plants", type=int, default=20)
     truth.add_argument("--seed", type=int, default=1)
     reconcile.add_argument("--shop", type=Path)

@@ -33,11 +33,15 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
+"""Python's workers keep the memory that a batch has freed for the next one: glibc would give it back to the
+system and ask for it again, page by page, at a twentieth of what reading a log costs."""
 _STOP_TIMEOUT_S: Final = 20
 MASTER_DEFAULT: Final = "local[2]"
 JAVA_OPTIONS: Final = "-XX:-DontCompileHugeMethods"

@@ -16,7 +16,7 @@ from spark_jobs.books.timelines import TIMELINES_MAX, timelines
 from spark_jobs.cases import pushes
 from spark_jobs.cases.columns import says
 from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, OTHER_FINDINGS, PUSHES_DO_NOT_SUM
-from spark_jobs.cases.table import holds_any, judged, told
+from spark_jobs.cases.table import holds_any, judged, verdicts
 from spark_jobs.layout import FINDING_COLUMNS, ORDER_COLUMNS, RunFolders
 from spark_jobs.report.flow import Flow, flow
 from spark_jobs.report.summary import CART_DIFFERENCES_MAX, Window
@@ -33,10 +33,15 @@ class Counted:
 
 
 def write_orders(books: Books, run: RunFolders) -> Working:
-    """Writes every order with its verdict; returns those that balance not, or of which more was looked up."""
-    orders = judged(books.orders())
-    remarkable = told(orders.filter(F.col("is_left_out") | F.col("is_few") | holds_any()))
-    kept = _shaped(remarkable, {**ORDER_COLUMNS, "book_row": "bigint", "is_left_out": "boolean"})
+    """Writes every order with its verdict; returns those that balance not, or of which more was looked up.
+
+    They are found first and told of in a pass of their own, judged once more: both together would be one
+    method too large for Java, and all orders would pay for the sentences of a few.
+    """
+    orders = books.orders()
+    is_remarkable = F.col("is_left_out") | F.col("is_few") | holds_any()
+    found = books.written("remarkable", judged(orders).filter(is_remarkable).select(*orders.columns))
+    kept = _shaped(verdicts(found.frame), {**ORDER_COLUMNS, "book_row": "bigint", "is_left_out": "boolean"})
     return books.write_orders(kept, ORDER_COLUMNS, run.orders)
 
 

@@ -36,7 +36,7 @@ from spark_jobs.inputs.schemas import ORDERS, PUSHES
 from spark_jobs.log.segments import StoreLog
 from spark_jobs.staging.events import CREATED
 from spark_jobs.staging.events import PUSHES as PUSHES_TOPIC
-from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, is_regular
+from spark_jobs.staging.order_facts import COUNTS, ORDER_FACTS, PUSH_FACTS, is_regular
 from spark_jobs.staging.staged import ROW_BITS, SCHEMAS, Staged
 from spark_jobs.tasks import in_tasks, whole
 
@@ -49,9 +49,12 @@ def _columns(schema: pa.Schema) -> list[pa.Field]:
     return list(schema)[1:]
 
 
+_SETTLED: Final = {"queue_place", *COUNTS} - {"timers", "timer_ends"}
+"""Facts of which no more is to be said once orders are joined: `is_consumed` and `SPECIAL` come of them."""
+
 ORDERS_JOINED: Final = pa.schema([
     ("order_id", pa.string()),
-    *((fact.name, pa.int64()) for fact in ORDER_FACTS),
+    *((fact.name, pa.int64()) for fact in ORDER_FACTS if fact.name not in _SETTLED),
     *_columns(ORDERS),
     ("has_row", pa.bool_()),
     *_columns(CLEARED),

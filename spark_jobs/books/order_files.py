@@ -16,8 +16,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from spark_jobs.cases.names import BALANCED
+from spark_jobs.encodings import encodings
 
 COMPRESSION: Final = "zstd"
+_KINDS: Final = ("case", "status", "half_end")
 
 
 def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, to: Path) -> None:
@@ -34,7 +36,7 @@ def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, 
     is_plain[handed["book_row"].to_numpy() - first_row] = False
     told = handed.filter(pc.invert(handed["is_left_out"])).select(schema.names).cast(schema)
     whole = pa.concat_tables([_balanced(rows.filter(pa.array(is_plain)), schema), told])
-    pq.write_table(whole, to, compression=COMPRESSION)
+    pq.write_table(whole, to, compression=COMPRESSION, **encodings(schema, _KINDS))
 
 
 def _balanced(rows: pa.Table, schema: pa.Schema) -> pa.Table:

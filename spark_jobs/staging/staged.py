@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from commitlog.recovery import Damage
 from spark_jobs.buckets import bucket_count, write_dealt
+from spark_jobs.encodings import encodings
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.log.decode import Wanted, chunk_batches, damage_batch, mapped
 from spark_jobs.log.kept import Kept, kept_batches, kept_parts
@@ -254,12 +255,7 @@ def _write(path: Path, name: str, table: pa.Table, bucket_count: int) -> None:
 
 
 def _encoding(table: pa.Table) -> dict[str, Any]:
-    """Numbers are written as differences, which takes a third of the time that dictionaries of them take. Of
-    events these are so short that compressing them again would cost more than it saves.
-    """
-    numbers = [field.name for field in table.schema if field.type == pa.int64()]
-    return {
-        "compression": "none" if table.schema == EVENTS else "lz4",
-        "use_dictionary": [name for name in table.column_names if name not in (*numbers, "order_id")],
-        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-    }
+    """Of events, differences are so short that compressing them again would cost more than it saves."""
+    kinds = [field.name for field in table.schema if field.type != pa.int64() and field.name != "order_id"]
+    compression = "none" if table.schema == EVENTS else "lz4"
+    return {"compression": compression, **encodings(table.schema, kinds)}
