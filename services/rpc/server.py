@@ -22,6 +22,7 @@ from commitlog.errors import PortTaken
 from services.rpc.accepting import Accepting
 from services.rpc.caller import Caller
 from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
+from services.rpc.standard import Standard
 
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 PING_MS, PING_MS_MIN, PONG_MS_MAX = 30_000, 10_000, 10_000
@@ -48,6 +49,7 @@ class GrpcServer:
     def __init__(self, host_of: HostOf | None = None) -> None:
         self._server = aio.server(options=OPTIONS)
         self._host_of = host_of or peer_host
+        self._standard = Standard(NAME)
 
     def bind(self, host: str, port: int) -> int:
         """Take the address and return its port (the one chosen, when `port` is 0); raises `PortTaken`."""
@@ -66,11 +68,14 @@ class GrpcServer:
         handlers = {name: method(name, rpc, observe, self._host_of) for name, rpc in rpcs.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
         accepting = Accepting(self._server, {f"/{NAME}/{name}": one for name, one in handlers.items()})
+        self._standard.add_to(self._server)
         await self._server.start()
         accepting.start()
+        await self._standard.serves()
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls; those under way have `grace_seconds` to end."""
+        await self._standard.leaves()
         await self._server.stop(grace_seconds)
 
 
