@@ -69,7 +69,7 @@ def _check_texts(message: Message) -> None:
     is_surely_small = _CHARACTER_BYTES_MAX * len(whole) <= limits.PROPERTIES_USER_BYTES_MAX
     if not is_surely_small and len(whole.encode()) > limits.PROPERTIES_USER_BYTES_MAX:
         raise PropertiesTooLarge(
-            f"Properties, tag, keys, trace context may have {limits.PROPERTIES_USER_BYTES_MAX} bytes together."
+            f"Properties, tag, keys, trace context may have {limits.PROPERTIES_USER_BYTES_MAX} bytes in all."
         )
 
 
