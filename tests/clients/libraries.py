@@ -70,6 +70,15 @@ LIBRARIES: Final = {
             built="target/libs",
             command=("java", "-cp", "target/classes:target/libs/*", "tidewheel.clients.Scenarios"),
         ),
+        Library(
+            name="go",
+            folder=HERE / "go",
+            tools=("go",),
+            sources=("go.mod", "go.sum", "*.go"),
+            build=("go", "build", "-buildvcs=false", "-o", "target/scenarios", "."),
+            built="target/scenarios",
+            command=("target/scenarios",),
+        ),
     )
 }
 

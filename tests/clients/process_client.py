@@ -143,8 +143,7 @@ class Push:
 
 def hand_over(answer: Future[Any], received: Future[list[Got]]) -> None:
     """Turn the process's answer to a receive into messages."""
-    refusal = answer.exception()
-    if refusal is not None:
-        received.set_exception(refusal)
-    else:
+    try:
         received.set_result([Got(**{**one, "keys": tuple(one["keys"])}) for one in answer.result()])
+    except Exception as failure:
+        received.set_exception(failure)
