@@ -59,6 +59,10 @@ class ServeSettings(Environment):
     listen: AddressText = Address("127.0.0.1", 8081)
     http: AddressText = Address("127.0.0.1", 8088)
     advertise: AddressText | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_clients: Path | None = None
+    connections_per_address: int = Field(4_096, ge=1)
     ready_file: Path | None = None
     clock: Literal["real", "virtual"] = "real"
     broker_name: str = Field("tidewheel", min_length=1, max_length=127)

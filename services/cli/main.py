@@ -53,6 +53,7 @@ COMMANDS = {
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
     "txn": Entry("services.cli.txn", "Look at transactions; ask producers, end them by hand."),
     "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),
+    "doctor": Entry("services.cli.doctor", "Say why a client cannot work with a broker."),
     "store": Entry("services.cli.store", "Look at a store, prove it, copy it, repair it."),
     "version": Entry("services.cli.version", "Show the versions in use."),
 }
