@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import logging
@@ -197,6 +198,16 @@ def serving(process: BrokerProcess) -> Iterator[BrokerProcess]:
     process.start()
     yield process
     assert process.stop() == 0
+
+
+@pytest.fixture(autouse=True)
+def main_loop() -> Iterator[None]:
+    """An event loop for this thread: the official client asks for it, and `asyncio.run` takes it away."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture
