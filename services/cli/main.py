@@ -54,6 +54,7 @@ COMMANDS = {
     "txn": Entry("services.cli.txn", "Look at transactions; ask producers, end them by hand."),
     "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),
     "doctor": Entry("services.cli.doctor", "Say why a client cannot work with a broker."),
+    "sample": Entry("services.cli.sample", "Print a program of an official client."),
     "store": Entry("services.cli.store", "Look at a store, prove it, copy it, repair it."),
     "version": Entry("services.cli.version", "Show the versions in use."),
 }
