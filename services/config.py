@@ -59,6 +59,10 @@ class ServeSettings(Environment):
     listen: AddressText = Address("127.0.0.1", 8081)
     http: AddressText = Address("127.0.0.1", 8088)
     advertise: AddressText | None = None
+    auth: bool = False
+    auth_key: Path | None = None
+    http_token: Path | None = None
+    insecure: bool = False
     ready_file: Path | None = None
     clock: Literal["real", "virtual"] = "real"
     broker_name: str = Field("tidewheel", min_length=1, max_length=127)
@@ -82,9 +86,10 @@ class ServeSettings(Environment):
 
 
 class ClientSettings(Environment):
-    """Which broker the commands talk to."""
+    """Which broker the commands talk to, and the file with the token that it wants."""
 
     http: AddressText = Address("127.0.0.1", 8088)
+    http_token: Path | None = None
 
 
 Settings = TypeVar("Settings", bound=Environment)

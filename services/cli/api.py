@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from http.client import HTTPException
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
@@ -16,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import typer
 
-from commitlog.errors import BrokerUnreachable, TidewheelError
+from commitlog.errors import BrokerUnreachable, ConfigurationError, TidewheelError
 from services.config import Address, ClientSettings, load
 
 ANSWER_SECONDS = 30
@@ -32,7 +33,9 @@ class Api:
     """A broker, over HTTP. Every call raises `BrokerUnreachable` or what the broker refused with."""
 
     def __init__(self, http: str | None) -> None:
-        self._address: Address = load(ClientSettings, http=http).http
+        settings = load(ClientSettings, http=http)
+        self._address: Address = settings.http
+        self._token = token_in(settings.http_token)
 
     def get(self, *path: str, **query: object) -> Any:
         """Ask for something."""
@@ -59,6 +62,8 @@ class Api:
         return f"http://{self._address}/api/" + "/".join(quote(part, safe="") for part in path)
 
     def _call(self, request: Request, wait_seconds: float = ANSWER_SECONDS) -> Any:
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
         try:
             with urlopen(request, timeout=wait_seconds) as answer:
                 return json.load(answer)
@@ -83,6 +88,14 @@ class Api:
             f"There is no Tidewheel HTTP interface at {self._address}."
             " Start a broker with 'tidewheel serve', or name its HTTP address with --http."
         )
+
+
+def token_in(path: Path | None) -> str:
+    """Return the token in a file, empty if there is no file; raises `ConfigurationError`."""
+    try:
+        return path.read_text().strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"TIDEWHEEL_HTTP_TOKEN is {str(path)!r}: {error}.") from error
 
 
 def error_class(code: str) -> type[TidewheelError]:

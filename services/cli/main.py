@@ -53,6 +53,8 @@ COMMANDS = {
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
     "txn": Entry("services.cli.txn", "Look at transactions; ask producers, end them by hand."),
     "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),
+    "auth": Entry("services.cli.auth", "Users and their rights; allow, deny."),
+    "refused": Entry("services.cli.refused", "Show who was sent away, and why."),
     "store": Entry("services.cli.store", "Look at a store, prove it, copy it, repair it."),
     "version": Entry("services.cli.version", "Show the versions in use."),
 }

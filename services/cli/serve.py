@@ -25,6 +25,11 @@ def where(help_text: str) -> Any:
     return typer.Option(help=help_text, rich_help_panel="Where it listens")
 
 
+def allowed(help_text: str, *flags: str) -> Any:
+    """Return an option about who may use the broker."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="Who may use it")
+
+
 def stored(help_text: str, *flags: str) -> Any:
     """Return an option about the store."""
     return typer.Option(*flags, help=help_text, rich_help_panel="What it stores")
@@ -62,6 +67,19 @@ def serve(
     listen: Annotated[str | None, where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = None,
     http: Annotated[str | None, where("HOST:PORT for metrics, health and the commands.")] = None,
     advertise: Annotated[str | None, where("HOST:PORT clients are told; else what they dialled.")] = None,
+    auth: Annotated[
+        bool | None,
+        allowed("Ask clients who they are and what they may: see tidewheel auth.", "--auth/--no-auth"),
+    ] = None,
+    auth_key: Annotated[
+        Path | None, allowed("File with the key of users' secrets; else STORE.key. Made on first use.")
+    ] = None,
+    http_token: Annotated[
+        Path | None, allowed("File with the token that the HTTP interface wants. Made if missing.")
+    ] = None,
+    insecure: Annotated[
+        bool | None, allowed("Serve everybody, on addresses that others can reach, too.", "--insecure")
+    ] = None,
     ready_file: Annotated[Path | None, where("File written once it serves: addresses and pid.")] = None,
     broker_name: Annotated[str | None, where("Its name in routes and metrics.")] = None,
     housekeeping_ms: Annotated[int | None, tuned("How often to look at the room on disk.")] = None,

@@ -59,6 +59,7 @@ class Stream:
 class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
+    `user` is whose it is, where callers are asked who they are.
     `receives` counts its open receives; `lent` has the last answer for each group and topic it receives from.
     """
 
@@ -73,6 +74,7 @@ class Session:
     group: str = ""
     streams: list[Stream] = field(default_factory=list)
     lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
+    user: str = ""
 
     @property
     def is_producer(self) -> bool:
@@ -125,7 +127,7 @@ class Sessions:
         session = self._sessions.get(caller.client_id)
         if session is None:
             self._forget_idle(now_ms)
-            session = Session(caller.client_id, caller.language, caller.version, now_ms)
+            session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session
