@@ -29,9 +29,17 @@ Key = Callable[[bool], bytes]
 """Returns the key, and makes one if there is none and it may."""
 
 
+Dismiss = Callable[[str], None]
+"""Is told of a user whose secret is void, or who is gone: its clients are to go."""
+
+
 def no_key(may_make: bool) -> bytes:
     """Return no key: what a broker without a file for it has."""
     raise ConfigurationError("The broker has no key file for secrets. Start it with --auth-key FILE.")
+
+
+def nobody(user: str) -> None:
+    """Dismiss nobody: what a broker without clients does."""
 
 
 class LiveAccess:
@@ -43,6 +51,11 @@ class LiveAccess:
         self._core, self._settled, self._clock = core, settled, clock
         self._key: Key = no_key
         self._opened: dict[str, tuple[str, bytes]] = {}
+        self._dismiss: Dismiss = nobody
+
+    def dismiss_with(self, dismiss: Dismiss) -> None:
+        """Let `dismiss` send the clients away of users whose secret is void."""
+        self._dismiss = dismiss
 
     def lock_with(self, key: Key) -> None:
         """Seal and open secrets with a key."""
@@ -82,12 +95,14 @@ class LiveAccess:
         sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))
         await self._settled(self._core().add_user, name, sealed, renews)
         log.info("secret made", user=name)
+        self._dismiss(name)
         return secret
 
     async def remove_user(self, name: str) -> None:
-        """Forget a user and its rules; its next call is refused."""
+        """Forget a user and its rules; its next call is refused, its streams end, its leases are free."""
         await self._settled(self._core().remove_user, name)
         log.info("user removed", user=name)
+        self._dismiss(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
         """Keep rules; the next call is judged by them."""

@@ -7,14 +7,15 @@ Rules:
 - A caller's client id becomes `<user>/<client id>`: clients choose their ids, and nobody is to end, renew or
   listen to the sessions and leases of another user by choosing the same.
 - A request is refused as a whole if one of its parts is.
-- A stream is judged when it opens. Its questions to producers are judged when they are asked
-  (`services.rpc.producers`); everything else that changes something is a call of its own.
+- A stream is judged when it opens and whenever it says something: a receive may have waited while its right
+  was taken away. Questions to producers are judged when they are asked (`services.rpc.producers`).
 - Every refusal is noted with its reason (`services.refusals`), never with what the caller signed.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -47,11 +48,15 @@ class Guard:
     def admit(self, rpc: str, request: Any, caller: Caller) -> Caller:
         """Return the caller with its user; raises `Unauthorized` or `Forbidden`."""
         user = self._user_of(rpc, caller)
+        self.check(rpc, request, user, caller.host)
+        return replace(caller, user=user, client_id=f"{user}/{caller.client_id}")
+
+    def check(self, rpc: str, request: Any, user: str, host: str) -> None:
+        """Raises `Forbidden` unless the user may call so at this moment."""
         for need in NEEDS[rpc](request):
             if not self._access.allows(user, need):
-                self._refusals.add(FORBIDDEN, caller.host, f"{rpc}: {need}", user)
+                self._refusals.add(FORBIDDEN, host, f"{rpc}: {need}", user)
                 raise Forbidden(f"{user!r} has not {need}. Allow it: tidewheel auth acl allow --help")
-        return replace(caller, user=user, client_id=f"{user}/{caller.client_id}")
 
     def may_end(self, user: str, topic: str) -> bool:
         """Whether a user may end the transactions of a topic, and so be asked about them."""
@@ -88,7 +93,11 @@ def watched(name: str, rpc: Unary, guard: Guard) -> Unary:
 def watched_stream(name: str, rpc: Streaming, guard: Guard) -> Streaming:
     """Return an RPC of many replies behind the guard."""
 
-    def handler(request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
-        return rpc.handler(request, guard.admit(name, request, caller))
+    async def handler(request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
+        known = guard.admit(name, request, caller)
+        async with aclosing(rpc.handler(request, known)) as replies:
+            async for reply in replies:
+                guard.check(name, request, known.user, known.host)
+                yield reply
 
     return replace(rpc, handler=handler)

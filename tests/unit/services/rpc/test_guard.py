@@ -74,7 +74,7 @@ class Watched:
             topic=topic,
             body=b"x",
             user_properties=properties,
-            system_properties=wire.SystemProperties(message_id="M", **system),
+            system_properties=wire.SystemProperties(**{"message_id": "M"} | system),
         )
         request = service.SendMessageRequest(messages=[message])
         return await self.front.call("SendMessage", request, self.callers[caller])
@@ -309,6 +309,49 @@ def test_nobody_ends_the_client_of_another_user_by_its_id(watch: Any) -> None:
         [client] = watched.front.sessions
         assert (client.client_id, client.user) == ("orders/client", "orders")
         assert watched.live.core.gauges().in_flight == {("orders", "g"): 1}
+
+    watch(scenario)
+
+
+def test_a_receive_that_waited_while_its_right_was_taken_away_gets_nothing(watch: Any) -> None:
+    async def scenario(watched: Watched) -> None:
+        await watched.allow("carts", Verb.SEND, Kind.TOPIC, "orders")
+        for kind in Kind:
+            await watched.allow("orders", Verb.RECEIVE, kind, "*")
+        await watched.send(ORDERS, "carts")
+        patient = replace(watched.callers["orders"], seconds_left=20)
+        assert (await watched.call("ReceiveMessage", requests()["ReceiveMessage"], patient)).code == Code.OK
+        waiting = asyncio.create_task(watched.call("ReceiveMessage", requests()["ReceiveMessage"], patient))
+        while not any(session.receives for session in watched.front.sessions):
+            await asyncio.sleep(0)
+        await watched.allow("orders", Verb.RECEIVE, Kind.GROUP, "*", Effect.DENY)
+        await watched.send(ORDERS, "carts", message_id="M2")
+        assert (await waiting).code == Code.FORBIDDEN
+        assert sum(watched.live.core.gauges().in_flight.values()) == 1, "the second was given back"
+
+    watch(scenario)
+
+
+@pytest.mark.parametrize("how", ["removed", "another secret"])
+def test_whoever_has_no_valid_secret_any_more_loses_its_streams_and_leases(watch: Any, how: str) -> None:
+    async def scenario(watched: Watched) -> None:
+        await watched.allow("orders", Verb.SEND, Kind.TOPIC, "orders")
+        for kind in Kind:
+            await watched.allow("orders", Verb.RECEIVE, kind, "*")
+        streams = {user: await listen(watched, user) for user in ("orders", "carts")}
+        await watched.send(ORDERS)
+        request = requests()["ReceiveMessage"]
+        request.auto_renew = True
+        assert (await watched.call("ReceiveMessage", request)).code == Code.OK
+        if how == "removed":
+            await watched.access.remove_user("orders")
+        else:
+            await watched.access.add_user("orders", renews=True)
+        assert [reply async for reply in streams["orders"]] == []
+        assert [session.user for session in watched.front.sessions] == ["carts"]
+        watched.front.pass_time(1_000)
+        assert sum(watched.live.core.gauges().in_flight.values()) == 0
+        await streams["carts"].aclose()
 
     watch(scenario)
 
