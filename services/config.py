@@ -59,6 +59,10 @@ class ServeSettings(Environment):
     listen: AddressText = Address("127.0.0.1", 8081)
     http: AddressText = Address("127.0.0.1", 8088)
     advertise: AddressText | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_clients: Path | None = None
+    connections_per_address: int = Field(4_096, ge=1)
     auth: bool = False
     auth_key: Path | None = None
     http_token: Path | None = None

@@ -1,9 +1,9 @@
 """The composition root: the only file that makes real clocks, disks, sockets and threads, and joins them.
 
-Start: are the addresses free? Lock the store, count the boot, open the core, serve gRPC, serve HTTP, say
-so. Stop (SIGTERM, Ctrl-C): long polls and streams end, calls under way get `GRACE_SECONDS`, the log is
-flushed, the store is unlocked. A second Ctrl-C ends the process where it stands, as `kill -9` would: what
-was acknowledged is on disk.
+Start: are the addresses free? Lock the store, count the boot, open the core, serve gRPC behind the protocol
+port, serve HTTP, say so. Stop (SIGTERM, Ctrl-C): long polls and streams end, calls under way get
+`GRACE_SECONDS`, the log is flushed, the store is unlocked. A second Ctrl-C ends the process where it stands,
+as `kill -9` would: what was acknowledged is on disk.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import structlog
 
 from commitlog import limits
 from commitlog.disk import Disk
+from commitlog.errors import ConfigurationError
 from commitlog.lock import StoreLock
 from commitlog.message import Host
 from commitlog.real_disk import RealDisk
@@ -39,6 +40,9 @@ from services.broker.group_values import From
 from services.broker.settings import BrokerSettings
 from services.config import Address, ServeSettings
 from services.doors import Doors, check_exposure, doors
+from services.front.admission import Limits
+from services.front.certificates import TlsFiles, credentials, own_files
+from services.front.front import LOOPBACK, Behind, Front, Peers
 from services.live.clock import kept_offset
 from services.live.consumers import ConsumersOf
 from services.live.live_broker import LiveBroker
@@ -46,6 +50,7 @@ from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
 from services.ports import refusal
+from services.refusals import Refusals
 from services.rpc.clients import Clients
 from services.rpc.consumers import consumers
 from services.rpc.consuming import Consuming
@@ -115,7 +120,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
     check_exposure(settings)
     async with AsyncExitStack() as stack:
         http_socket = stack.enter_context(listen_on(settings.http, "--http"))
-        listen_on(settings.listen, "--listen").close()
+        listening = stack.enter_context(listen_on(settings.listen, "--listen"))
         disk = stack.enter_context(opened(settings.store))
         boot = count_boot(settings.store)
         live = await stack.enter_async_context(living(disk, settings))
@@ -124,9 +129,14 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         consuming = partial(consumers, sessions)
         asked = doors(settings, live, wall_clock_ms)
         metrics, files = Metrics(live, sessions, consuming, asked.refusals.counts), Folder(settings.store)
-        server = GrpcServer()
-        listen = Address(settings.listen.host, server.bind(*settings.listen))
+        peers = Peers()
+        server = GrpcServer(peers.host_of)
+        listen, http_address = (Address(*one.getsockname()[:2]) for one in (listening, http_socket))
         rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot), asked.guard)
+        limits_of_front = Limits(settings.connections_per_address)
+        refuse = partial(tell_refused, asked.refusals)
+        front = Front(behind(server, settings), limits_of_front, str(http_address), peers, refuse)
+        await stack.enter_async_context(taking_connections(front, listening))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
         http = await stack.enter_async_context(
             serving_http(http_socket, live, metrics, consuming, files, asked)
@@ -282,6 +292,38 @@ async def serving_grpc(
         live.release_receivers()
         sessions.close()
         await server.stop(GRACE_SECONDS)
+
+
+def behind(server: GrpcServer, settings: ServeSettings) -> Behind:
+    """Have gRPC listen behind the protocol port: for plaintext, and for TLS."""
+    return Behind(server.bind(LOOPBACK, 0), server.bind_tls(LOOPBACK, credentials(tls_files(settings))))
+
+
+def tls_files(settings: ServeSettings) -> TlsFiles:
+    """Return the certificate to serve TLS with; raises `ConfigurationError` for half of one."""
+    given = settings.tls_certificate, settings.tls_key
+    if given[0] and given[1]:
+        return TlsFiles(given[0], given[1], settings.tls_clients)
+    if any(given):
+        raise ConfigurationError("--tls-certificate and --tls-key go together: give both or none.")
+    hosts = [settings.listen.host, settings.advertise.host if settings.advertise else ""]
+    return own_files(settings.store / "tls", hosts, settings.tls_clients)
+
+
+def tell_refused(refusals: Refusals, why: str, host: str) -> None:
+    """Note whom the protocol port has sent away."""
+    refusals.add(why, host, "connection")
+    log.warning("connection refused", why=why, host=host)
+
+
+@asynccontextmanager
+async def taking_connections(front: Front, listening: socket.socket) -> AsyncIterator[None]:
+    """Let clients in, until the calls under way have ended."""
+    await front.start(listening)
+    try:
+        yield
+    finally:
+        await front.stop()
 
 
 @asynccontextmanager

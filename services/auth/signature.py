@@ -82,6 +82,12 @@ def sign(secret: bytes, date: str) -> str:
     return hmac.digest(secret, date.encode(), "sha1").hex()
 
 
+def headers(access_key: str, secret: bytes, date: str) -> tuple[tuple[str, str], ...]:
+    """What a client sends with a call."""
+    proof = f"Credential={access_key}, SignedHeaders=x-mq-date-time, Signature={sign(secret, date)}"
+    return ("x-mq-date-time", date), ("authorization", f"MQv2-HMAC-SHA1 {proof}")
+
+
 def check(signed: Signed, secret: bytes | None, now_ms: int) -> None:
     """Raises `Refused` unless the key is known (`secret` is not None), signed rightly, and at this time."""
     if secret is None:

@@ -55,6 +55,7 @@ COMMANDS = {
     "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),
     "auth": Entry("services.cli.auth", "Users and their rights; allow, deny."),
     "refused": Entry("services.cli.refused", "Show who was sent away, and why."),
+    "doctor": Entry("services.cli.doctor", "Say why a client cannot work with a broker."),
     "store": Entry("services.cli.store", "Look at a store, prove it, copy it, repair it."),
     "version": Entry("services.cli.version", "Show the versions in use."),
 }

@@ -67,6 +67,16 @@ def serve(
     listen: Annotated[str | None, where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = None,
     http: Annotated[str | None, where("HOST:PORT for metrics, health and the commands.")] = None,
     advertise: Annotated[str | None, where("HOST:PORT clients are told; else what they dialled.")] = None,
+    tls_certificate: Annotated[
+        Path | None, where("PEM file of the certificate; else one that the broker makes for itself.")
+    ] = None,
+    tls_key: Annotated[Path | None, where("PEM file of its key.")] = None,
+    tls_clients: Annotated[
+        Path | None, where("PEM file of authorities: over TLS only clients that they vouch for.")
+    ] = None,
+    connections_per_address: Annotated[
+        int | None, where("Connections that one address may have at once.")
+    ] = None,
     auth: Annotated[
         bool | None,
         allowed("Ask clients who they are and what they may: see tidewheel auth.", "--auth/--no-auth"),
@@ -123,7 +133,7 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
     clock = f"  clock   {VIRTUAL_CLOCK}\n" if settings.clock == "virtual" else ""
     output.say(
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
-        f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext\n"
+        f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext and TLS\n"
         f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
         f"  topics  {made}\n{clock}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"

@@ -22,9 +22,11 @@ from commitlog.errors import PortTaken
 from services.rpc.accepting import Accepting
 from services.rpc.caller import Caller
 from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
+from services.rpc.standard import Standard
 
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 PING_MS, PING_MS_MIN, PONG_MS_MAX = 30_000, 10_000, 10_000
+HANDSHAKE_MS_MAX = 10_000
 OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
@@ -33,16 +35,21 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", PONG_MS_MAX),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
 ]
 
 Context = aio.ServicerContext[Any, Any]
+HostOf = Callable[[str], str]
+"""The address of the client behind one of gRPC's names for a peer."""
 
 
 class GrpcServer:
-    """A grpc.aio server on one address, plaintext."""
+    """A grpc.aio server on some addresses, each plaintext or TLS; `host_of` tells clients' addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, host_of: HostOf | None = None) -> None:
         self._server = aio.server(options=OPTIONS)
+        self._host_of = host_of or peer_host
+        self._standard = Standard(NAME)
 
     def bind(self, host: str, port: int) -> int:
         """Take the address and return its port (the one chosen, when `port` is 0); raises `PortTaken`."""
@@ -52,59 +59,68 @@ class GrpcServer:
         except RuntimeError as error:
             raise PortTaken(f"{host}:{port} cannot be listened on. Choose another with --listen.") from error
 
+    def bind_tls(self, host: str, credentials: grpc.ServerCredentials) -> int:
+        """Take a port of a host for TLS and return it."""
+        return self._server.add_secure_port(f"{host}:0", credentials)
+
     async def start(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
-        """Serve a table of RPCs on the address taken."""
-        handlers = {name: method(name, rpc, observe) for name, rpc in rpcs.items()}
+        """Serve a table of RPCs on the addresses taken."""
+        handlers = {name: method(name, rpc, observe, self._host_of) for name, rpc in rpcs.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
         accepting = Accepting(self._server, {f"/{NAME}/{name}": one for name, one in handlers.items()})
+        self._standard.add_to(self._server)
         await self._server.start()
         accepting.start()
+        await self._standard.serves()
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls; those under way have `grace_seconds` to end."""
+        await self._standard.leaves()
         await self._server.stop(grace_seconds)
 
 
-def method(name: str, rpc: Rpc, observe: Observe) -> grpc.RpcMethodHandler[Any, Any]:
+def method(name: str, rpc: Rpc, observe: Observe, host_of: HostOf) -> grpc.RpcMethodHandler[Any, Any]:
     """Return gRPC's handler for one RPC of the table."""
     codec = (rpc.request.FromString, rpc.reply.SerializeToString)
     match rpc:
         case Unary():
-            return grpc.unary_unary_rpc_method_handler(unary(name, rpc, observe), *codec)
+            return grpc.unary_unary_rpc_method_handler(unary(name, rpc, observe, host_of), *codec)
         case Streaming(both_ways=True):
-            return grpc.stream_stream_rpc_method_handler(streaming(name, rpc), *codec)
+            return grpc.stream_stream_rpc_method_handler(streaming(name, rpc, host_of), *codec)
         case Streaming():
-            return grpc.unary_stream_rpc_method_handler(streaming(name, rpc), *codec)
+            return grpc.unary_stream_rpc_method_handler(streaming(name, rpc, host_of), *codec)
 
 
-def unary(name: str, rpc: Unary, observe: Observe) -> Callable[[Any, Context], Awaitable[Any]]:
+def unary(
+    name: str, rpc: Unary, observe: Observe, host_of: HostOf
+) -> Callable[[Any, Context], Awaitable[Any]]:
     """Return the coroutine function that grpc.aio calls for a unary RPC."""
 
     async def call(request: Any, context: Context) -> Any:
-        return await reply_to(name, rpc, request, caller_of(context), observe)
+        return await reply_to(name, rpc, request, caller_of(context, host_of), observe)
 
     return call
 
 
-def streaming(name: str, rpc: Streaming) -> Callable[[Any, Context], AsyncIterator[Any]]:
+def streaming(name: str, rpc: Streaming, host_of: HostOf) -> Callable[[Any, Context], AsyncIterator[Any]]:
     """Return the asynchronous generator that grpc.aio calls for a streaming RPC."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-        async with aclosing(stream_to(name, rpc, request, caller_of(context))) as replies:
+        async with aclosing(stream_to(name, rpc, request, caller_of(context, host_of))) as replies:
             async for reply in replies:
                 yield reply
 
     return call
 
 
-def caller_of(context: Context) -> Caller:
+def caller_of(context: Context, host_of: HostOf) -> Caller:
     """Return who calls, from the call's metadata and its connection."""
     said = dict(context.invocation_metadata() or ())
     return Caller(
         client_id=said.get("x-mq-client-id", ""),
         language=said.get("x-mq-language", ""),
         version=said.get("x-mq-client-version", ""),
-        host=peer_host(context.peer()),
+        host=host_of(context.peer()),
         seconds_left=context.time_remaining(),
         authorization=text(said.get("authorization", "")),
         date=text(said.get("x-mq-date-time", "")),

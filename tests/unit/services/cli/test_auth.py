@@ -22,6 +22,7 @@ class Serving:
     """A broker process with a token, and a command line that knows it."""
 
     process: subprocess.Popen[str]
+    listen: str
     http: str
     token: Path
 
@@ -48,8 +49,9 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         assert process.stderr is not None
         while not ready.exists():
             assert process.poll() is None, process.stderr.read()
-        port = json.loads(ready.read_text())["http"].rpartition(":")[2]
-        yield Serving(process, f"127.0.0.1:{port}", token)
+        facts = json.loads(ready.read_text())
+        ports = [facts[name].rpartition(":")[2] for name in ("listen", "http")]
+        yield Serving(process, *(f"127.0.0.1:{port}" for port in ports), token)
         process.terminate()
 
 
@@ -109,6 +111,23 @@ def test_without_its_token_a_command_is_refused_and_that_is_listed(serving: Serv
     listed = serving.run("refused", "--reason", "http token")
     assert "GET /api/topics" in listed.stdout
     assert json.loads(serving.run("refused", "--json").stdout)["counts"]["http token"] >= 1
+
+
+def test_the_doctor_says_what_a_user_may(serving: Serving, tmp_path: Path) -> None:
+    made = json.loads(serving.run("auth", "user", "add", "doctored", "--json").stdout)
+    secret = tmp_path / "secret"
+    secret.write_text(made["secret"] + "\n")
+    as_user = ("--topic", "examined", "--access-key", "doctored", "--secret-file", str(secret))
+    refused = serving.run("doctor", "client", serving.listen, *as_user)
+    assert refused.returncode == 1
+    assert "TW-182" in refused.stdout
+    serving.run("auth", "acl", "allow", "doctored", "send", "--topic", "examined")
+    assert "examined has 4 queues" in serving.run("doctor", "client", serving.listen, *as_user).stdout
+    secret.write_text("wrong")
+    refused = serving.run("doctor", "client", serving.listen, *as_user[2:])
+    assert (refused.returncode, "TW-181" in refused.stdout) == (1, True)
+    half = serving.run("doctor", "client", serving.listen, "--access-key", "doctored")
+    assert (half.returncode, half.stderr[:7]) == (2, "TW-120 ")
 
 
 def test_health_is_told_to_everybody_and_nothing_else(serving: Serving) -> None:

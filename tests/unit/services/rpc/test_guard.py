@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.auth.rights import Effect, Kind, Need, Rule, Verb
-from services.auth.signature import sign
+from services.auth.signature import headers
 from services.auth.vault import KEY_BYTES
 from services.refusals import Refusals
 from services.rpc.caller import Caller
@@ -47,10 +47,7 @@ class Watched:
         for name in names:
             secret = await self.access.add_user(name, renews=False)
             date = datetime.fromtimestamp(self.front.now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-            authorization = (
-                f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, "
-                f"Signature={sign(secret.encode(), date)}"
-            )
+            authorization = dict(headers(name, secret.encode(), date))["authorization"]
             self.callers[name] = Caller("client", authorization=authorization, date=date, seconds_left=0.6)
 
     async def allow(

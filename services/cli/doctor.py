@@ -1,0 +1,108 @@
+"""`tidewheel doctor`: what is wrong between a client and a broker, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from services.cli import output
+from services.cli.api import JsonOption
+
+if TYPE_CHECKING:
+    from services.doctor.finding import Finding
+
+app = typer.Typer(add_completion=False)
+
+DIFFERENCE = 1
+Headers = tuple[tuple[str, str], ...]
+
+
+@app.callback()
+def doctor() -> None:
+    """Say what is wrong between a client and a broker."""
+
+
+@app.command()
+def client(
+    endpoint: Annotated[str, typer.Argument(help="HOST:PORT that the client dials.")],
+    topic: Annotated[
+        str, typer.Option(help="The topic that it uses; asked for as a client does, so it may be made.")
+    ] = "",
+    ca: Annotated[
+        Path | None, typer.Option(help="PEM file of the authority that the client trusts; else the system's.")
+    ] = None,
+    access_key: Annotated[str, typer.Option(help="The user that the client is.")] = "",
+    secret_file: Annotated[Path | None, typer.Option(help="File with that user's secret.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go the way that a client goes: name, port, protocol, TLS; with --topic its endpoints, rights and type.
+
+    Run it where the client runs. Exit code 1: something is wrong.
+
+    Example: tidewheel doctor client 127.0.0.1:8081 --topic orders
+    """
+    from services.doctor.finding import Verdict
+
+    findings = []
+    for finding in examined(endpoint, topic, ca, signed(access_key, secret_file)):
+        findings.append(finding)
+        if not as_json:
+            show(finding)
+    if as_json:
+        output.print_json([as_plain(finding) for finding in findings])
+    raise typer.Exit(DIFFERENCE if any(one.verdict is Verdict.WRONG for one in findings) else 0)
+
+
+def signed(access_key: str, secret_file: Path | None) -> Headers:
+    """Return the headers that say who the client is; raises `ConfigurationError` for half of a user."""
+    from commitlog.errors import ConfigurationError
+    from services.auth.signature import headers
+
+    if not access_key and secret_file is None:
+        return ()
+    if not access_key or secret_file is None:
+        raise ConfigurationError("--access-key and --secret-file go together: give both or none.")
+    try:
+        secret = secret_file.read_bytes().strip()
+    except OSError as error:
+        raise ConfigurationError(f"--secret-file is {str(secret_file)!r}: {error}.") from error
+    return headers(access_key, secret, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
+
+
+def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> Iterator[Finding]:
+    """Examine the way to an endpoint, and from there to a topic."""
+    from commitlog.errors import ConfigurationError
+    from services.config import parse_address
+    from services.doctor import route
+    from services.doctor.connection import Connection
+
+    try:
+        connection = Connection(parse_address(endpoint), ca)
+    except ValueError as error:
+        raise ConfigurationError(f"{endpoint!r} is no endpoint: {error}.") from error
+    if ca is not None and not ca.is_file():
+        raise ConfigurationError(f"--ca {ca} is no file. Give a PEM file with the authority's certificate.")
+    yield from connection.examined()
+    if connection.speaks:
+        yield from route.examined(connection, route.Question(topic, who))
+
+
+def show(finding: Finding) -> None:
+    """Print one step, and below it what to do."""
+    print(f"{finding.verdict.value:<5}  {finding.step:<11}  {finding.seen}")
+    if finding.advice:
+        print(f"{'':<20}--> {finding.advice}")
+
+
+def as_plain(finding: Finding) -> dict[str, str]:
+    """Return a step for JSON."""
+    return {
+        "step": finding.step,
+        "verdict": finding.verdict.value,
+        "seen": finding.seen,
+        "advice": finding.advice,
+    }

@@ -1,0 +1,145 @@
+"""From a name to a protocol: does it resolve, does somebody listen, and what do they speak?"""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from services.config import Address
+from services.doctor.finding import Finding, Verdict, fine, warning, wrong
+
+SECONDS: Final = 5.0
+PREFACE_AND_SETTINGS: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What an HTTP/2 client says first: the preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
+SETTINGS: Final = 4
+_FRAME_HEAD_BYTES: Final = 9
+_TYPE_AT: Final = 3
+
+
+@dataclass(slots=True)
+class Connection:
+    """Where to connect, whom to trust, and what was learned: `speaks` has "plaintext", "TLS", or both."""
+
+    address: Address
+    authority: Path | None = None
+    speaks: list[str] = field(default_factory=list)
+    chain: bytes = b""
+
+    def examined(self) -> Iterator[Finding]:
+        """Go from the name to the certificate."""
+        name = self.name()
+        yield name
+        if name.verdict is Verdict.WRONG:
+            return
+        port = self.port()
+        yield port
+        if not port.advice:
+            yield from self.protocols()
+
+    def name(self) -> Finding:
+        """What the host's name means here."""
+        host = self.address.host
+        try:
+            found = socket.getaddrinfo(host, self.address.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            return wrong("name", f"{host}: {error.strerror}", "Correct the name, or the DNS of this machine.")
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        seen = f"{host} is {', '.join(addresses)}"
+        if all(":" in address for address in addresses):
+            return warning(
+                "name", seen, "The Python client knows no IPv6: use a name with an IPv4 address too."
+            )
+        return fine("name", seen)
+
+    def port(self) -> Finding:
+        """Whether anybody listens."""
+        try:
+            self._dial().close()
+        except ConnectionRefusedError:
+            return wrong(
+                "port", f"nobody listens at {self.address}", "Start the broker there, or correct the port."
+            )
+        except OSError as error:
+            return wrong(
+                "port",
+                f"{self.address} does not answer ({error.strerror or error})",
+                "A firewall or a wrong address: let this machine reach the port.",
+            )
+        return fine("port", f"{self.address} answers")
+
+    def protocols(self) -> Iterator[Finding]:
+        """What is spoken there, without TLS and with it."""
+        plaintext = self.plaintext()
+        yield plaintext
+        if plaintext.verdict is not Verdict.WRONG:
+            yield from self.tls()
+
+    def plaintext(self) -> Finding:
+        """Whether HTTP/2 is spoken without TLS."""
+        try:
+            with self._dial() as connection:
+                connection.sendall(PREFACE_AND_SETTINGS)
+                told = connection.recv(_FRAME_HEAD_BYTES)
+        except OSError as error:
+            told = str(error).encode()
+        if len(told) > _TYPE_AT and told[_TYPE_AT] == SETTINGS:
+            self.speaks.append("plaintext")
+            return fine("plaintext", "HTTP/2 is spoken")
+        if told.startswith(b"HTTP/1"):
+            return wrong(
+                "plaintext",
+                "an HTTP/1 server answers",
+                "This is another port, perhaps the one for metrics and commands: use that of --listen.",
+            )
+        return warning("plaintext", "no HTTP/2 without TLS", "Clients must switch TLS on.")
+
+    def tls(self) -> Iterator[Finding]:
+        """Whether it is spoken within TLS, and whom the certificate convinces."""
+        blind = ssl.create_default_context()
+        blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
+        blind.set_alpn_protocols(["h2"])
+        try:
+            with self._dial() as plain, blind.wrap_socket(plain, server_hostname=self.address.host) as sealed:
+                agreed, self.chain = sealed.selected_alpn_protocol(), sealed.getpeercert(True) or b""
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", None) or str(error)
+            advice = "Java, Go, C# and C++ clients must switch TLS off (enableSsl false)."
+            yield warning("TLS", f"no TLS ({why})", advice)
+            return
+        if agreed != "h2":
+            yield wrong("TLS", "TLS without HTTP/2 (ALPN h2)", "This is no gRPC server: correct the port.")
+            return
+        self.speaks.append("TLS")
+        yield fine("TLS", "HTTP/2 is spoken within TLS")
+        yield self.certificate()
+
+    def certificate(self) -> Finding:
+        """Whether the certificate is in force and trusted from here."""
+        from cryptography import x509
+
+        certificate = x509.load_der_x509_certificate(self.chain)
+        ends = certificate.not_valid_after_utc
+        seen = f"{certificate.subject.rfc4514_string()}, until {ends:%Y-%m-%d}"
+        if ends < datetime.datetime.now(datetime.UTC):
+            return wrong(
+                "certificate", f"{seen}: expired", "Give the broker a new one; it reads it by itself."
+            )
+        trusted = ssl.create_default_context(cafile=str(self.authority) if self.authority else None)
+        try:
+            with self._dial() as plain, trusted.wrap_socket(plain, server_hostname=self.address.host):
+                return fine("certificate", seen)
+        except ssl.SSLCertVerificationError as error:
+            return warning(
+                "certificate",
+                f"{seen}: {error.verify_message}",
+                "Java and Go clients take it all the same; to Python's give its authority by "
+                "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, to this command by --ca.",
+            )
+
+    def _dial(self) -> socket.socket:
+        return socket.create_connection(self.address, SECONDS)

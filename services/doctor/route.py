@@ -1,0 +1,114 @@
+"""From a protocol to a topic: what the broker answers a client's first call, and where it sends it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from services.config import Address
+from services.doctor.connection import Connection
+from services.doctor.finding import Finding, fine, wrong
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated import service_pb2 as service
+from services.rpc.generated.definition_pb2 import Code
+
+QUERY_ROUTE: Final = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+SECONDS: Final = 10.0
+DOCTOR: Final = ("x-mq-client-id", "tidewheel-doctor")
+REFUSALS: Final = {Code.UNAUTHORIZED, Code.FORBIDDEN}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a client wants: a topic, or nothing yet; `metadata` are the headers that say who it is."""
+
+    topic: str
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+def examined(connection: Connection, question: Question) -> Iterator[Finding]:
+    """Ask for the route of a topic, as every client does first, and look where it leads."""
+    try:
+        reply = query_route(connection, question)
+    except grpc.RpcError as error:
+        yield wrong(
+            "gRPC", f"{error.code().name}: {error.details()}", "This is no RocketMQ 5 broker or proxy."
+        )
+        return
+    code = reply.status.code
+    yield fine("gRPC", f"QueryRoute is answered: {Code.Name(code)}")
+    if code == Code.UNAUTHORIZED and question.metadata:
+        yield refused(question, reply.status)
+        return
+    if not question.topic:
+        return
+    if code != Code.OK:
+        yield refused(question, reply.status)
+        return
+    told = {
+        (one.host, one.port) for queue in reply.message_queues for one in queue.broker.endpoints.addresses
+    }
+    yield from (advertised(Address(*address)) for address in sorted(told))
+    yield topic(question, reply)
+
+
+def query_route(connection: Connection, question: Question) -> service.QueryRouteResponse:
+    """Return the answer to a client's first call; raises `grpc.RpcError`."""
+    host, port = connection.address
+    request = service.QueryRouteRequest(
+        topic=wire.Resource(name=question.topic),
+        endpoints=wire.Endpoints(addresses=[wire.Address(host=host, port=port)]),
+    )
+    with channel(connection) as opened:
+        call = opened.unary_unary(
+            QUERY_ROUTE,
+            service.QueryRouteRequest.SerializeToString,
+            service.QueryRouteResponse.FromString,
+        )
+        reply: service.QueryRouteResponse = call(
+            request, timeout=SECONDS, metadata=(DOCTOR, *question.metadata)
+        )
+        return reply
+
+
+def channel(connection: Connection) -> grpc.Channel:
+    """Connect as the broker allows; TLS with the certificate that it has just shown."""
+    if "plaintext" in connection.speaks:
+        return grpc.insecure_channel(str(connection.address))
+    shown = ssl.DER_cert_to_PEM_cert(connection.chain).encode()
+    return grpc.secure_channel(str(connection.address), grpc.ssl_channel_credentials(shown))
+
+
+def refused(question: Question, status: wire.Status) -> Finding:
+    """Why the broker refuses, in its own words."""
+    if status.code in REFUSALS:
+        return wrong("rights", status.message, "Give the client an access key with rights on the topic.")
+    if status.code == Code.TOPIC_NOT_FOUND:
+        return wrong("topic", status.message, f"Make it: tidewheel topic create {question.topic}")
+    return wrong("topic", status.message, "Do what it says.")
+
+
+def advertised(address: Address) -> Finding:
+    """Whether the address that clients are told can be reached from here."""
+    there = Connection(address).port()
+    if there.advice:
+        return wrong(
+            "endpoint",
+            f"clients are told {address}; {there.seen}",
+            "Start the broker with --advertise HOST:PORT, an address that clients can reach.",
+        )
+    return fine("endpoint", f"clients are told {address}, which answers")
+
+
+def topic(question: Question, reply: service.QueryRouteResponse) -> Finding:
+    """What the topic takes."""
+    types = {kind for queue in reply.message_queues for kind in queue.accept_message_types}
+    names = ", ".join(sorted(wire.MessageType.Name(kind) for kind in types))
+    seen = f"{question.topic} has {len(reply.message_queues)} queues and takes {names or 'nothing'}"
+    if not types:
+        return wrong("topic", seen, "Clients refuse to send to it: give it a type.")
+    return fine("topic", seen)

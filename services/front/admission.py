@@ -1,0 +1,50 @@
+"""Who may connect, and for how long one may say nothing; no sockets and no clock.
+
+An address may have so many connections at once. A connection must say within `hello_seconds` what it speaks,
+and is taken for dead when it has said nothing for `idle_seconds`; gRPC pings clients far more often.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+TOO_MANY = "too many connections"
+SILENT = "said nothing"
+IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one address and one connection may take."""
+
+    connections_per_address: int = 4_096
+    hello_seconds: float = 10.0
+    idle_seconds: float = 600.0
+
+
+class Admission:
+    """The connections of each address."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._connections: Counter[str] = Counter()
+
+    def admit(self, host: str) -> bool:
+        """Count a connection in, unless its address has as many as it may."""
+        if self._connections[host] >= self.limits.connections_per_address:
+            return False
+        self._connections[host] += 1
+        return True
+
+    def leave(self, host: str) -> None:
+        """Count a connection out that was admitted."""
+        self._connections[host] -= 1
+        assert self._connections[host] >= 0
+        if not self._connections[host]:
+            del self._connections[host]
+
+    @property
+    def connection_count(self) -> int:
+        """How many there are."""
+        return self._connections.total()

@@ -1,0 +1,88 @@
+"""A sentence for those who came to the wrong port, in the protocol that they speak.
+
+HTTP/1 gets a response; a client of RocketMQ 4 the answer to its request, which it shows as the reason of its
+failure. A remoting frame, all numbers big-endian (RemotingCommand of Apache RocketMQ):
+
+| bytes | what                                                       |
+|-------|------------------------------------------------------------|
+| 4     | length of all that follows                                 |
+| 1     | how the header is written: 0 JSON, 1 binary                |
+| 3     | length of the header                                       |
+| ...   | header; in binary: code 2, language 1, version 2, opaque 4 |
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Final
+
+from services.front.first_bytes import Protocol
+
+SYSTEM_ERROR: Final = 1
+IS_RESPONSE: Final = 1
+HEADER_BYTES_MAX: Final = 64 * 1024
+
+_LENGTHS: Final = struct.Struct(">II")
+_OPAQUE: Final = struct.Struct(">5xI")
+_HEADER_LENGTH_MASK: Final = 0xFFFFFF
+_BINARY: Final = 1
+
+
+def sentence(protocol: Protocol, http: str) -> str:
+    """Return what to tell somebody; `http` is where the HTTP interface listens."""
+    spoken = "an unknown protocol" if protocol is Protocol.UNKNOWN else protocol.value
+    other = {
+        Protocol.HTTP1: f"metrics, health and commands are at http://{http}",
+        Protocol.REMOTING: "use a client of RocketMQ 5 that speaks gRPC, as rocketmq-client-java does",
+    }.get(protocol, f"for commands see http://{http}")
+    here = "this port serves RocketMQ 5 clients by gRPC over HTTP/2, with or without TLS"
+    return f"This is {spoken}; {here}: {other}."
+
+
+def answer(protocol: Protocol, first: bytes, http: str) -> bytes:
+    """Return the answer to what began with `first`, in its protocol."""
+    text = sentence(protocol, http)
+    if protocol is Protocol.HTTP1:
+        return _http1(text)
+    return _remoting(text, first) if protocol is Protocol.REMOTING else text.encode() + b"\n"
+
+
+def _http1(text: str) -> bytes:
+    body = f"{text}\n".encode()
+    head = (
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _remoting(text: str, first: bytes) -> bytes:
+    header = {
+        "code": SYSTEM_ERROR, "flag": IS_RESPONSE, "language": "OTHER", "opaque": opaque_of(first),
+        "remark": text, "serializeTypeCurrentRPC": "JSON", "version": 0,
+    }  # fmt: skip
+    written = json.dumps(header).encode()
+    return _LENGTHS.pack(len(written) + 4, len(written)) + written
+
+
+def opaque_of(frame: bytes) -> int:
+    """Return the number of a remoting request, which its answer repeats; 0 if it is not there."""
+    length = _LENGTHS.unpack_from(frame)[1]
+    header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
+    try:
+        if length >> 24 == _BINARY:
+            return int(_OPAQUE.unpack_from(header)[0])
+        return int(json.loads(header)["opaque"])
+    except (struct.error, ValueError, KeyError, TypeError):
+        return 0
+
+
+def is_whole(protocol: Protocol, first: bytes) -> bool:
+    """Whether all has come that an answer needs: a request's head, or the header of a frame."""
+    if protocol is Protocol.HTTP1:
+        return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
+    if protocol is Protocol.REMOTING:
+        length = _LENGTHS.unpack_from(first)[1] & _HEADER_LENGTH_MASK
+        return bool(len(first) >= min(_LENGTHS.size + length, HEADER_BYTES_MAX))
+    return True

@@ -1,0 +1,58 @@
+"""What a connection speaks, told by its first bytes.
+
+| first bytes                          | protocol                               | source             |
+|--------------------------------------|----------------------------------------|--------------------|
+| 16                                   | TLS: a handshake record                | RFC 8446, 5.1      |
+| "PRI "                               | HTTP/2 without TLS: its preface        | RFC 9113, 3.4      |
+| a word of capitals and a space       | HTTP/1                                 | RFC 9112, 3        |
+| 00, a length; a kind of header, its  | RocketMQ 4's remoting: a frame and its | RemotingCommand of |
+| length, which fits into the first    | header                                 | Apache RocketMQ    |
+| anything else                        | none that we know                      |                    |
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from enum import Enum
+from typing import Final
+
+ENOUGH_BYTES: Final = 8
+"""So many bytes tell every protocol."""
+
+_TLS_HANDSHAKE: Final = b"\x16"
+_PREFACE: Final = b"PRI "
+_METHOD: Final = re.compile(rb"[A-Z]{3,7} ")
+_LETTERS: Final = re.compile(rb"[A-Z]+")
+_FRAME: Final = struct.Struct(">II")
+_HEADER_LENGTH_MASK: Final = 0xFFFFFF
+
+
+class Protocol(Enum):
+    """What somebody speaks to this port."""
+
+    TLS = "TLS"
+    HTTP2 = "HTTP/2"
+    HTTP1 = "HTTP/1"
+    REMOTING = "RocketMQ 4 remoting"
+    UNKNOWN = "unknown"
+
+
+def protocol_of(first: bytes) -> Protocol | None:
+    """Return what begins with these bytes; None while they are too few to tell."""
+    if first.startswith(_TLS_HANDSHAKE):
+        return Protocol.TLS
+    if first.startswith(_PREFACE):
+        return Protocol.HTTP2
+    if _METHOD.match(first):
+        return Protocol.HTTP1
+    if len(first) < ENOUGH_BYTES and (first[:1] in (b"", b"\0") or _LETTERS.fullmatch(first)):
+        return None
+    return Protocol.REMOTING if _is_frame(first) else Protocol.UNKNOWN
+
+
+def _is_frame(first: bytes) -> bool:
+    if len(first) < ENOUGH_BYTES or first[0] != 0:
+        return False
+    frame_bytes, header = _FRAME.unpack_from(first)
+    return bool(0 < header & _HEADER_LENGTH_MASK <= frame_bytes - 4)

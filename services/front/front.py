@@ -1,0 +1,161 @@
+"""The listening socket: each connection to gRPC's plaintext or TLS socket, or away with a sentence.
+
+gRPC sees the front's connections; whose they are it is told by their number (`Peers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.front.admission import IDLE, SILENT, TOO_MANY, Admission, Limits
+from services.front.answers import answer
+from services.front.first_bytes import Protocol
+from services.front.piping import Incoming, Side
+
+BACKLOG: Final = 1_024
+LOOPBACK: Final = "127.0.0.1"
+
+Refuse = Callable[[str, str], None]
+"""Told of everyone sent away: why, and from which address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The ports on this machine's loopback at which gRPC listens."""
+
+    plaintext: int
+    tls: int | None = None
+
+    def port_for(self, protocol: Protocol) -> int | None:
+        """Return where a protocol is served; None if it is not."""
+        return {Protocol.HTTP2: self.plaintext, Protocol.TLS: self.tls}.get(protocol)
+
+
+@dataclass(slots=True)
+class Peers:
+    """Whose connections gRPC sees: the client's address by the port from which the front has connected."""
+
+    hosts: dict[int, str] = field(default_factory=dict)
+
+    def host_of(self, peer: str) -> str:
+        """Return a client's address from gRPC's name for its peer, `ipv4:127.0.0.1:5000`.
+
+        Whoever is not known has come from this machine, past the front.
+        """
+        return self.hosts.get(int(peer.rpartition(":")[2]), LOOPBACK)
+
+
+class Front:
+    """The protocol port of a broker; make it in the loop that serves it."""
+
+    def __init__(self, behind: Behind, limits: Limits, http: str, peers: Peers, refuse: Refuse) -> None:
+        self._behind, self._http, self._peers, self._refuse = behind, http, peers, refuse
+        self._admission = Admission(limits)
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Incoming] = set()
+        self._joining: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        """Take connections of a socket that listens already."""
+        self._server = await self._loop.create_server(self._incoming, sock=listening, backlog=BACKLOG)
+        self._sweep_later()
+
+    async def stop(self) -> None:
+        """Take no more connections, and end those there are."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._server is not None:
+            self._server.close()
+        for one in list(self._connections):
+            one.transport.close()
+        for task in list(self._joining):
+            task.cancel()
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return self._admission.connection_count
+
+    def _incoming(self) -> Incoming:
+        return Incoming(self._made, self._told, self._lost)
+
+    def _made(self, one: Incoming) -> None:
+        if not self._admission.admit(one.host):
+            self._refuse(TOO_MANY, one.host)
+            one.host = ""
+            one.transport.abort()
+            return
+        self._connections.add(one)
+        self._loop.call_later(self._admission.limits.hello_seconds, self._hurry, one)
+
+    def _lost(self, one: Incoming) -> None:
+        if one in self._connections:
+            self._connections.remove(one)
+            self._admission.leave(one.host)
+
+    def _hurry(self, one: Incoming) -> None:
+        if one.other is None and one in self._connections:
+            self._send_away(one, SILENT)
+
+    def _told(self, one: Incoming, protocol: Protocol, first: bytes) -> None:
+        port = self._behind.port_for(protocol)
+        if port is None:
+            one.transport.write(answer(protocol, first, self._http))
+            self._send_away(one, protocol.value)
+            return
+        task = self._loop.create_task(self._join(one, port))
+        self._joining.add(task)
+        task.add_done_callback(self._joining.discard)
+
+    def _send_away(self, one: Incoming, why: str) -> None:
+        self._refuse(why, one.host)
+        one.transport.close()
+
+    async def _join(self, one: Incoming, port: int) -> None:
+        try:
+            _, side = await self._loop.create_connection(
+                lambda: Outgoing(self._peers, one.host), LOOPBACK, port
+            )
+        except OSError:
+            one.transport.close()  # gRPC has stopped
+            return
+        if one.transport.is_closing():
+            side.transport.close()
+        else:
+            one.join(side)
+
+    def _sweep_later(self) -> None:
+        self._sweep = self._loop.call_later(self._admission.limits.idle_seconds, self._sweep_idle)
+
+    def _sweep_idle(self) -> None:
+        """End connections on which nothing has come since the last time."""
+        for one in list(self._connections):
+            if one.other is not None and not one.has_spoken:
+                self._send_away(one, IDLE)
+            one.has_spoken = False
+        self._sweep_later()
+
+
+class Outgoing(Side):
+    """The front's connection to gRPC, known to `peers` while it lasts."""
+
+    def __init__(self, peers: Peers, host: str) -> None:
+        super().__init__()
+        self._hosts, self._host, self._port = peers.hosts, host, 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Tell whose it is before gRPC reads a byte of it."""
+        super().connection_made(transport)
+        self._port = transport.get_extra_info("sockname")[1]
+        self._hosts[self._port] = self._host
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Forget it."""
+        super().connection_lost(error)
+        self._hosts.pop(self._port, None)

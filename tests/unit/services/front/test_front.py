@@ -1,0 +1,188 @@
+"""The protocol port on real sockets: two servers behind it that say which of them they are and repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from services.front.admission import IDLE, SILENT, TOO_MANY, Limits
+from services.front.front import Behind, Front, Peers
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HELLO = b"\x16\x03\x01\x00\x05hello"
+SCENARIO_SECONDS = 20
+HTTP = "127.0.0.1:8088"
+
+Played = Callable[["Port"], Awaitable[None]]
+
+
+class Port:
+    """A front with its two servers, whom it has refused, and whose connections these saw."""
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[str, str]] = []
+        self.seen: list[str] = []
+        self.peers = Peers()
+        self.port = 0
+        self.front: Front
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def ask(self, said: bytes) -> bytes:
+        """Say something and hang up; returns what came back until then."""
+        reader, writer = await self.connect()
+        writer.write(said)
+        told = await reader.readexactly(1 + len(said))
+        writer.close()
+        return told
+
+    def serve(self, name: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+        async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            port = writer.get_extra_info("peername")[1]
+            self.seen.append(self.peers.host_of(f"ipv4:127.0.0.1:{port}"))
+            writer.write(name)
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+
+        return repeat
+
+
+@asynccontextmanager
+async def a_port(limits: Limits) -> AsyncIterator[Port]:
+    one = Port()
+    plain = await asyncio.start_server(one.serve(b"p"), "127.0.0.1", 0)
+    tls = await asyncio.start_server(one.serve(b"t"), "127.0.0.1", 0)
+    behind = Behind(*(server.sockets[0].getsockname()[1] for server in (plain, tls)))
+    listening = socket.create_server(("127.0.0.1", 0))
+    one.port = listening.getsockname()[1]
+    one.front = Front(behind, limits, HTTP, one.peers, lambda why, host: one.refused.append((why, host)))
+    await one.front.start(listening)
+    try:
+        yield one
+    finally:
+        await one.front.stop()
+        plain.close()
+        tls.close()
+
+
+def play(scenario: Played, limits: Limits | None = None) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(SCENARIO_SECONDS), a_port(limits or Limits()) as one:
+            await scenario(one)
+
+    asyncio.run(whole())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_plaintext_and_tls_each_reach_their_server() -> None:
+    async def scenario(port: Port) -> None:
+        assert await port.ask(PREFACE) == b"p" + PREFACE
+        assert await port.ask(HELLO) == b"t" + HELLO
+        assert port.seen == ["127.0.0.1", "127.0.0.1"]
+        await until(lambda: not port.peers.hosts and port.front.connection_count == 0)
+        assert port.refused == []
+
+    play(scenario)
+
+
+def test_a_preface_that_comes_byte_by_byte_is_a_preface() -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.connect()
+        for place in range(len(PREFACE)):
+            writer.write(PREFACE[place : place + 1])
+            await asyncio.sleep(0)
+        assert await reader.readexactly(1 + len(PREFACE)) == b"p" + PREFACE
+        writer.close()
+
+    play(scenario)
+
+
+def test_many_megabytes_come_through_as_they_are() -> None:
+    async def scenario(port: Port) -> None:
+        sent = PREFACE + bytes(range(256)) * 65_536
+        reader, writer = await port.connect()
+        writer.write(sent)
+        assert await reader.readexactly(1 + len(sent)) == b"p" + sent
+        writer.close()
+
+    play(scenario)
+
+
+def test_http1_is_answered_and_refused() -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.connect()
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"http://127.0.0.1:8088" in await reader.read()
+        assert port.refused == [("HTTP/1", "127.0.0.1")]
+        writer.close()
+
+    play(scenario)
+
+
+def test_who_says_nothing_is_sent_away() -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.connect()
+        writer.write(b"PR")
+        assert await reader.read() == b""
+        assert port.refused == [(SILENT, "127.0.0.1")]
+        writer.close()
+
+    play(scenario, Limits(hello_seconds=0.05))
+
+
+def test_who_falls_silent_is_sent_away() -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.connect()
+        writer.write(PREFACE)
+        assert await reader.read() == b"p" + PREFACE
+        assert port.refused == [(IDLE, "127.0.0.1")]
+        writer.close()
+
+    play(scenario, Limits(idle_seconds=0.1))
+
+
+def test_one_connection_too_many_is_sent_away_and_the_others_notice_nothing() -> None:
+    async def scenario(port: Port) -> None:
+        first = [await port.connect() for _ in range(2)]
+        for reader, writer in first:
+            writer.write(PREFACE)
+            await reader.readexactly(1 + len(PREFACE))
+        reader, writer = await port.connect()
+        assert await ended(reader)
+        assert port.refused == [(TOO_MANY, "127.0.0.1")]
+        for reader, writer in first:
+            writer.write(b"more")
+            assert await reader.readexactly(4) == b"more"
+            writer.close()
+        await until(lambda: port.front.connection_count == 0)
+        assert await port.ask(PREFACE) == b"p" + PREFACE
+
+    play(scenario, Limits(connections_per_address=2))
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_where_the_server_behind_hangs_up_the_client_is_told() -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.connect()
+        writer.write(PREFACE)
+        await reader.readexactly(1 + len(PREFACE))
+        writer.write_eof()
+        assert await reader.read() == b""
+        await until(lambda: not port.peers.hosts)
+
+    play(scenario)

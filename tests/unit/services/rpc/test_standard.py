@@ -1,0 +1,57 @@
+"""Health and reflection, as probes and grpcurl ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from services.rpc.server import GrpcServer
+from services.rpc.service import NAME
+
+HealthReply = health_pb2.HealthCheckResponse
+
+
+@pytest.mark.parametrize("name", ["", NAME])
+def test_a_probe_hears_that_the_server_serves_and_that_it_leaves(play: Any, name: str) -> None:
+    async def scenario(front: Any) -> None:
+        server = GrpcServer()
+        port = server.bind("127.0.0.1", 0)
+        await server.start(front.rpcs, lambda *_: None)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            assert (
+                await health.Check(health_pb2.HealthCheckRequest(service=name))
+            ).status == HealthReply.SERVING
+            watch = health.Watch(health_pb2.HealthCheckRequest(service=name))
+            assert (await watch.read()).status == HealthReply.SERVING
+            await server.stop(1)
+            assert (await watch.read()).status == HealthReply.NOT_SERVING
+
+    play(scenario)
+
+
+def test_reflection_names_every_rpc_of_the_table(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        server = GrpcServer()
+        port = server.bind("127.0.0.1", 0)
+        await server.start(front.rpcs, lambda *_: None)
+        try:
+            assert front.rpcs.keys() <= await asyncio.to_thread(described, port)
+        finally:
+            await server.stop(0)
+
+    play(scenario)
+
+
+def described(port: int) -> set[str]:
+    """The RPCs of our service, as a tool learns them."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert NAME in database.get_services()
+        described = database.FindFileContainingSymbol(NAME)
+        return {method.name for service in described.service for method in service.method}
