@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 
 from commitlog.errors import ClientMistake, TidewheelError
-from commitlog.limits import AUTO_RENEW_LEASE_MS, RECEIVE_BATCH_MAX
+from commitlog.limits import AUTO_RENEW_LEASE_MS, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
@@ -31,7 +31,6 @@ from services.rpc.handover import give_back, lent
 from services.rpc.messages import span_ms, timestamp, to_wire
 from services.rpc.names import stored_name
 from services.rpc.sessions import Session, Sessions
-from services.rpc.settings import LONG_POLL_MS
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
 from services.rpc.together import together
 
@@ -53,7 +52,7 @@ class Consuming:
         group, topic = stored_name(request.group), stored_name(request.message_queue.topic)
         session = self._sessions.seen(caller)
         self._give_back_unheard(session, group, topic, request.attempt_id)
-        deliveries = await self._lease(request, session, poll_seconds(request, caller))
+        deliveries = await self._lease(request, session, poll_seconds(request, session, caller))
         if not deliveries:
             yield ReceiveMessageResponse(status=NO_MESSAGES)
             return
@@ -156,10 +155,13 @@ def lease_ms(request: ReceiveMessageRequest) -> int:
     return AUTO_RENEW_LEASE_MS if request.auto_renew else LEASE_MS
 
 
-def poll_seconds(request: ReceiveMessageRequest, caller: Caller) -> float:
-    """Return how long to wait for a message, leaving time to answer within the call's deadline."""
+def poll_seconds(request: ReceiveMessageRequest, session: Session, caller: Caller) -> float:
+    """Return how long to wait for a message, leaving time to answer within the call's deadline.
+
+    Go's simple consumer says its wait in its settings only.
+    """
     asked = request.HasField("long_polling_timeout")
-    wanted = min(span_ms(request.long_polling_timeout) if asked else LONG_POLL_MS, LONG_POLL_MS) / 1000
+    wanted = min(span_ms(request.long_polling_timeout) if asked else session.poll_ms, LONG_POLL_MS) / 1000
     if caller.seconds_left is None:
         return wanted
     return min(wanted, caller.seconds_left - ANSWER_SECONDS)

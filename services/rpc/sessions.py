@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from commitlog.errors import TooManyRequests
-from commitlog.limits import POLLS_MAX, POLLS_PER_CLIENT_MAX
+from commitlog.limits import LONG_POLL_MS, POLLS_MAX, POLLS_PER_CLIENT_MAX
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import ClientType, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.handover import Lent
+from services.rpc.messages import span_ms
 from services.rpc.names import stored_name
 
 COMMANDS_WAITING_MAX = 1_000
@@ -60,7 +61,8 @@ class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
     `user` is whose it is, where callers are asked who they are.
-    `receives` counts its open receives; `lent` has the last answer for each group and topic it receives from.
+    `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
+    last answer for each group and topic it receives from.
     """
 
     client_id: str
@@ -72,6 +74,7 @@ class Session:
     receives: int = 0
     client_type: int = ClientType.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
+    poll_ms: int = LONG_POLL_MS
     streams: list[Stream] = field(default_factory=list)
     lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
     user: str = ""
@@ -85,6 +88,8 @@ class Session:
         """Take over what the client says about itself."""
         self.client_type = settings.client_type
         self.group = stored_name(settings.subscription.group)
+        if settings.subscription.HasField("long_polling_timeout"):
+            self.poll_ms = span_ms(settings.subscription.long_polling_timeout)
 
     @property
     def is_connected(self) -> bool:

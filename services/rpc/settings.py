@@ -12,7 +12,7 @@ push consumer keep to the order within each message group; it is so if any of it
 from __future__ import annotations
 
 from commitlog.errors import GroupNotFound, IllegalGroup, TopicNotFound
-from commitlog.limits import BODY_BYTES_MAX, RECEIVE_BATCH_MAX
+from commitlog.limits import BODY_BYTES_MAX, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from commitlog.message import MessageType
 from services.broker.group_values import GroupPolicy
 from services.live.live_broker import LiveBroker
@@ -29,7 +29,6 @@ from services.rpc.messages import duration
 from services.rpc.names import stored_name
 from services.rpc.statuses import OK
 
-LONG_POLL_MS = 20_000
 SEND_ATTEMPTS_MAX = 3
 
 SEND_RETRY = RetryPolicy(

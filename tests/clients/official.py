@@ -1,8 +1,9 @@
-"""What every official client can be asked to do, in words that both of ours share.
+"""What every official client can be asked to do, in words that all of ours share.
 
-A scenario (`scenarios`) is written once against these verbs; `python_client` and `node_client` carry them out
-with the official Python client and with npm's rocketmq-client-nodejs. What a client says is turned into the
-values below, and a refusal, be it the broker's or the client's own, into `Refused`.
+A scenario (`scenarios`) is written once against these verbs; `python_client` carries them out with the
+official Python client, `process_client` with those of other languages, each in a process of its own. What a
+client says is turned into the values below, and a refusal, be it the broker's or the client's own, into
+`Refused`.
 """
 
 from __future__ import annotations

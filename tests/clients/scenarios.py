@@ -56,7 +56,15 @@ SCENARIOS: Final[dict[str, Callable[[Play], None]]] = {
     "push FIFO": receiving.a_push_consumer_keeps_the_order_of_a_group,
     "push FIFO dead letter": receiving.a_poisonous_message_holds_its_group_up_only_until_it_is_a_dead_letter,
 }
+UNTOLD: Final = "SimpleConsumer.Ack of 5.1.4 says nothing of what a status other than OK refuses"
 CANNOT: Final[dict[str, dict[str, str]]] = {
     "node": {"receive four mebibytes": "grpc-js takes no reply above 4 MiB; the client cannot tell it to"},
+    "go": {
+        "lease runs out": UNTOLD,
+        "ack twice refused": UNTOLD,
+        "foreign ack refused": UNTOLD,
+        "change invisible shorter": UNTOLD,
+        "change invisible longer": UNTOLD,
+    },
 }
 """By client and scenario, why its library cannot play it."""

@@ -1,15 +1,12 @@
 """npm's official client, in Node: transactions end once, in whatever order it ends them.
 
-Installed once by `npm ci` into tests/clients/node: `make test-clients` does that; `make test` runs this where
-it has been installed before. Skipped, with the reason, where it has not; under `make test-clients` what
-cannot be installed is a failure.
+Played where `npm ci` has installed it, see `libraries`; else skipped, with the reason.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.clients.libraries import LIBRARIES, require
 from tests.clients.transaction_orders import KINDS, Stage
 
-NODE = Path(__file__).parent / "node"
-INSTALL_SECONDS = 300
+NODE = LIBRARIES["node"]
 
 
 class NodeProducer:
@@ -30,7 +27,7 @@ class NodeProducer:
         environment = {**os.environ, "HOME": str(home)}
         self._process = subprocess.Popen(
             ["node", "ends.js", listen],
-            cwd=NODE,
+            cwd=NODE.folder,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -72,23 +69,9 @@ class NodeProducer:
         return str(answer.get("told", answer.get("refused")))
 
 
-@pytest.fixture(scope="session")
-def installed() -> None:
-    """The client is installed; else the test is skipped, or fails where it was asked for."""
-    if (NODE / "node_modules" / "rocketmq-client-nodejs").exists() and shutil.which("node"):
-        return
-    if not os.environ.get("TIDEWHEEL_NPM_CI"):
-        pytest.skip("npm's client is not installed: make test-clients")
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.fail("node or npm is missing. Install Node 18 or newer.")
-    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-    done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-    if done.returncode:
-        pytest.fail(f"npm could not install its client: {done.stderr[-300:]}")
-
-
 @pytest.fixture
-def node_producer(installed: None, broker: Any, tmp_path: Path) -> Iterator[NodeProducer]:
+def node_producer(broker: Any, tmp_path: Path) -> Iterator[NodeProducer]:
+    require(NODE)
     producer = NodeProducer(broker.listen, tmp_path)
     yield producer
     producer.stop()

@@ -18,6 +18,11 @@ import pytest
 from rocketmq import TransactionChecker, TransactionResolution
 from rocketmq.v5.exception import ClientException, ForbiddenException
 
+from tests.clients.libraries import LIBRARIES, require
+from tests.clients.official import OfficialClient, Refused
+from tests.clients.process_client import ProcessClient
+from tests.clients.python_client import PythonClient
+
 REFUSED = r"TW-182 .*'u-.*' has not "
 
 
@@ -46,6 +51,11 @@ class Operator:
         """Deny verbs."""
         self.allow(*verbs, effect="deny")
 
+    def last_refused(self) -> str:
+        """Return what this user was refused last."""
+        refused = self.call("refused?limit=1000")["refused"]
+        return next(str(one["detail"]) for one in refused if one["who"] == self.user)
+
     def reasons(self) -> list[str]:
         """Return why this user was refused, the last reason first."""
         refused = self.call("refused?limit=1000")["refused"]
@@ -62,6 +72,65 @@ def asking_broker(tmp_path_factory: pytest.TempPathFactory, serving: Any) -> Ite
 def operator(asking_broker: Any, clients: Any, topic: str, group: str) -> Operator:
     """A user of the test's own, who may do nothing yet."""
     return Operator(asking_broker, clients, topic, group)
+
+
+@pytest.fixture(params=["python", *LIBRARIES])
+def member(request: pytest.FixtureRequest, operator: Operator, tmp_path: Path) -> Iterator[OfficialClient]:
+    """The library of a language, in the name of the test's user."""
+    operator.call("auth/rules", {"user": operator.user, "topics": ["first"], "verbs": ["admin"]})  # Go's
+    client: PythonClient | ProcessClient
+    if request.param == "python":
+        client = PythonClient(operator.broker.listen, operator.user, operator.secret)
+    else:
+        library = LIBRARIES[request.param]
+        require(library)
+        named = {"TIDEWHEEL_CLIENT_ACCESS_KEY": operator.user, "TIDEWHEEL_CLIENT_SECRET": operator.secret}
+        environment = os.environ | named | {"HOME": str(tmp_path), "TIDEWHEEL_CLIENT_PLAINTEXT": "1"}
+        client = ProcessClient(library, operator.broker.listen, environment)
+    yield client
+    client.close()
+    client.stop()
+
+
+def test_each_verb_is_allowed_and_refused_in_every_language(
+    member: OfficialClient, operator: Operator
+) -> None:
+    topic = operator.topic
+    operator.allow("admin")
+    refused("send on topic", member.send, topic, "no")
+    operator.allow("send")
+    member.send(topic, "yes")
+    handle = member.send(topic, "later", deliver_at_s=int(time.time()) + 600).recall_handle
+    operator.deny("send")
+    refused("send on topic", member.recall, topic, handle)
+    operator.allow("send")
+    member.recall(topic, handle)
+    refused("transact on topic", member.send_half, topic, "no")
+    operator.allow("transact")
+    member.send_half(topic, "half")
+    operator.deny("transact")
+    refused("transact on topic", member.end_half, "half", "commit")
+    operator.allow("transact", "receive")
+    consumer = member.simple(topic, operator.group)
+    [got] = consumer.receive(32, 20)
+    operator.deny("receive")
+    if member.name == "go":  # its library does not tell what becomes of acknowledgements
+        consumer.ack(got)
+        assert "AckMessage: receive on topic" in operator.last_refused()
+    else:
+        refused("receive on topic", consumer.ack, got)
+    refused("receive on topic", consumer.change_invisible, got, 30)
+    refused("receive on topic", consumer.receive)
+    operator.allow("receive")
+    consumer.ack(got)
+    assert [one["body"] for one in operator.broker.stored(topic)] == ["yes"]
+    assert set(operator.reasons()) == {"no right"}
+
+
+def refused(lacking: str, call: Any, *arguments: Any) -> None:
+    """Call what is to be refused for want of a right."""
+    with pytest.raises(Refused, match=f"{REFUSED}{lacking}"):
+        call(*arguments)
 
 
 class Never(TransactionChecker):
@@ -200,6 +269,7 @@ def test_no_secret_is_found_in_store_logs_metrics_and_dumps(
             seen[path] = urlopen(f"http://{broker.http}/{path}").read()
         seen["tail"] = run("tail", topic, "--from-start", "--limit", "1", "--json", "--http", broker.http)
     store = str(tmp_path / "store")
+    run("store", "export", str(tmp_path / "exported"), "--store", store)
     seen["dump"] = run("store", "dump", "log", "--store", store)
     assert b"TW_SYS_AUTH" in seen["dump"]
     for path in tmp_path.rglob("*"):

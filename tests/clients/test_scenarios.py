@@ -1,6 +1,7 @@
 """Every scenario of `scenarios`, played by every official client: `test_scenario[python-FIFO order]`.
 
-Node's are played by `make test-clients`, which installs npm's client; `make test` plays Python's.
+Python's is always played; the others where their programs are built, see `libraries`: `make test-clients`
+builds them, and plays all.
 """
 
 from __future__ import annotations
@@ -11,35 +12,36 @@ from typing import Any
 
 import pytest
 
-from tests.clients.node_client import NodeClient
+from tests.clients.libraries import LIBRARIES, require
 from tests.clients.official import OfficialClient
 from tests.clients.play import Play
+from tests.clients.process_client import ProcessClient
 from tests.clients.python_client import PythonClient
 from tests.clients.scenarios import CANNOT, SCENARIOS
 
 
-@pytest.fixture(scope="session")
-def python_client(broker: Any) -> Iterator[OfficialClient]:
-    client = PythonClient(broker.listen)
+@pytest.fixture(scope="session", params=["python", *LIBRARIES])
+def started(
+    request: pytest.FixtureRequest, broker: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OfficialClient]:
+    """An official client that plays all its scenarios."""
+    client: PythonClient | ProcessClient
+    if request.param == "python":
+        client = PythonClient(broker.listen)
+    else:
+        library = LIBRARIES[request.param]
+        require(library)
+        environment = {"HOME": str(tmp_path_factory.mktemp(library.name)), "TIDEWHEEL_CLIENT_PLAINTEXT": "1"}
+        client = ProcessClient(library, broker.listen, {**os.environ, **environment})
     yield client
     client.stop()
 
 
-@pytest.fixture(scope="session")
-def node_client(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfficialClient]:
-    if not os.environ.get("TIDEWHEEL_NPM_CI"):
-        pytest.skip("npm's client is played by make test-clients")
-    client = NodeClient(broker.listen, {**os.environ, "HOME": str(tmp_path_factory.mktemp("node"))})
-    yield client
-    client.stop()
-
-
-@pytest.fixture(params=["python", "node"])
-def client(request: pytest.FixtureRequest) -> Iterator[OfficialClient]:
+@pytest.fixture
+def client(started: OfficialClient) -> Iterator[OfficialClient]:
     """An official client; what a scenario starts with it is shut down after it."""
-    client: OfficialClient = request.getfixturevalue(f"{request.param}_client")
-    yield client
-    client.close()
+    yield started
+    started.close()
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from services.rpc.caller import Caller
+from services.rpc.consuming import poll_seconds
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.sessions import Session
 
 GROUP, TOPIC = wire.Resource(name="g"), wire.Resource(name="t")
 
@@ -45,6 +48,23 @@ def test_a_call_that_finds_nothing_says_so_before_its_deadline(play: Any) -> Non
         assert reply.status.code == Code.MESSAGE_NOT_FOUND
 
     play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("settled", "asked", "waits"), [(None, None, 20), (2, None, 2), (2, 3, 3), (90, None, 20)]
+)
+def test_a_receive_waits_as_it_says_or_else_as_the_clients_settings_say(
+    settled: int | None, asked: int | None, waits: float
+) -> None:
+    session = Session("c", language="GO", version="5.1.4", seen_ms=0)
+    session.describe(wire.Settings(subscription=wire.Subscription(long_polling_timeout=seconds(settled))))
+    request = service.ReceiveMessageRequest(long_polling_timeout=seconds(asked))
+    assert poll_seconds(request, session, Caller("c")) == waits
+    assert poll_seconds(request, session, Caller("c", seconds_left=1.5)) == 1
+
+
+def seconds(span: int | None) -> Duration | None:
+    return None if span is None else Duration(seconds=span)
 
 
 def test_an_sql_expression_says_what_is_received(play: Any) -> None:

@@ -1,7 +1,8 @@
-"""npm's rocketmq-client-nodejs behind the verbs of `official`: a Node process that is told what to do.
+"""A library of another language behind the verbs of `official`: a process that is told what to do.
 
-Push consumers are not shut down one by one: the library waits for their long polls, up to 20 s each. They end
-with the process.
+`libraries` has the programs; all of them read the same JSON lines, which `node/scenarios.js` describes. Push
+consumers are not shut down one by one: libraries wait for their long polls, up to 20 s each. They end with
+the process.
 """
 
 from __future__ import annotations
@@ -12,26 +13,24 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from itertools import count
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from tests.clients.libraries import Library
 from tests.clients.official import Got, Plan, Refused, Seen, Sent
 
-NODE = Path(__file__).parent / "node"
 ANSWER_SECONDS = 60
 STOP_SECONDS = 30
 
 
-class NodeClient:
-    """A Node process with one producer, and the consumers that it was told to start."""
+class ProcessClient:
+    """A process with one producer, and the consumers that it was told to start."""
 
-    name = "node"
-
-    def __init__(self, listen: str, environment: dict[str, str]) -> None:
+    def __init__(self, library: Library, listen: str, environment: dict[str, str]) -> None:
+        self.name = library.name
         self._process = subprocess.Popen(
-            ["node", "scenarios.js", listen],
-            cwd=NODE,
+            [*library.command, listen],
+            cwd=library.folder,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -106,13 +105,13 @@ class NodeClient:
             else:
                 waiting.set_result(answer["told"])
         for waiting in self._waiting.values():
-            waiting.set_exception(RuntimeError("the Node process has ended"))
+            waiting.set_exception(RuntimeError(f"the {self.name} process has ended"))
 
 
 class Simple:
     """A simple consumer of the process."""
 
-    def __init__(self, client: NodeClient, number: int) -> None:
+    def __init__(self, client: ProcessClient, number: int) -> None:
         self._client, self._number = client, number
 
     def receive(self, count: int = 32, lease_seconds: int = 30) -> list[Got]:
@@ -135,7 +134,7 @@ class Simple:
 class Push:
     """A push consumer of the process."""
 
-    def __init__(self, client: NodeClient, number: int) -> None:
+    def __init__(self, client: ProcessClient, number: int) -> None:
         self._client, self._number = client, number
 
     def seen(self) -> Sequence[Seen]:
@@ -144,8 +143,7 @@ class Push:
 
 def hand_over(answer: Future[Any], received: Future[list[Got]]) -> None:
     """Turn the process's answer to a receive into messages."""
-    refusal = answer.exception()
-    if refusal is not None:
-        received.set_exception(refusal)
-    else:
+    try:
         received.set_result([Got(**{**one, "keys": tuple(one["keys"])}) for one in answer.result()])
+    except Exception as failure:
+        received.set_exception(failure)
