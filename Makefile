@@ -25,7 +25,7 @@ test: check           ## style, types, import rules and all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark
 	$(BIN)/python -m pytest -n auto --dist worksteal tests/spark
 
-test-clients: install ## the official clients: Python, Node, Java, Go; builds them first; says pass or fail by name
+test-clients: install ## the official clients: Python, Node, Java, Go, Rust; builds them first; says pass or fail by name
 	TIDEWHEEL_BUILD_CLIENTS=1 $(BIN)/python -m pytest tests/clients -v -rs
 
 test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs Maven and a JDK

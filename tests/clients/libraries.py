@@ -3,6 +3,8 @@
 A program is played when its build is there and newer than its sources. Where it is not, `make test-clients`
 (TIDEWHEEL_BUILD_CLIENTS=1) builds it, once: whoever comes second waits at a lock and finds it built; what
 cannot be built is a failure then. Elsewhere its tests are skipped, with the reason.
+
+Java's and Go's clients use TLS unless TIDEWHEEL_CLIENT_PLAINTEXT=1; the others are in plaintext by default.
 """
 
 from __future__ import annotations
@@ -78,6 +80,15 @@ LIBRARIES: Final = {
             build=("go", "build", "-buildvcs=false", "-o", "target/scenarios", "."),
             built="target/scenarios",
             command=("target/scenarios",),
+        ),
+        Library(
+            name="rust",
+            folder=HERE / "rust",
+            tools=("cargo",),
+            sources=("Cargo.toml", "Cargo.lock", "src/*.rs"),
+            build=("cargo", "build", "--locked", "--quiet"),
+            built="target/debug/scenarios",
+            command=("target/debug/scenarios",),
         ),
     )
 }

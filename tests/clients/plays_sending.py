@@ -11,6 +11,7 @@ from tests.clients.official import Refused
 from tests.clients.play import Play, finish, take, until
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
+OF_ANOTHER_TYPE = "not match|TW-144"  # most clients see it from the route, the others are told by the broker
 
 
 def a_message_arrives_as_it_was_sent(play: Play) -> None:
@@ -36,7 +37,7 @@ def a_body_of_four_mebibytes_arrives(play: Play) -> None:
 
 def a_message_of_another_type_is_refused(play: Play) -> None:
     play.create_topic("DELAY")
-    with pytest.raises(Refused, match="not match"):
+    with pytest.raises(Refused, match=OF_ANOTHER_TYPE):
         play.send_all("at once")
     assert play.stored() == []
 
@@ -136,6 +137,6 @@ def what_has_a_higher_priority_comes_first(play: Play) -> None:
 
 def a_priority_is_refused_where_none_is_kept(play: Play) -> None:
     play.create_topic("NORMAL")
-    with pytest.raises(Refused, match="not match"):
+    with pytest.raises(Refused, match=OF_ANOTHER_TYPE):
         play.send_all("urgent", priority=2)
     assert play.stored() == []

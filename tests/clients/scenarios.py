@@ -66,5 +66,25 @@ CANNOT: Final[dict[str, dict[str, str]]] = {
         "change invisible shorter": UNTOLD,
         "change invisible longer": UNTOLD,
     },
+    "rust": {
+        "receive four mebibytes": "tonic takes no reply above 4 MiB; the client does not tell it to",
+        **dict.fromkeys(("recall", "recall too late"), "rocketmq 5.0.0 of crates.io cannot recall"),
+        **dict.fromkeys(("priority", "priority refused"), "rocketmq 5.0.0 of crates.io knows no priorities"),
+        **dict.fromkeys(
+            (
+                "change invisible shorter",
+                "change invisible longer",
+                "nack",
+                "dead letter",
+                "redrive",
+                "FIFO retry",
+            ),
+            "rocketmq 5.0.0 of crates.io cannot change how long a message is invisible",
+        ),
+        **dict.fromkeys(
+            ("push", "push retry", "push dead letter", "push FIFO", "push FIFO dead letter"),
+            "rocketmq 5.0.0 of crates.io has no push consumer",
+        ),
+    },
 }
 """By client and scenario, why its library cannot play it."""

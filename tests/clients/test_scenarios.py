@@ -31,8 +31,8 @@ def started(
     else:
         library = LIBRARIES[request.param]
         require(library)
-        environment = {"HOME": str(tmp_path_factory.mktemp(library.name)), "TIDEWHEEL_CLIENT_PLAINTEXT": "1"}
-        client = ProcessClient(library, broker.listen, {**os.environ, **environment})
+        home = {"HOME": str(tmp_path_factory.mktemp(library.name))}
+        client = ProcessClient(library, broker.listen, {**os.environ, **home})
     yield client
     client.stop()
 
