@@ -1,12 +1,13 @@
 """What official clients sign a call with, and what is wrong with it.
 
     authorization: MQv2-HMAC-SHA1 Credential=<access key>[/...], SignedHeaders=x-mq-date-time, Signature=<hex>
-    x-mq-date-time: 20261122T060000Z
+    x-mq-date-time: 20261122T060000Z; of the Rust client 2026-11-22T07:00:00.123456789+01:00
 
 The signature is HMAC-SHA1 of the date with the secret: nothing else of the call is signed, there is no
 nonce, and all calls of one second carry the same. So the date is all that there is to tell a replay by, and
 it must be the time, give or take `WINDOW_MS`, in **some** zone: the Python client writes local time with a Z.
 A zone is a whole number of quarter hours within 14 hours. A date behind that is REPLAYED, one ahead SKEWED.
+A date that names its offset (the Rust client's) is held to it.
 
 What this does not hold off: a header that was overheard passes within its window, and again around every
 quarter of an hour until it is 14 hours behind UTC. To remember used signatures would not help: a Java client
@@ -34,6 +35,10 @@ _HEADER: Final = re.compile(
 )
 _DATE: Final = re.compile(
     r"([0-9]{4})(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3])([0-5][0-9])([0-5][0-9]|60)Z"
+)
+_DATE_WITH_OFFSET: Final = re.compile(
+    r"([0-9]{4})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9]|60)"
+    r"(?:\.[0-9]{1,9})?(?:Z|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
 )
 
 
@@ -69,7 +74,7 @@ def parse(authorization: str, date: str) -> Signed:
     if not authorization:
         raise Refused(Reason.UNSIGNED)
     found = _HEADER.fullmatch(authorization[: HEADER_CHARACTERS_MAX + 1])
-    if found is None or len(authorization) > HEADER_CHARACTERS_MAX or not _DATE.fullmatch(date):
+    if found is None or len(authorization) > HEADER_CHARACTERS_MAX or not read(date):
         raise Refused(Reason.MALFORMED)
     access_key, signature = found.groups()
     if not access_key:  # clients without credentials sign too
@@ -94,24 +99,39 @@ def check(signed: Signed, secret: bytes | None, now_ms: int) -> None:
         raise Refused(Reason.UNKNOWN_KEY, signed.access_key)
     if not hmac.compare_digest(sign(secret, signed.date), signed.signature.lower()):
         raise Refused(Reason.WRONG_SIGNATURE, signed.access_key)
-    late = untimely(date_ms(signed.date), now_ms)
+    late = untimely(signed.date, now_ms)
     if late is not None:
         raise Refused(late, signed.access_key)
 
 
-def date_ms(date: str) -> int:
-    """A well-formed date as milliseconds since 1970, as if it were in UTC."""
-    found = _DATE.fullmatch(date)
-    assert found is not None, "it has been parsed"
-    year, month, day, hour, minute, second = map(int, found.groups())
-    return calendar.timegm((max(year, 1), month, day, hour, minute, second)) * 1000
+def read(date: str) -> tuple[int, int] | None:
+    """A date as milliseconds since 1970, and how far from it the zone may be that it means; None for no date.
+
+    What names no offset is taken for UTC.
+    """
+    if found := _DATE.fullmatch(date):
+        return _ms(found), ZONE_MS_MAX
+    if found := _DATE_WITH_OFFSET.fullmatch(date):
+        sign, hours, minutes = found.groups("0")[6:]
+        offset_ms = (int(hours) * 60 + int(minutes)) * 60_000
+        return _ms(found) - (-offset_ms if sign == "-" else offset_ms), 0
+    return None
 
 
-def untimely(date_ms: int, now_ms: int) -> Reason | None:
-    """What is wrong with a date; None if it is now in some zone, give or take the window."""
+def untimely(date: str, now_ms: int) -> Reason | None:
+    """What is wrong with a date; None if it is now in a zone that it may mean, give or take the window."""
+    known = read(date)
+    if known is None:
+        return Reason.MALFORMED
+    date_ms, zone_ms_max = known
     ahead_ms = date_ms - now_ms
     nearest_ms = (ahead_ms + ZONE_STEP_MS // 2) // ZONE_STEP_MS * ZONE_STEP_MS
-    off_ms = ahead_ms - max(-ZONE_MS_MAX, min(nearest_ms, ZONE_MS_MAX))
+    off_ms = ahead_ms - max(-zone_ms_max, min(nearest_ms, zone_ms_max))
     if abs(off_ms) <= WINDOW_MS:
         return None
     return Reason.REPLAYED if off_ms < 0 else Reason.SKEWED
+
+
+def _ms(found: re.Match[str]) -> int:
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    return calendar.timegm((max(year, 1), month, day, hour, minute, second)) * 1000

@@ -36,7 +36,7 @@ def client(
         Path | None, typer.Option(help="PEM file of the authority that the client trusts; else the system's.")
     ] = None,
     access_key: Annotated[str, typer.Option(help="The user that the client is.")] = "",
-    secret_file: Annotated[Path | None, typer.Option(help="File with that user's secret.")] = None,
+    secret_key_file: Annotated[Path | None, typer.Option(help="File with that user's secret.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go the way that a client goes: name, port, protocol, TLS; with --topic its endpoints, rights and type.
@@ -48,7 +48,7 @@ def client(
     from services.doctor.finding import Verdict
 
     findings = []
-    for finding in examined(endpoint, topic, ca, signed(access_key, secret_file)):
+    for finding in examined(endpoint, topic, ca, signed(access_key, secret_key_file)):
         findings.append(finding)
         if not as_json:
             show(finding)
@@ -57,19 +57,19 @@ def client(
     raise typer.Exit(DIFFERENCE if any(one.verdict is Verdict.WRONG for one in findings) else 0)
 
 
-def signed(access_key: str, secret_file: Path | None) -> Headers:
+def signed(access_key: str, secret_key_file: Path | None) -> Headers:
     """Return the headers that say who the client is; raises `ConfigurationError` for half of a user."""
     from commitlog.errors import ConfigurationError
     from services.auth.signature import headers
 
-    if not access_key and secret_file is None:
+    if not access_key and secret_key_file is None:
         return ()
-    if not access_key or secret_file is None:
-        raise ConfigurationError("--access-key and --secret-file go together: give both or none.")
+    if not access_key or secret_key_file is None:
+        raise ConfigurationError("--access-key and --secret-key-file go together: give both or none.")
     try:
-        secret = secret_file.read_bytes().strip()
+        secret = secret_key_file.read_bytes().strip()
     except OSError as error:
-        raise ConfigurationError(f"--secret-file is {str(secret_file)!r}: {error}.") from error
+        raise ConfigurationError(f"--secret-key-file is {str(secret_key_file)!r}: {error}.") from error
     return headers(access_key, secret, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
 
 

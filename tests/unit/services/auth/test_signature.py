@@ -17,8 +17,8 @@ from services.auth.signature import (
     Reason,
     Refused,
     check,
-    date_ms,
     parse,
+    read,
     sign,
     untimely,
 )
@@ -81,7 +81,15 @@ def test_an_unknown_key_is_told_apart_and_whose_it_claims_to_be_is_kept() -> Non
 
 
 @pytest.mark.parametrize(
-    "date", ["", "20261122T060000", "20261322T060000Z", "2026-11-22T06:00:00Z", "٢٠٢٦١١٢٢T060000Z"]
+    "date",
+    [
+        "",
+        "20261122T060000",
+        "20261322T060000Z",
+        "2026-11-22T06:00:00",
+        "2026-11-22T06:00:00+25:00",
+        "٢٠٢٦١١٢٢T060000Z",
+    ],
 )
 def test_a_date_that_is_none_is_malformed(date: str) -> None:
     assert reason(header("orders", date), date) is Reason.MALFORMED
@@ -105,15 +113,31 @@ def test_the_time_of_every_zone_is_accepted_within_the_window(quarters: int, sec
 @example(-ZONE_MS_MAX - WINDOW_MS - 1)
 def test_no_other_time_is_accepted(ahead_ms: int) -> None:
     zones = range(-ZONE_MS_MAX, ZONE_MS_MAX + 1, ZONE_STEP_MS)
+    ahead_ms = ahead_ms // 1000 * 1000
     is_near = any(abs(ahead_ms - zone_ms) <= WINDOW_MS for zone_ms in zones)
-    assert (untimely(NOW_MS + ahead_ms, NOW_MS) is None) == is_near
+    date = written(NOW + timedelta(milliseconds=ahead_ms))
+    assert (untimely(date, NOW_MS) is None) == is_near
+
+
+@given(st.integers(-24 * 60 + 1, 24 * 60 - 1), st.integers(-1000, 1000), st.integers(0, 999_999))
+def test_a_date_that_names_its_offset_is_held_to_it(minutes: int, seconds: int, micros: int) -> None:
+    zone = timezone(timedelta(minutes=minutes))
+    moment = (NOW + timedelta(seconds=seconds)).astimezone(zone).replace(microsecond=micros)
+    date = moment.isoformat()
+    expected = (
+        None if abs(seconds) <= WINDOW_MS // 1000 else Reason.REPLAYED if seconds < 0 else Reason.SKEWED
+    )
+    assert reason(header("orders", date), date) is expected
+    assert read(NOW.strftime("%Y-%m-%dT%H:%M:%S.123456789Z")) == (NOW_MS, 0)
 
 
 @given(st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)))
 def test_a_date_is_read_as_the_calendar_has_it(moment: datetime) -> None:
     moment = moment.replace(microsecond=0, tzinfo=UTC)
     text = f"{moment.year:04}{moment:%m%dT%H%M%SZ}"
-    assert date_ms(text) == (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    expected_ms = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    assert read(text) == (expected_ms, ZONE_MS_MAX)
+    assert read(moment.isoformat()) == (expected_ms, 0)
 
 
 @given(st.text(max_size=700), st.text(max_size=30))

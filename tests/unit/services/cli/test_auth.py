@@ -117,7 +117,7 @@ def test_the_doctor_says_what_a_user_may(serving: Serving, tmp_path: Path) -> No
     made = json.loads(serving.run("auth", "user", "add", "doctored", "--json").stdout)
     secret = tmp_path / "secret"
     secret.write_text(made["secret"] + "\n")
-    as_user = ("--topic", "examined", "--access-key", "doctored", "--secret-file", str(secret))
+    as_user = ("--topic", "examined", "--access-key", "doctored", "--secret-key-file", str(secret))
     refused = serving.run("doctor", "client", serving.listen, *as_user)
     assert refused.returncode == 1
     assert "TW-182" in refused.stdout
