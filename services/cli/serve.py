@@ -135,7 +135,23 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext and TLS\n"
         f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
-        f"  topics  {made}\n{clock}"
+        f"  topics  {made}\n{clock}{who_may(settings)}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"
     )
+
+
+def who_may(settings: ServeSettings) -> str:
+    """Say whom the broker serves, where that is not everybody on this machine."""
+    from services.doors import is_loopback
+
+    lines = []
+    if settings.auth:
+        lines.append("rights  clients say who they are; make a user: tidewheel auth user add NAME")
+    elif not is_loopback(settings.listen.host):
+        lines.append("rights  OPEN TO ALL who reach this machine (--insecure)")
+    if settings.http_token:
+        lines.append(f"token   for HTTP and the commands: export TIDEWHEEL_HTTP_TOKEN={settings.http_token}")
+    elif not is_loopback(settings.http.host):
+        lines.append("token   none: HTTP is OPEN TO ALL who reach this machine (--insecure)")
+    return "".join(f"  {line}\n" for line in lines)

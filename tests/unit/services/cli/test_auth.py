@@ -14,6 +14,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from services.cli.serve import who_may
+from services.config import ServeSettings, load
+
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 
 
@@ -35,6 +38,21 @@ class Serving:
         }
         command = [*TIDEWHEEL, *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=os.environ | told)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, []),
+        ({"auth": True}, ["rights  clients say who they are"]),
+        ({"listen": "0.0.0.0:1", "http": "0.0.0.0:2"}, ["rights  OPEN TO ALL", "token   none: HTTP is OPEN"]),
+        ({"http_token": "t"}, ["token   for HTTP and the commands: export TIDEWHEEL_HTTP_TOKEN=t"]),
+    ],
+)
+def test_a_broker_says_whom_it_serves(flags: dict[str, object], said: list[str]) -> None:
+    lines = who_may(load(ServeSettings, **flags)).splitlines()
+    assert len(lines) == len(said)
+    assert all(part in line for part, line in zip(said, lines, strict=True))
 
 
 @pytest.fixture(scope="module")
