@@ -96,6 +96,13 @@ class ClientSettings(Environment):
     http_token: Path | None = None
 
 
+class UserSettings(Environment):
+    """Who a client is, for a broker that asks: its access key, and the file with its secret."""
+
+    access_key: str = ""
+    secret_key_file: Path | None = None
+
+
 Settings = TypeVar("Settings", bound=Environment)
 
 
@@ -115,3 +122,14 @@ def explain(error: ValidationError, flags: dict[str, Any]) -> str:
     source = f"--{name.replace('_', '-')}" if name in flags else f"{ENVIRONMENT_PREFIX}{name.upper()}"
     reason = first["msg"].removeprefix("Value error, ")
     return f"{source} is {str(first['input'])!r}: {reason[0].lower()}{reason[1:]}."
+
+
+def secret_in(path: Path | None, name: str) -> str:
+    """Return what a small file holds, nothing without one; raises `ConfigurationError`."""
+    try:
+        return path.read_text().strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
+        raise ConfigurationError(
+            f"{variable} is {str(path)!r}: {error}. Name a file that you can read."
+        ) from error

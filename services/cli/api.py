@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from http.client import HTTPException
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
@@ -17,8 +16,8 @@ from urllib.request import Request, urlopen
 
 import typer
 
-from commitlog.errors import BrokerUnreachable, ConfigurationError, TidewheelError
-from services.config import Address, ClientSettings, load
+from commitlog.errors import BrokerUnreachable, TidewheelError
+from services.config import Address, ClientSettings, load, secret_in
 
 ANSWER_SECONDS = 30
 SEARCH_SECONDS = 600
@@ -35,7 +34,7 @@ class Api:
     def __init__(self, http: str | None) -> None:
         settings = load(ClientSettings, http=http)
         self._address: Address = settings.http
-        self._token = token_in(settings.http_token)
+        self._token = secret_in(settings.http_token, "http_token")
 
     def get(self, *path: str, **query: object) -> Any:
         """Ask for something."""
@@ -88,14 +87,6 @@ class Api:
             f"There is no Tidewheel HTTP interface at {self._address}."
             " Start a broker with 'tidewheel serve', or name its HTTP address with --http."
         )
-
-
-def token_in(path: Path | None) -> str:
-    """Return the token in a file, empty if there is no file; raises `ConfigurationError`."""
-    try:
-        return path.read_text().strip() if path else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"TIDEWHEEL_HTTP_TOKEN is {str(path)!r}: {error}.") from error
 
 
 def error_class(code: str) -> type[TidewheelError]:

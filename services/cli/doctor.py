@@ -35,7 +35,7 @@ def client(
     ca: Annotated[
         Path | None, typer.Option(help="PEM file of the authority that the client trusts; else the system's.")
     ] = None,
-    access_key: Annotated[str, typer.Option(help="The user that the client is.")] = "",
+    access_key: Annotated[str | None, typer.Option(help="The user that the client is.")] = None,
     secret_key_file: Annotated[Path | None, typer.Option(help="File with that user's secret.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,20 +57,19 @@ def client(
     raise typer.Exit(DIFFERENCE if any(one.verdict is Verdict.WRONG for one in findings) else 0)
 
 
-def signed(access_key: str, secret_key_file: Path | None) -> Headers:
+def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
     """Return the headers that say who the client is; raises `ConfigurationError` for half of a user."""
     from commitlog.errors import ConfigurationError
     from services.auth.signature import headers
+    from services.config import UserSettings, load, secret_in
 
-    if not access_key and secret_key_file is None:
+    user = load(UserSettings, access_key=access_key, secret_key_file=secret_key_file)
+    if not user.access_key and user.secret_key_file is None:
         return ()
-    if not access_key or secret_key_file is None:
+    if not user.access_key or user.secret_key_file is None:
         raise ConfigurationError("--access-key and --secret-key-file go together: give both or none.")
-    try:
-        secret = secret_key_file.read_bytes().strip()
-    except OSError as error:
-        raise ConfigurationError(f"--secret-key-file is {str(secret_key_file)!r}: {error}.") from error
-    return headers(access_key, secret, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
+    secret = secret_in(user.secret_key_file, "secret_key_file").encode()
+    return headers(user.access_key, secret, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
 
 
 def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> Iterator[Finding]:

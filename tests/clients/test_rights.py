@@ -18,6 +18,9 @@ import pytest
 from rocketmq import TransactionChecker, TransactionResolution
 from rocketmq.v5.exception import ClientException, ForbiddenException
 
+from commitlog.errors import BrokerUnreachable, Unauthorized
+from services.shop.messaging import open_producer
+from services.shop.push_schedules import PushSchedules
 from tests.clients.libraries import LIBRARIES, require
 from tests.clients.official import OfficialClient, Refused
 from tests.clients.process_client import ProcessClient
@@ -255,6 +258,29 @@ def test_rights_stand_again_after_a_kill(
         broker.start()
         operator.clients.producer(broker, topic).send(new_message(topic, "after"))
         assert [one["body"] for one in broker.stored(topic)] == ["after"]
+
+
+def test_the_shop_says_who_it_is_and_bears_the_token(
+    clients: Any, topic: str, group: str, new_message: Any, tmp_path: Path, serving: Any, monkeypatch: Any
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length\n")
+    for broker in serving(tmp_path / "store", "--auth", "--http-token", str(token)):
+        schedules = {"cron": "0 9 * * *", "topic": topic, "body": "x"}
+        with pytest.raises(BrokerUnreachable):
+            PushSchedules("127.0.0.1:1").keep("s", schedules)
+        with pytest.raises(Unauthorized):
+            PushSchedules(broker.http).keep("s", schedules)
+        monkeypatch.setenv("TIDEWHEEL_HTTP_TOKEN", str(token))
+        assert PushSchedules(broker.http).keep("s", schedules) > 0
+        run("auth", "user", "add", "shop", "--http", broker.http)
+        made = json.loads(run("auth", "user", "add", "shop", "--new-secret", "--json", "--http", broker.http))
+        run("auth", "acl", "allow", "shop", "send", "--topic", "*", "--http", broker.http)
+        monkeypatch.setenv("TIDEWHEEL_ACCESS_KEY", "shop")
+        monkeypatch.setenv("TIDEWHEEL_SECRET_KEY_FILE", str(tmp_path / "secret"))
+        (tmp_path / "secret").write_text(made["secret"])
+        with open_producer(broker.listen, [topic]) as producer:
+            assert producer.send(new_message(topic, "m")).message_id
 
 
 def test_no_secret_is_found_in_store_logs_metrics_and_dumps(
