@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml requirements.lock
 
 # Spark starts its Java by a fork, which fails now and then in a process where gRPC has threads: tests of its own.
 test: check           ## style, types, import rules and all tests
-	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark -rs
 	$(BIN)/python -m pytest -n auto --dist worksteal tests/spark
 
 test-clients: install ## the official clients: Python, Node, Java, Go, Rust; builds them first; says pass or fail by name

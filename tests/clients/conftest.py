@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import logging
@@ -210,6 +211,16 @@ def serving(process: BrokerProcess) -> Iterator[BrokerProcess]:
 def serving_fixture() -> Callable[..., Iterator[BrokerProcess]]:
     """Run a broker of a test's own: see `serving`."""
     return lambda store, *options: serving(BrokerProcess(store, *options))
+
+
+@pytest.fixture(autouse=True)
+def main_loop() -> Iterator[None]:
+    """An event loop for this thread: the official client asks for it, and `asyncio.run` takes it away."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture

@@ -30,6 +30,9 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         let command: Value = serde_json::from_str(&line)?;
         tokio::spawn(answer(client.clone(), command));
     }
+    if let Some(client) = Arc::into_inner(client) {
+        client.producer.shutdown().await?;
+    }
     Ok(())
 }
 

@@ -44,7 +44,7 @@ public final class Scenarios {
         int id = asked.get("id").getAsInt();
         try {
             tell(id, "told", verbs.carryOut(asked.get("verb").getAsString(), asked.getAsJsonObject("arguments")));
-        } catch (Exception | AssertionError refusal) {
+        } catch (Throwable refusal) {
             tell(id, "refused", String.valueOf(refusal.getMessage()));
         }
     }

@@ -1,0 +1,59 @@
+// Sends a message and receives it. The client uses TLS; `enableSsl(false)` at the configuration makes it stop.
+//
+//   tidewheel sample java > Sample.java
+//   mvn dependency:copy -Dartifact=org.apache.rocketmq:rocketmq-client-java:5.2.0 -DoutputDirectory=libs
+//   java -cp 'libs/*' Sample.java
+
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageId;
+import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.apis.producer.Producer;
+
+public class Sample {
+    private static final String TOPIC = "hello";
+    private static final String GROUP = "hello-java";
+
+    public static void main(String[] arguments) throws Exception {
+        ClientServiceProvider client = ClientServiceProvider.loadService();
+        ClientConfiguration configuration = ClientConfiguration.newBuilder().setEndpoints("127.0.0.1:8081").build();
+        try (Producer producer = client.newProducerBuilder()
+                .setClientConfiguration(configuration)
+                .setTopics(TOPIC)
+                .build();
+            SimpleConsumer consumer = client.newSimpleConsumerBuilder()
+                .setClientConfiguration(configuration)
+                .setConsumerGroup(GROUP)
+                .setSubscriptionExpressions(Map.of(TOPIC, FilterExpression.SUB_ALL))
+                .setAwaitDuration(Duration.ofSeconds(10))
+                .build()) {
+            Message message = client.newMessageBuilder()
+                .setTopic(TOPIC)
+                .setKeys("order-7")
+                .setBody("hello from Java".getBytes(StandardCharsets.UTF_8))
+                .build();
+            MessageId sent = producer.send(message).getMessageId();
+            System.out.println("sent " + sent);
+
+            Set<MessageId> received = new HashSet<>();
+            while (!received.contains(sent)) {
+                // Up to 32 messages, for 15 s ours alone.
+                for (MessageView one : consumer.receive(32, Duration.ofSeconds(15))) {
+                    String body = StandardCharsets.UTF_8.decode(one.getBody()).toString();
+                    System.out.println("received " + one.getMessageId() + " " + body);
+                    consumer.ack(one);
+                    received.add(one.getMessageId());
+                }
+            }
+        }
+        System.exit(0);
+    }
+}

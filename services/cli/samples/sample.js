@@ -1,0 +1,42 @@
+// Sends a message and receives it.
+//
+//   tidewheel sample node > sample.js
+//   npm install rocketmq-client-nodejs@1.0.8
+//   node sample.js
+'use strict';
+
+const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
+
+const TOPIC = 'hello';
+const GROUP = 'hello-node';
+const options = { endpoints: '127.0.0.1:8081', namespace: '' };
+
+async function main() {
+  const producer = new Producer({ ...options, topics: [ TOPIC ] });
+  await producer.startup();
+  const consumer = new SimpleConsumer({
+    ...options, consumerGroup: GROUP, subscriptions: new Map([[ TOPIC, '*' ]]), awaitDuration: 10_000,
+  });
+  await consumer.startup();
+
+  const message = { topic: TOPIC, keys: [ 'order-7' ], body: Buffer.from('hello from Node') };
+  const sent = (await producer.send(message)).messageId;
+  console.log('sent', sent);
+
+  const received = [];
+  while (!received.includes(sent)) {
+    for (const message of await consumer.receive(32, 15_000)) { // up to 32 messages, for 15 s ours alone
+      console.log('received', message.messageId, message.body.toString());
+      await consumer.ack(message);
+      received.push(message.messageId);
+    }
+  }
+
+  await consumer.shutdown();
+  await producer.shutdown();
+}
+
+main().then(() => process.exit(0), error => {
+  console.error(error);
+  process.exit(1);
+});

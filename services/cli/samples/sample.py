@@ -1,0 +1,30 @@
+# Sends a message and receives it.
+#
+#   tidewheel sample python > sample.py
+#   pip install rocketmq-python-client==5.1.2
+#   python sample.py
+
+from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
+
+TOPIC, GROUP = "hello", "hello-python"
+
+configuration = ClientConfiguration("127.0.0.1:8081", Credentials())
+producer = Producer(configuration, (TOPIC,))
+producer.startup()
+consumer = SimpleConsumer(configuration, GROUP, {TOPIC: FilterExpression("*")}, 10)
+consumer.startup()
+
+message = Message()
+message.topic, message.keys, message.body = TOPIC, "order-7", b"hello from Python"
+sent = producer.send(message).message_id
+print("sent", sent)
+
+received = []
+while sent not in received:
+    for message in consumer.receive(32, 15):  # up to 32 messages, for 15 s ours alone
+        print("received", message.message_id, message.body.decode())
+        consumer.ack(message)
+        received.append(message.message_id)
+
+consumer.shutdown()
+producer.shutdown()
