@@ -14,7 +14,7 @@ quarter of an hour until it is 14 hours behind UTC. To remember used signatures 
 (UTC) writes hours later just what a Python client of its user wrote in local time, and so does a Python
 client when the clocks are set back. Who can listen in must be kept out by TLS.
 
-Cost: one regular expression, one HMAC of 16 bytes: a few microseconds.
+Cost: one HMAC of 16 bytes, and two regular expressions for the first of a client's calls in a second.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ import calendar
 import hmac
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 WINDOW_MS: Final = 3 * 60_000
 ZONE_STEP_MS: Final = 15 * 60_000
 ZONE_MS_MAX: Final = 14 * 3_600_000
 HEADER_CHARACTERS_MAX: Final = 512
+PARSED_MAX: Final = 1_024
 _HEADER: Final = re.compile(
     r"MQv2-HMAC-SHA1 +Credential=([^,/\s]*)(?:/[^,\s]*)?, *SignedHeaders=x-mq-date-time, *"
     r"Signature=([0-9A-Fa-f]{40})"
@@ -62,24 +64,27 @@ class Refused(Exception):
 
 
 class Signed(NamedTuple):
-    """What a caller says of itself: its access key, the date as it wrote it, and the proof."""
+    """What a caller says of itself: its access key, the date as it wrote it, and the proof; see `read`."""
 
     access_key: str
     date: str
     signature: str
+    date_ms: int
+    zone_ms_max: int
 
 
+@lru_cache(maxsize=PARSED_MAX)
 def parse(authorization: str, date: str) -> Signed:
     """The two headers of a call; raises `Refused`."""
     if not authorization:
         raise Refused(Reason.UNSIGNED)
-    found = _HEADER.fullmatch(authorization[: HEADER_CHARACTERS_MAX + 1])
-    if found is None or len(authorization) > HEADER_CHARACTERS_MAX or not read(date):
+    found, moment = _HEADER.fullmatch(authorization[: HEADER_CHARACTERS_MAX + 1]), read(date)
+    if found is None or moment is None or len(authorization) > HEADER_CHARACTERS_MAX:
         raise Refused(Reason.MALFORMED)
     access_key, signature = found.groups()
     if not access_key:  # clients without credentials sign too
         raise Refused(Reason.UNSIGNED)
-    return Signed(access_key, date, signature)
+    return Signed(access_key, date, signature, *moment)
 
 
 def sign(secret: bytes, date: str) -> str:
@@ -99,7 +104,7 @@ def check(signed: Signed, secret: bytes | None, now_ms: int) -> None:
         raise Refused(Reason.UNKNOWN_KEY, signed.access_key)
     if not hmac.compare_digest(sign(secret, signed.date), signed.signature.lower()):
         raise Refused(Reason.WRONG_SIGNATURE, signed.access_key)
-    late = untimely(signed.date, now_ms)
+    late = untimely(signed.date_ms, signed.zone_ms_max, now_ms)
     if late is not None:
         raise Refused(late, signed.access_key)
 
@@ -118,12 +123,8 @@ def read(date: str) -> tuple[int, int] | None:
     return None
 
 
-def untimely(date: str, now_ms: int) -> Reason | None:
+def untimely(date_ms: int, zone_ms_max: int, now_ms: int) -> Reason | None:
     """What is wrong with a date; None if it is now in a zone that it may mean, give or take the window."""
-    known = read(date)
-    if known is None:
-        return Reason.MALFORMED
-    date_ms, zone_ms_max = known
     ahead_ms = date_ms - now_ms
     nearest_ms = (ahead_ms + ZONE_STEP_MS // 2) // ZONE_STEP_MS * ZONE_STEP_MS
     off_ms = ahead_ms - max(-zone_ms_max, min(nearest_ms, zone_ms_max))
