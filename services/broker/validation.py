@@ -56,7 +56,7 @@ def _check_texts(message: Message) -> None:
     given, message_id = message.properties, message.message_id
     if not message_id.strip() or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX:
         raise IllegalMessageId(f"{message_id!r} is empty or too long.")
-    whole = "".join((message.tag, *message.keys, *given, *given.values()))
+    whole = "".join((message.tag, message.trace_context, *message.keys, *given, *given.values()))
     if not (message_id.isprintable() and message.message_group.isprintable() and whole.isprintable()):
         _check_controls(message)
     if message.tag and (not message.tag.strip() or "|" in message.tag):
@@ -69,7 +69,7 @@ def _check_texts(message: Message) -> None:
     is_surely_small = _CHARACTER_BYTES_MAX * len(whole) <= limits.PROPERTIES_USER_BYTES_MAX
     if not is_surely_small and len(whole.encode()) > limits.PROPERTIES_USER_BYTES_MAX:
         raise PropertiesTooLarge(
-            f"Properties, tag and keys together may have {limits.PROPERTIES_USER_BYTES_MAX} bytes."
+            f"Properties, tag, keys, trace context may have {limits.PROPERTIES_USER_BYTES_MAX} bytes in all."
         )
 
 
@@ -79,6 +79,7 @@ def _check_controls(message: Message) -> None:
         (IllegalTag, message.tag),
         *((IllegalKey, key) for key in message.keys),
         (IllegalMessageGroup, message.message_group),
+        (IllegalProperty, message.trace_context),
         *((IllegalProperty, text) for pair in message.properties.items() for text in pair),
     ]
     for error, text in found:

@@ -28,6 +28,10 @@ def timestamp(wall_ms: int) -> Timestamp:
     return Timestamp(seconds=wall_ms // 1000, nanos=wall_ms % 1000 * 1_000_000)
 
 
+BORN_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999, the last time of protobuf's Timestamp; a client's clock is only noted."""
+
+
 def wall_ms(stamp: Timestamp) -> int:
     """Return a time of the wire as wall time in milliseconds, rounded up so that nothing is due early."""
     return stamp.seconds * 1000 + -(-stamp.nanos // 1_000_000)
@@ -56,7 +60,7 @@ def from_wire(sent: wire.Message, caller: Caller) -> Message:
         delivery_ms=wall_ms(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None,
         transactional=system.message_type == wire.MessageType.TRANSACTION,
         properties=stored_properties(dict(sent.user_properties), sent.topic.resource_namespace),
-        born_ms=wall_ms(system.born_timestamp),
+        born_ms=min(max(wall_ms(system.born_timestamp), 0), BORN_MS_MAX),
         born_host=(address(system.born_host, caller.host), 0),
         gzip=system.body_encoding == wire.Encoding.GZIP,
         trace_context=system.trace_context,

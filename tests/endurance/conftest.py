@@ -23,6 +23,7 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=6, help="how often to kill the broker")
+    parser.addoption("--seconds", type=float, default=8.0, help="how long to be hostile")
 
 
 class BrokerProcess:
@@ -51,6 +52,10 @@ class BrokerProcess:
             time.sleep(0.02)
         facts = json.loads(self._ready.read_text())
         self.listen, self.http = facts["listen"], facts["http"]
+
+    def log(self) -> str:
+        """Returns what it has said."""
+        return self._log.read_text()
 
     def kill(self) -> None:
         """Ends it as `kill -9` does."""

@@ -357,6 +357,8 @@ def test_topics_survive_a_restart_and_are_not_made_when_that_is_off() -> None:
         ({"properties": {"UNIQ_KEY": "x"}}, errors.IllegalProperty),
         ({"properties": {"a": "\x02"}}, errors.IllegalProperty),
         ({"properties": {"a": "x" * 17_000}}, errors.PropertiesTooLarge),
+        ({"trace_context": "x" * 70_000}, errors.PropertiesTooLarge),
+        ({"trace_context": "a\x01b\x02"}, errors.IllegalProperty),
         ({"properties": {str(number): "x" for number in range(129)}}, errors.PropertiesTooLarge),
         ({"delivery_ms": NOW_MS * 1000}, errors.IllegalDeliveryTime),
     ],

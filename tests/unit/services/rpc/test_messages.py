@@ -11,7 +11,7 @@ from commitlog.message import Message, MessageType
 from services.broker.values import Delivery
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
-from services.rpc.messages import from_wire, half_to_wire, timestamp, to_wire, wall_ms
+from services.rpc.messages import BORN_MS_MAX, from_wire, half_to_wire, timestamp, to_wire, wall_ms
 from services.rpc.names import stored_name, wire_name
 
 SENT = wire.Message(
@@ -66,6 +66,17 @@ def test_a_due_time_keeps_its_millisecond(due_ms: int) -> None:
 
 def test_a_due_time_between_milliseconds_is_never_early() -> None:
     assert wall_ms(Timestamp(seconds=1, nanos=1)) == 1_001
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept_ms"),
+    [(-1, 0), (-(1 << 63), 0), ((1 << 63) - 1, BORN_MS_MAX), (1_763_700_000, 1_763_700_000_000)],
+)
+def test_what_a_clients_clock_says_is_kept_within_what_a_record_can_hold(seconds: int, kept_ms: int) -> None:
+    sent = wire.Message(system_properties=wire.SystemProperties(born_timestamp=Timestamp(seconds=seconds)))
+    message = from_wire(sent, Caller("c"))
+    assert message.born_ms == kept_ms
+    assert wall_ms(delivered(message).system_properties.born_timestamp) == kept_ms
 
 
 def test_a_host_that_is_no_address_is_replaced_by_the_one_seen() -> None:
