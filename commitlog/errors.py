@@ -9,16 +9,18 @@
     |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
     |   |-- IllegalAdvance, IllegalSchedule
     |-- NotFound                 it is not here
-    |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound
+    |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound, GroupNotFound, UserNotFound, RuleNotFound
     |-- RefusedByState           it is here, and what has already happened forbids the request
-    |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending
+    |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers
+    |-- AccessRefused            the caller may not
+    |   |-- Unauthorized, Forbidden
     |-- StoreError               the files on disk are not what they should be
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
-        |-- LibraryMissing
+        |-- LibraryMissing, WrongKey, OpenToAll
 
 A class carries a stable `code` for people, the name of the protocol's status for
 client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands.
@@ -192,6 +194,18 @@ class GroupNotFound(NotFound):
     code = "TW-154"
 
 
+class UserNotFound(NotFound):
+    """The user does not exist."""
+
+    code = "TW-155"
+
+
+class RuleNotFound(NotFound):
+    """There is no such rule."""
+
+    code = "TW-156"
+
+
 class RefusedByState(TidewheelError):
     """What has already happened forbids this."""
 
@@ -239,6 +253,12 @@ class GroupExists(RefusedByState):
     code = "TW-166"
 
 
+class UserExists(RefusedByState):
+    """The user exists."""
+
+    code = "TW-167"
+
+
 class Busy(TidewheelError):
     """The broker is busy."""
 
@@ -267,6 +287,24 @@ class ResultUnknown(Busy):
     """The write may or may not be on disk."""
 
     code, status = "TW-171", "INTERNAL_SERVER_ERROR"
+
+
+class AccessRefused(TidewheelError):
+    """The caller may not do this."""
+
+    code, status, exit_code = "TW-180", "FORBIDDEN", 4
+
+
+class Unauthorized(AccessRefused):
+    """The caller has not proved who it is."""
+
+    code, status, exit_code = "TW-181", "UNAUTHORIZED", 3
+
+
+class Forbidden(AccessRefused):
+    """The caller has no right to this."""
+
+    code = "TW-182"
 
 
 class StoreError(TidewheelError):
@@ -351,3 +389,15 @@ class LibraryMissing(ConfigurationError):
     """An optional library is not installed."""
 
     code, exit_code = "TW-125", 3
+
+
+class WrongKey(ConfigurationError):
+    """The key file does not open the users' secrets."""
+
+    code = "TW-126"
+
+
+class OpenToAll(ConfigurationError):
+    """Others could reach this address and do everything."""
+
+    code = "TW-127"

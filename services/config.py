@@ -63,6 +63,10 @@ class ServeSettings(Environment):
     tls_key: Path | None = None
     tls_clients: Path | None = None
     connections_per_address: int = Field(4_096, ge=1)
+    auth: bool = False
+    auth_key: Path | None = None
+    http_token: Path | None = None
+    insecure: bool = False
     ready_file: Path | None = None
     clock: Literal["real", "virtual"] = "real"
     broker_name: str = Field("tidewheel", min_length=1, max_length=127)
@@ -86,9 +90,17 @@ class ServeSettings(Environment):
 
 
 class ClientSettings(Environment):
-    """Which broker the commands talk to."""
+    """Which broker the commands talk to, and the file with the token that it wants."""
 
     http: AddressText = Address("127.0.0.1", 8088)
+    http_token: Path | None = None
+
+
+class UserSettings(Environment):
+    """Who a client is, for a broker that asks: its access key, and the file with its secret."""
+
+    access_key: str = ""
+    secret_key_file: Path | None = None
 
 
 Settings = TypeVar("Settings", bound=Environment)
@@ -110,3 +122,14 @@ def explain(error: ValidationError, flags: dict[str, Any]) -> str:
     source = f"--{name.replace('_', '-')}" if name in flags else f"{ENVIRONMENT_PREFIX}{name.upper()}"
     reason = first["msg"].removeprefix("Value error, ")
     return f"{source} is {str(first['input'])!r}: {reason[0].lower()}{reason[1:]}."
+
+
+def secret_in(path: Path | None, name: str) -> str:
+    """Return what a small file holds, nothing without one; raises `ConfigurationError`."""
+    try:
+        return path.read_text().strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
+        raise ConfigurationError(
+            f"{variable} is {str(path)!r}: {error}. Name a file that you can read."
+        ) from error

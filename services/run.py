@@ -39,6 +39,7 @@ from services.broker.broker import Broker
 from services.broker.group_values import From
 from services.broker.settings import BrokerSettings
 from services.config import Address, ServeSettings
+from services.doors import Doors, check_exposure, doors
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, credentials, own_files
 from services.front.front import LOOPBACK, Behind, Front, Peers
@@ -49,10 +50,12 @@ from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
 from services.ports import refusal
+from services.refusals import Refusals
 from services.rpc.clients import Clients
 from services.rpc.consumers import consumers
 from services.rpc.consuming import Consuming
 from services.rpc.endpoints import Advertised
+from services.rpc.guard import Guard, guarded
 from services.rpc.producers import Producers
 from services.rpc.producing import Producing
 from services.rpc.routing import Routing
@@ -114,6 +117,7 @@ def allow_many_files() -> None:
 
 async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     """Build everything from the ground up, serve, and take it down again from the top."""
+    check_exposure(settings)
     async with AsyncExitStack() as stack:
         http_socket = stack.enter_context(listen_on(settings.http, "--http"))
         listening = stack.enter_context(listen_on(settings.listen, "--listen"))
@@ -123,16 +127,20 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         live.share_with(share_interpreter)
         sessions = Sessions(wall_clock_ms)
         consuming = partial(consumers, sessions)
-        metrics, files = Metrics(live, sessions, consuming), Folder(settings.store)
+        asked = doors(settings, live, wall_clock_ms)
+        metrics, files = Metrics(live, sessions, consuming, asked.refusals.counts), Folder(settings.store)
         peers = Peers()
         server = GrpcServer(peers.host_of)
         listen, http_address = (Address(*one.getsockname()[:2]) for one in (listening, http_socket))
-        rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot))
+        rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot), asked.guard)
         limits_of_front = Limits(settings.connections_per_address)
-        front = Front(behind(server, settings), limits_of_front, str(http_address), peers, tell_refused)
+        refuse = partial(tell_refused, asked.refusals)
+        front = Front(behind(server, settings), limits_of_front, str(http_address), peers, refuse)
         await stack.enter_async_context(taking_connections(front, listening))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
-        http = await stack.enter_async_context(serving_http(http_socket, live, metrics, consuming, files))
+        http = await stack.enter_async_context(
+            serving_http(http_socket, live, metrics, consuming, files, asked)
+        )
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot)
         stack.enter_context(ready_file(settings.ready_file, ready))
@@ -255,18 +263,21 @@ def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertise
     return Advertised(host, port, boot, fixed=settings.advertise is not None)
 
 
-def all_rpcs(live: LiveBroker, sessions: Sessions, advertised: Advertised) -> dict[str, Rpc]:
-    """Join the handlers of the gRPC service."""
-    producers = Producers(sessions)
+def all_rpcs(
+    live: LiveBroker, sessions: Sessions, advertised: Advertised, guard: Guard | None = None
+) -> dict[str, Rpc]:
+    """Join the handlers of the gRPC service, behind a guard if there is one."""
+    producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
     live.ask_with(producers.ask)
     live.transactions.producers = producers.views
     live.renew_with(sessions.present)
-    return table(
+    rpcs = table(
         Routing(live, sessions, advertised),
         Producing(live, sessions, producers),
         Consuming(live, sessions),
         Clients(live, sessions, producers),
     )
+    return guarded(rpcs, guard) if guard else rpcs
 
 
 @asynccontextmanager
@@ -299,8 +310,9 @@ def tls_files(settings: ServeSettings) -> TlsFiles:
     return own_files(settings.store / "tls", hosts, settings.tls_clients)
 
 
-def tell_refused(why: str, host: str) -> None:
-    """Log whom the protocol port has sent away."""
+def tell_refused(refusals: Refusals, why: str, host: str) -> None:
+    """Note whom the protocol port has sent away."""
+    refusals.add(why, host, "connection")
     log.warning("connection refused", why=why, host=host)
 
 
@@ -316,10 +328,15 @@ async def taking_connections(front: Front, listening: socket.socket) -> AsyncIte
 
 @asynccontextmanager
 async def serving_http(
-    bound: socket.socket, live: LiveBroker, metrics: Metrics, consuming: ConsumersOf, files: Files
+    bound: socket.socket,
+    live: LiveBroker,
+    metrics: Metrics,
+    consuming: ConsumersOf,
+    files: Files,
+    asked: Doors,
 ) -> AsyncIterator[Address]:
     """Serve the HTTP interface on a socket that listens already."""
-    app = make_app(live, metrics, consuming, files)
+    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token)
     server = HttpServer(app)
     serving = asyncio.create_task(server.serve([bound]))
     try:

@@ -9,6 +9,7 @@ effects go out as values (`services.broker.values`), and the shell does what the
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from commitlog import foreign, layout, limits, properties, snapshot
 from commitlog.disk import Disk
@@ -19,6 +20,7 @@ from commitlog.recovery import Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
 from services.broker import derived
+from services.broker.access import AUTH_TOPIC
 from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
@@ -39,6 +41,9 @@ from services.broker.verbs import Verbs
 from timingwheel.due_run import ReadAhead
 from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
+LATER_PARTS: Final = frozenset(("schedules", "access"))
+"""What older snapshots do not have, because nothing of it was ever written then."""
+
 
 class Broker(Verbs):
     """A broker over an open store; make it with `Broker.open`."""
@@ -55,6 +60,7 @@ class Broker(Verbs):
             VERB_TOPIC: self._timers.recovered_verb,
             GROUP_TOPIC: self._groups.recovered_group,
             SCHEDULE_TOPIC: self._schedules.recovered_schedule,
+            AUTH_TOPIC: self.access.recovered,
             ACK_TOPIC: self._groups.recovered_acks,
             LEASE_TOPIC: self._groups.recovered_leases,
         }
@@ -246,7 +252,7 @@ class Broker(Verbs):
             return
         self._checkpoint_offset = start.offset
         for name, part in self._parts.items():
-            if name in start.parts or name != "schedules":  # there were none before schedules were written
+            if name in start.parts or name not in LATER_PARTS:
                 part.thaw(start.parts[name])
         self.made_anew = derived.adopt(self._store, self._disk, start)
         others = [one.parts[TIMER_FILES] for one in snapshot.others(self._disk, start)]

@@ -15,6 +15,7 @@ from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.recovery import Damage
 from consumequeue.filter import Filter
+from services.broker.access import Access
 from services.broker.agenda import Agenda
 from services.broker.carrying import Carrying
 from services.broker.dead_letters import DeadLetters
@@ -90,6 +91,8 @@ class Verbs:
         self._checkpoint_offset = log.first_offset
         self._agenda = Agenda(now_ms)
         self._store = Store(disk, log, settings.store_host)
+        self.access = Access(self._store)
+        """Users and their rights; its verbs are `add_user`, `remove_user`, `set_rules` and `remove_rules`."""
         self._topics = Topics(self._store, settings)
         self._timers = Timers(disk, self._store, settings, self.statistics, now_ms)
         self._delivery = TimerDelivery(disk, self._store, self._timers, now_ms)
@@ -148,6 +151,7 @@ class Verbs:
             "sending": self._sending,
             "groups": self._groups,
             "schedules": self._schedules,
+            "access": self.access,
         }
 
     def topics(self) -> list[Topic]:

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import typer
 
 from commitlog.errors import BrokerUnreachable, TidewheelError
-from services.config import Address, ClientSettings, load
+from services.config import Address, ClientSettings, load, secret_in
 
 ANSWER_SECONDS = 30
 SEARCH_SECONDS = 600
@@ -32,7 +32,9 @@ class Api:
     """A broker, over HTTP. Every call raises `BrokerUnreachable` or what the broker refused with."""
 
     def __init__(self, http: str | None) -> None:
-        self._address: Address = load(ClientSettings, http=http).http
+        settings = load(ClientSettings, http=http)
+        self._address: Address = settings.http
+        self._token = secret_in(settings.http_token, "http_token")
 
     def get(self, *path: str, **query: object) -> Any:
         """Ask for something."""
@@ -59,6 +61,8 @@ class Api:
         return f"http://{self._address}/api/" + "/".join(quote(part, safe="") for part in path)
 
     def _call(self, request: Request, wait_seconds: float = ANSWER_SECONDS) -> Any:
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
         try:
             with urlopen(request, timeout=wait_seconds) as answer:
                 return json.load(answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 DIFFERENCE = 1
+Headers = tuple[tuple[str, str], ...]
 
 
 @app.callback()
@@ -33,6 +35,8 @@ def client(
     ca: Annotated[
         Path | None, typer.Option(help="PEM file of the authority that the client trusts; else the system's.")
     ] = None,
+    access_key: Annotated[str | None, typer.Option(help="The user that the client is.")] = None,
+    secret_key_file: Annotated[Path | None, typer.Option(help="File with that user's secret.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go the way that a client goes: name, port, protocol, TLS; with --topic its endpoints, rights and type.
@@ -44,7 +48,7 @@ def client(
     from services.doctor.finding import Verdict
 
     findings = []
-    for finding in examined(endpoint, topic, ca):
+    for finding in examined(endpoint, topic, ca, signed(access_key, secret_key_file)):
         findings.append(finding)
         if not as_json:
             show(finding)
@@ -53,7 +57,22 @@ def client(
     raise typer.Exit(DIFFERENCE if any(one.verdict is Verdict.WRONG for one in findings) else 0)
 
 
-def examined(endpoint: str, topic: str, ca: Path | None) -> Iterator[Finding]:
+def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
+    """Return the headers that say who the client is; raises `ConfigurationError` for half of a user."""
+    from commitlog.errors import ConfigurationError
+    from services.auth.signature import headers
+    from services.config import UserSettings, load, secret_in
+
+    user = load(UserSettings, access_key=access_key, secret_key_file=secret_key_file)
+    if not user.access_key and user.secret_key_file is None:
+        return ()
+    if not user.access_key or user.secret_key_file is None:
+        raise ConfigurationError("--access-key and --secret-key-file go together: give both or none.")
+    secret = secret_in(user.secret_key_file, "secret_key_file").encode()
+    return headers(user.access_key, secret, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
+
+
+def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> Iterator[Finding]:
     """Examine the way to an endpoint, and from there to a topic."""
     from commitlog.errors import ConfigurationError
     from services.config import parse_address
@@ -68,7 +87,7 @@ def examined(endpoint: str, topic: str, ca: Path | None) -> Iterator[Finding]:
         raise ConfigurationError(f"--ca {ca} is no file. Give a PEM file with the authority's certificate.")
     yield from connection.examined()
     if connection.speaks:
-        yield from route.examined(connection, route.Question(topic))
+        yield from route.examined(connection, route.Question(topic, who))
 
 
 def show(finding: Finding) -> None:

@@ -25,6 +25,11 @@ def where(help_text: str) -> Any:
     return typer.Option(help=help_text, rich_help_panel="Where it listens")
 
 
+def allowed(help_text: str, *flags: str) -> Any:
+    """Return an option about who may use the broker."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="Who may use it")
+
+
 def stored(help_text: str, *flags: str) -> Any:
     """Return an option about the store."""
     return typer.Option(*flags, help=help_text, rich_help_panel="What it stores")
@@ -72,6 +77,19 @@ def serve(
     connections_per_address: Annotated[
         int | None, where("Connections that one address may have at once.")
     ] = None,
+    auth: Annotated[
+        bool | None,
+        allowed("Ask clients who they are and what they may: see tidewheel auth.", "--auth/--no-auth"),
+    ] = None,
+    auth_key: Annotated[
+        Path | None, allowed("File with the key of users' secrets; else STORE.key. Made on first use.")
+    ] = None,
+    http_token: Annotated[
+        Path | None, allowed("File with the token that the HTTP interface wants. Made if missing.")
+    ] = None,
+    insecure: Annotated[
+        bool | None, allowed("Serve everybody, on addresses that others can reach, too.", "--insecure")
+    ] = None,
     ready_file: Annotated[Path | None, where("File written once it serves: addresses and pid.")] = None,
     broker_name: Annotated[str | None, where("Its name in routes and metrics.")] = None,
     housekeeping_ms: Annotated[int | None, tuned("How often to look at the room on disk.")] = None,
@@ -117,7 +135,23 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext and TLS\n"
         f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
-        f"  topics  {made}\n{clock}"
+        f"  topics  {made}\n{clock}{who_may(settings)}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"
     )
+
+
+def who_may(settings: ServeSettings) -> str:
+    """Say whom the broker serves, where that is not everybody on this machine."""
+    from services.doors import is_loopback
+
+    lines = []
+    if settings.auth:
+        lines.append("rights  clients say who they are; make a user: tidewheel auth user add NAME")
+    elif not is_loopback(settings.listen.host):
+        lines.append("rights  OPEN TO ALL who reach this machine (--insecure)")
+    if settings.http_token:
+        lines.append(f"token   for HTTP and the commands: export TIDEWHEEL_HTTP_TOKEN={settings.http_token}")
+    elif not is_loopback(settings.http.host):
+        lines.append("token   none: HTTP is OPEN TO ALL who reach this machine (--insecure)")
+    return "".join(f"  {line}\n" for line in lines)

@@ -41,6 +41,9 @@ def examined(connection: Connection, question: Question) -> Iterator[Finding]:
         return
     code = reply.status.code
     yield fine("gRPC", f"QueryRoute is answered: {Code.Name(code)}")
+    if code == Code.UNAUTHORIZED and question.metadata:
+        yield refused(question, reply.status)
+        return
     if not question.topic:
         return
     if code != Code.OK:

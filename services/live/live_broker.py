@@ -40,6 +40,7 @@ from services.broker.values import (
     Wake,
     Warn,
 )
+from services.live.access import LiveAccess
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.arrivals import Arrivals
@@ -110,6 +111,7 @@ class LiveBroker(LiveVerbs):
         self.groups = LiveGroups(
             lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock
         )
+        self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), self._loop.time() * 1000)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None

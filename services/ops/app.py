@@ -14,9 +14,11 @@ from services.live.consumers import ConsumersOf, nobody
 from services.live.letter_tasks import LetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
+from services.ops.access import AccessApi
 from services.ops.api import Api, refuse, unknown
 from services.ops.dead_letters import DeadLettersApi
 from services.ops.explain import ExplainApi
+from services.ops.gate import Gate
 from services.ops.groups import GroupsApi
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
@@ -25,16 +27,24 @@ from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
 from services.ops.timers import TimersApi
 from services.ops.transactions import TransactionsApi
+from services.refusals import Refusals
 from spark_jobs.explain.evidence import Files
 
 
 def make_app(
-    live: LiveBroker, metrics: Metrics, consuming: ConsumersOf = nobody, files: Files | None = None
+    live: LiveBroker,
+    metrics: Metrics,
+    consuming: ConsumersOf = nobody,
+    files: Files | None = None,
+    refusals: Refusals | None = None,
+    token: str = "",
 ) -> Starlette:
     """Return the application that serves a broker's HTTP interface; `files` are those of its store.
 
+    With a `token` it serves only those who bear it.
     Its `state.tasks` are to be closed, each, before the broker is.
     """
+    refusals = refusals or Refusals(live.clock.real_ms)
     timers, letters, explaining = TimerTasks(live), LetterTasks(live), ExplainApi(live, files)
     parts = (
         Probes(live, metrics, document),
@@ -44,9 +54,12 @@ def make_app(
         SchedulesApi(live),
         GroupsApi(live, consuming),
         DeadLettersApi(live, letters),
+        AccessApi(live, refusals),
         explaining,
     )
     app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
+    if token:
+        app.add_middleware(Gate, token=token, refusals=refusals)
     app.state.tasks = (timers, letters, explaining)
     return app
 

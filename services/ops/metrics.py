@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import platform
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import (
@@ -35,6 +36,7 @@ Labels = tuple[str, ...]
 Rows = Iterable[tuple[Any, ...]]
 """Rows of label values, the measured value last."""
 
+NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 NODE = ("cluster", "node_type", "node_id")
 TIMER_BOUNDS_SECONDS = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 LATENCY_BUCKETS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000)
@@ -59,9 +61,15 @@ class Client(Protocol):
 class Metrics(Collector):
     """Everything there is to scrape, in a registry of its own."""
 
-    def __init__(self, live: LiveBroker, clients: Iterable[Client], consuming: ConsumersOf = nobody) -> None:
+    def __init__(
+        self,
+        live: LiveBroker,
+        clients: Iterable[Client],
+        consuming: ConsumersOf = nobody,
+        sent_away: Mapping[str, int] = NOBODY,
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._live, self._clients, self._consuming = live, clients, consuming
+        self._live, self._clients, self._consuming, self._sent_away = live, clients, consuming, sent_away
         self._node = ("tidewheel", "broker", live.settings.broker_name)
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -97,6 +105,8 @@ class Metrics(Collector):
         yield from self._timers(statistics, gauges)
         yield from self._storage(statistics, gauges)
         yield from self._connections()
+        sent_away = self._sent_away.items()
+        yield self._counters("tidewheel_refused", "Callers sent away, by reason.", ("reason",), sent_away)
 
     def _build(self) -> Metric:
         family = InfoMetricFamily("mq_build", "What this broker was built from.")

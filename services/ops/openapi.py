@@ -31,6 +31,7 @@ STATUSES = {
     201: "Stored, on disk.",
     202: "Begun.",
     400: "It can never be accepted.",
+    401: "It wants a token.",
     404: "It is not here.",
     409: "What has already happened forbids it.",
     410: "It has ended.",

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from services.ops.access_routes import ACCESS_OPERATIONS
 from services.ops.answers import (
     ArrivalsAnswer,
     ClockAnswer,
@@ -275,4 +276,5 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
         ),
     ),
     **GROUP_OPERATIONS,
+    **ACCESS_OPERATIONS,
 }  # fmt: skip

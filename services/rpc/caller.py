@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One call's sender. `seconds_left` is what remains of the call's deadline; None when it has none."""
+    """One call's sender. `seconds_left` is what remains of the call's deadline; None when it has none.
+
+    `authorization` and `date` are what it signed, as it wrote it; `user` is who has been found to be behind
+    it, empty while nobody asks (`services.rpc.guard`).
+    """
 
     client_id: str
     language: str = ""
     version: str = ""
     host: str = "127.0.0.1"
     seconds_left: float | None = None
+    authorization: str = field(default="", repr=False)
+    date: str = ""
+    user: str = ""

@@ -48,6 +48,7 @@ class Clients:
         self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
         self._is_renewing = False
         sessions.watch_with(self._watch)
+        live.access.dismiss_with(self._dismiss)
 
     async def telemetry(
         self, commands: AsyncIterator[TelemetryCommand], caller: Caller
@@ -118,6 +119,12 @@ class Clients:
         session = self._sessions.find(client_id)
         if session is not None and session.absent_since(since_ms):
             self._leave(client_id)
+
+    def _dismiss(self, user: str) -> None:
+        """A user's secret is void: all its clients go, and come again if they know the new one."""
+        for session in self._sessions:
+            if session.user == user:
+                self._leave(session.client_id)
 
     def _leave(self, client_id: str) -> None:
         self._sessions.gone(client_id)

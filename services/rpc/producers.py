@@ -3,9 +3,13 @@
 A producer of a topic is a client that declared it **or** sent to it: the Python client declares nothing for
 topics it was not built with (reference/wire-protocol.md 4.8). Who is asked goes to the end of the line, so
 a producer that cannot answer does not keep the others from being asked next time.
+
+A question shows the message. Whoever may not end the topic's transactions is not asked, whatever it declares.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import structlog
 
@@ -17,12 +21,20 @@ from services.rpc.sessions import Sessions
 
 log = structlog.get_logger()
 
+MayEnd = Callable[[str, str], bool]
+"""Whether a user may end the transactions of a topic (stored name)."""
+
+
+def anybody(user: str, topic: str) -> bool:
+    """Let everybody end every transaction: what a broker does that asks nobody who it is."""
+    return True
+
 
 class Producers:
     """Who produces to which topic, in the order in which they are to be asked."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, sessions: Sessions, may_end: MayEnd = anybody) -> None:
+        self._sessions, self._may_end = sessions, may_end
         self._lines: dict[str, dict[str, str]] = {}
 
     def add(self, topic: str, client_id: str, namespace: str) -> None:
@@ -37,7 +49,7 @@ class Producers:
         """Return the producers of a topic, or of all, in the order in which they are asked."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [
-            ProducerView(name, client_id, self._can_be_asked(client_id))
+            ProducerView(name, client_id, self._can_be_asked(name, client_id))
             for name, line in sorted(lines.items())
             for client_id in line
         ]
@@ -55,13 +67,13 @@ class Producers:
                 return client_id
         return ""
 
-    def _can_be_asked(self, client_id: str) -> bool:
+    def _can_be_asked(self, topic: str, client_id: str) -> bool:
         session = self._sessions.find(client_id)
-        return session is not None and bool(session.streams)
+        return session is not None and bool(session.streams) and self._may_end(session.user, topic)
 
     def _write(self, client_id: str, namespace: str, question: CheckBack) -> bool:
         session = self._sessions.find(client_id)
-        if session is None or not session.streams:
+        if session is None or not self._can_be_asked(question.message.topic, client_id):
             return False
         command = RecoverOrphanedTransactionCommand(
             message=half_to_wire(question.message, namespace), transaction_id=question.transaction_id

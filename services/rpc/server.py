@@ -122,7 +122,14 @@ def caller_of(context: Context, host_of: HostOf) -> Caller:
         version=said.get("x-mq-client-version", ""),
         host=host_of(context.peer()),
         seconds_left=context.time_remaining(),
+        authorization=text(said.get("authorization", "")),
+        date=text(said.get("x-mq-date-time", "")),
     )
+
+
+def text(value: str | bytes) -> str:
+    """Return a header's value as text."""
+    return value if isinstance(value, str) else value.decode("latin-1")
 
 
 def peer_host(peer: str) -> str:

@@ -60,6 +60,7 @@ class Stream:
 class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
+    `user` is whose it is, where callers are asked who they are.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -76,6 +77,7 @@ class Session:
     poll_ms: int = LONG_POLL_MS
     streams: list[Stream] = field(default_factory=list)
     lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
+    user: str = ""
 
     @property
     def is_producer(self) -> bool:
@@ -130,7 +132,7 @@ class Sessions:
         session = self._sessions.get(caller.client_id)
         if session is None:
             self._forget_idle(now_ms)
-            session = Session(caller.client_id, caller.language, caller.version, now_ms)
+            session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session

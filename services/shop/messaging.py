@@ -27,6 +27,7 @@ from rocketmq import (
 from rocketmq.grpc_protocol import MessageType
 
 from commitlog.errors import BrokerUnreachable, ConfigurationError, TopicNotFound
+from services.config import UserSettings, load, secret_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -117,9 +118,11 @@ def open_consumer(broker: str, group: str, topic: str, listener: MessageListener
 
 
 def configuration_for(broker: str) -> ClientConfiguration:
-    """The client's settings for a broker that was found to answer."""
+    """The client's settings for a broker that was found to answer, and who it is if the broker asks."""
     require_listener(broker)
-    return ClientConfiguration(broker, Credentials())
+    user = load(UserSettings)
+    secret = secret_in(user.secret_key_file, "secret_key_file")
+    return ClientConfiguration(broker, Credentials(user.access_key, secret))
 
 
 def require_listener(broker: str) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from commitlog.errors import BrokerUnreachable, ScheduleNotFound, TidewheelError
+from services.config import ClientSettings, load, secret_in
 
 PREFIX = "pushes:"
 ANSWER_S = 30
@@ -25,6 +26,7 @@ class PushSchedules:
 
     def __init__(self, http: str) -> None:
         self._http = http
+        self._token = secret_in(load(ClientSettings).http_token, "http_token")
 
     def keep(self, schedule_id: str, wanted: dict[str, Any]) -> int:
         """Keep a schedule; doing it again changes nothing. Returns when it occurs first."""
@@ -55,7 +57,8 @@ class PushSchedules:
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = Request(f"http://{self._http}/api/schedules{path}", data, method=method)
+        bearer = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        request = Request(f"http://{self._http}/api/schedules{path}", data, bearer, method=method)
         try:
             with urlopen(request, timeout=ANSWER_S) as answer:
                 return json.load(answer)

@@ -17,6 +17,7 @@ from commitlog.compression import plain
 from commitlog.errors import TopicNotFound
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
+from services.broker.access import AUTH_TOPIC
 from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
 from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
@@ -39,6 +40,7 @@ _KINDS: Final = {
     LEASE_TOPIC: "lease",
     GROUP_TOPIC: "group",
     TOPIC_TOPIC: "topic",
+    AUTH_TOPIC: "access",
 }
 
 

@@ -116,6 +116,13 @@ class Clients:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
+        self.credentials = Credentials()
+
+    def signing_as(self, access_key: str, secret: str) -> Clients:
+        """Return what makes clients of this user."""
+        signing = copy(self)
+        signing.credentials = Credentials(access_key, secret)
+        return signing
 
     def producer(
         self, broker: BrokerProcess, *topics: str, checker: Any = None, namespace: str = ""
@@ -137,7 +144,7 @@ class Clients:
         return self._started(PushConsumer(self._configuration(broker), group, listener, subscriptions))
 
     def _configuration(self, broker: BrokerProcess, namespace: str = "") -> ClientConfiguration:
-        return ClientConfiguration(broker.listen, Credentials(), namespace)
+        return ClientConfiguration(broker.listen, self.credentials, namespace)
 
     def _started(self, client: Any) -> Any:
         client.startup()
@@ -198,6 +205,12 @@ def serving(process: BrokerProcess) -> Iterator[BrokerProcess]:
     process.start()
     yield process
     assert process.stop() == 0
+
+
+@pytest.fixture(name="serving", scope="session")
+def serving_fixture() -> Callable[..., Iterator[BrokerProcess]]:
+    """Run a broker of a test's own: see `serving`."""
+    return lambda store, *options: serving(BrokerProcess(store, *options))
 
 
 @pytest.fixture(autouse=True)

@@ -30,8 +30,8 @@ class PythonClient:
 
     name = "python"
 
-    def __init__(self, listen: str) -> None:
-        self._configuration = rocketmq.ClientConfiguration(listen, rocketmq.Credentials())
+    def __init__(self, listen: str, access_key: str = "", secret: str = "") -> None:
+        self._configuration = rocketmq.ClientConfiguration(listen, rocketmq.Credentials(access_key, secret))
         self._checker = Checker()
         self._producer = rocketmq.Producer(self._configuration, (), checker=self._checker)
         self._producer.startup()

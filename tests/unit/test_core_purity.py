@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = {"time", "asyncio", "threading", "random", "datetime", "concurrent", "secrets"}
-CORE = ("commitlog", "consumequeue", "timingwheel", "txn", "services/broker")
+CORE = ("commitlog", "consumequeue", "timingwheel", "txn", "services/broker", "services/auth")
 EDGE = {
     "commitlog/real_disk.py": "the real disk opens files from two threads",
     "services/broker/recurrence.py": "CronTrigger speaks datetime; calendar arithmetic reads no clock",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"sync"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
@@ -46,7 +47,10 @@ func (client *client) configuration(group string) *rmq.Config {
 	return &rmq.Config{
 		Endpoint:      client.endpoint,
 		ConsumerGroup: group,
-		Credentials:   &credentials.SessionCredentials{},
+		Credentials: &credentials.SessionCredentials{
+			AccessKey:    os.Getenv("TIDEWHEEL_CLIENT_ACCESS_KEY"),
+			AccessSecret: os.Getenv("TIDEWHEEL_CLIENT_SECRET"),
+		},
 	}
 }
 

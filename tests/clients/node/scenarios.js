@@ -19,6 +19,8 @@ const RESOLUTIONS = {
 };
 const silent = { debug() {}, info() {}, warn() {}, error() {}, close() {} };
 const options = { endpoints: process.argv[2], namespace: '', logger: silent };
+const accessKey = process.env.TIDEWHEEL_CLIENT_ACCESS_KEY;
+if (accessKey) options.sessionCredentials = { accessKey, accessSecret: process.env.TIDEWHEEL_CLIENT_SECRET };
 
 const answers = new Map();
 const halves = new Map();

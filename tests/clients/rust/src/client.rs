@@ -1,6 +1,7 @@
 //! One producer, and what the process was told to start.
 
 use std::collections::HashMap;
+use std::env;
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
@@ -60,6 +61,10 @@ impl Client {
 fn options(endpoint: &str) -> ClientOption {
     let mut options = ClientOption::default();
     options.set_access_url(endpoint);
+    if let (Ok(key), Ok(secret)) = (env::var("TIDEWHEEL_CLIENT_ACCESS_KEY"), env::var("TIDEWHEEL_CLIENT_SECRET")) {
+        options.set_access_key(key);
+        options.set_secret_key(secret);
+    }
     options
 }
 

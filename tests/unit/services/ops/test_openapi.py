@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from starlette.routing import Route
 
 from consumequeue.filter import EVERYTHING
+from services.auth.vault import KEY_BYTES
 from services.ops.answers import ErrorAnswer
 from services.ops.openapi import document
 from services.ops.routes import OPERATIONS
@@ -38,6 +39,19 @@ GROUPS: list[tuple[str, str, object]] = [
     ("post", "/api/dead-letters/tasks", {"verb": "purge", "group": "g"}),
     ("get", "/api/dead-letters/tasks/none", None),
     ("delete", "/api/dead-letters/tasks/none", None),
+]
+RULE = {"user": "orders", "topics": ["orders*"], "verbs": ["send"]}
+ACCESS: list[tuple[str, str, object]] = [
+    ("post", "/api/auth/users", {"name": "orders"}),
+    ("post", "/api/auth/users", {"name": "orders"}),
+    ("get", "/api/auth/users", None),
+    ("post", "/api/auth/rules", RULE),
+    ("get", "/api/auth/rules", None),
+    ("post", "/api/auth/rules/remove", RULE),
+    ("post", "/api/auth/rules/remove", RULE),
+    ("delete", "/api/auth/users/orders", None),
+    ("delete", "/api/auth/users/orders", None),
+    ("get", "/api/refused", None),
 ]
 METHODS = {"get", "post", "put", "delete", "patch"}
 
@@ -114,6 +128,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
         count = {"verb": "cancel", "filter": {"topic": "t"}, "dry_run": True}
         task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
         half = await desk.send_half("t", "order-9")
+        desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
         for delivery in await desk.live.receive("g", "t", EVERYTHING, 3, 60_000, "c", False, 0):
             await desk.live.forward_to_dead_letter("g", "t", delivery.receipt_handle)
         recurring = {"cron": "0 9 * * *", "time_zone": "Europe/London"}
@@ -174,6 +189,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/explain?name=k", None),
             ("get", "/api/explain?name=none", None),
             *GROUPS,
+            *ACCESS,
         ]
         seen = set()
         for method, url, body in asked:

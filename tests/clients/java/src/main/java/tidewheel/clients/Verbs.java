@@ -20,6 +20,7 @@ import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -65,6 +66,11 @@ final class Verbs implements Closeable {
         ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(endpoints);
         if ("1".equals(System.getenv("TIDEWHEEL_CLIENT_PLAINTEXT"))) {
             builder.enableSsl(false);
+        }
+        String accessKey = System.getenv("TIDEWHEEL_CLIENT_ACCESS_KEY");
+        if (accessKey != null) {
+            String secret = System.getenv("TIDEWHEEL_CLIENT_SECRET");
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(accessKey, secret));
         }
         configuration = builder.build();
         producer = library.newProducerBuilder()

@@ -1,0 +1,178 @@
+"""What users may do to topics and groups.
+
+A rule allows or denies a user one verb on the topics or groups of a pattern: a name, or a prefix with `*`.
+Of the rules that speak of a verb on a name the most specific decides: the name itself, then the longest
+prefix, at last `*`. What no rule speaks of is denied. A rule takes the place of one with its user, pattern
+and verb.
+
+| verb       | on topics                                        | on groups                       |
+|------------|--------------------------------------------------|---------------------------------|
+| `send`     | send, recall, verbs on its timers                |                                 |
+| `receive`  | receive, acknowledge, give up                    | the same, as this group         |
+| `transact` | send a half, end it, be asked how it ended       |                                 |
+| `admin`    | queries of operators over the protocol           | the same                        |
+
+Names are those of the store, a namespace included (`namespace%name`): however a caller splits a name into
+namespace and rest, the rule is the same.
+
+Cost of a question: one look-up for the name and one for each length of prefix that the user's rules have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from commitlog.errors import ClientMistake
+
+WILD: Final = "*"
+_PATTERN: Final = re.compile(r"(?=.)[%|a-zA-Z0-9_-]{0,127}\*?")
+_USER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}")
+
+
+class Verb(StrEnum):
+    """What may be done."""
+
+    SEND = "send"
+    RECEIVE = "receive"
+    TRANSACT = "transact"
+    ADMIN = "admin"
+
+
+class Kind(StrEnum):
+    """What it is done to."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+
+
+class Effect(StrEnum):
+    """What a rule says."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+VERBS: Final = {Kind.TOPIC: frozenset(Verb), Kind.GROUP: frozenset((Verb.RECEIVE, Verb.ADMIN))}
+
+
+class Need(NamedTuple):
+    """What a call asks for: a verb on a topic or group by its stored name; None: any verb will do."""
+
+    verb: Verb | None
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.verb or 'any right'} on {self.kind} {self.name[:255]!r}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rule:
+    """One verb for one user on the topics or groups of a pattern."""
+
+    user: str
+    kind: Kind
+    pattern: str
+    verb: Verb
+    effect: Effect = Effect.ALLOW
+
+    def __str__(self) -> str:
+        return f"{self.effect} {self.user} {self.verb} on {self.kind} {self.pattern}"
+
+
+def check_user_name(name: str) -> None:
+    """Raises `ClientMistake` unless a user may have this name, which is its access key."""
+    if not _USER.fullmatch(name):
+        raise ClientMistake(
+            f"{name[:100]!r} cannot be a user's name: give 1 to 64 letters, digits, '.', '_' or '-', "
+            "the first a letter or digit."
+        )
+
+
+def check_rule(rule: Rule) -> None:
+    """Raises `ClientMistake` for a pattern that can match nothing, or a verb that its kind does not have."""
+    if not _PATTERN.fullmatch(rule.pattern):
+        raise ClientMistake(
+            f"{rule.pattern[:200]!r} is no name and no prefix: give letters, digits, '_', '-', '%' and '|', "
+            "with a '*' at the end for a prefix."
+        )
+    if rule.verb not in VERBS[rule.kind]:
+        fitting = ", ".join(sorted(VERBS[rule.kind]))
+        raise ClientMistake(f"Nobody can {rule.verb} a {rule.kind}; the verbs for it are {fitting}.")
+
+
+_Patterns = dict[str, dict[Verb, Effect]]
+
+
+class Rights:
+    """The rules of all users."""
+
+    def __init__(self) -> None:
+        self._rules: dict[tuple[str, Kind], _Patterns] = {}
+        self._lengths: dict[tuple[str, Kind], list[int]] = {}
+
+    def __iter__(self) -> Iterator[Rule]:
+        """Every rule, by user, kind, pattern and verb."""
+        return iter(
+            sorted(
+                Rule(user, kind, pattern, verb, effect)
+                for (user, kind), patterns in self._rules.items()
+                for pattern, effects in patterns.items()
+                for verb, effect in effects.items()
+            )
+        )
+
+    def count(self, user: str) -> int:
+        """How many rules speak of a user."""
+        return sum(len(effects) for kind in Kind for effects in self._rules.get((user, kind), {}).values())
+
+    def set(self, rule: Rule) -> None:
+        """Keeps a rule, in place of another about the same."""
+        patterns = self._rules.setdefault((rule.user, rule.kind), {})
+        patterns.setdefault(rule.pattern, {})[rule.verb] = rule.effect
+        self._measure(rule.user, rule.kind)
+
+    def remove(self, rule: Rule) -> bool:
+        """Forgets what is said of a user, pattern and verb, whatever it says; False if nothing is."""
+        patterns = self._rules.get((rule.user, rule.kind), {})
+        effects = patterns.get(rule.pattern, {})
+        is_known = effects.pop(rule.verb, None) is not None
+        if is_known and not effects:
+            del patterns[rule.pattern]
+        self._measure(rule.user, rule.kind)
+        return is_known
+
+    def forget(self, user: str) -> None:
+        """Forgets every rule of a user."""
+        for kind in Kind:
+            self._rules.pop((user, kind), None)
+            self._lengths.pop((user, kind), None)
+
+    def allows(self, user: str, need: Need) -> bool:
+        """Whether a user may."""
+        if need.verb is None:
+            return any(self.allows(user, need._replace(verb=verb)) for verb in VERBS[need.kind])
+        patterns = self._rules.get((user, need.kind), {})
+        for pattern in self._fitting(user, need):
+            effect = patterns.get(pattern, {}).get(need.verb)
+            if effect is not None:
+                return effect is Effect.ALLOW
+        return False
+
+    def _fitting(self, user: str, need: Need) -> Iterator[str]:
+        """Every pattern that a name can match, the most specific first."""
+        if not need.name.endswith(WILD):  # a name is never taken for a pattern
+            yield need.name
+        for length in self._lengths.get((user, need.kind), ()):
+            if length <= len(need.name):
+                yield need.name[:length] + WILD
+
+    def _measure(self, user: str, kind: Kind) -> None:
+        """Notes the lengths of a user's prefixes, the longest first."""
+        patterns = self._rules.get((user, kind), {})
+        lengths = {len(pattern) - 1 for pattern in patterns if pattern.endswith(WILD)}
+        self._lengths[user, kind] = sorted(lengths, reverse=True)

@@ -1,0 +1,40 @@
+"""`tidewheel refused`: who was sent away, and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from services.cli import output
+from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.auth import moment
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def refused(
+    reason: Annotated[str, typer.Option(help="Only those for this reason.")] = "",
+    limit: Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1000)] = 20,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how many callers were sent away since the broker's start, by reason, and the last ones.
+
+    Example: tidewheel refused --reason "wrong signature"
+    """
+    found = Api(http).get("refused", reason=reason, limit=limit)
+    if as_json:
+        output.print_json(found)
+        return
+    for why, count in sorted(found["counts"].items()):
+        print(f"{count:8} {why}")
+    if not found["refused"]:
+        output.say("nobody was sent away")
+        return
+    rows = (
+        (moment(one["at_ms"]), one["reason"], one["host"], one["who"], one["detail"])
+        for one in found["refused"]
+    )
+    output.print_table(("when", "why", "from", "who", "what"), rows)

@@ -1,0 +1,124 @@
+"""Users and rights for callers in the loop: the core keeps secrets sealed, here is the key.
+
+A secret is made here, given out once, and kept in memory in the clear from its first use on. Answers rest on
+durable records. The key is asked for when there is something to seal or to open: a broker without users needs
+none.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from commitlog.errors import ConfigurationError, WrongKey
+from services.auth.rights import Need, Rule, check_user_name
+from services.auth.vault import NONCE_BYTES, seal, unseal
+from services.broker.access import Access, User
+from services.live.clock import Clock
+
+SECRET_BYTES: Final = 30
+
+log = structlog.get_logger()
+
+Key = Callable[[bool], bytes]
+"""Returns the key, and makes one if there is none and it may."""
+
+
+Dismiss = Callable[[str], None]
+"""Is told of a user whose secret is void, or who is gone: its clients are to go."""
+
+
+def no_key(may_make: bool) -> bytes:
+    """Return no key: what a broker without a file for it has."""
+    raise ConfigurationError("The broker has no key file for secrets. Start it with --auth-key FILE.")
+
+
+def nobody(user: str) -> None:
+    """Dismiss nobody: what a broker without clients does."""
+
+
+class LiveAccess:
+    """The users of a broker. Errors are the core's `TidewheelError`s and `ResultUnknown`."""
+
+    def __init__(
+        self, core: Callable[[], Access], settled: Callable[..., Awaitable[None]], clock: Clock
+    ) -> None:
+        self._core, self._settled, self._clock = core, settled, clock
+        self._key: Key = no_key
+        self._opened: dict[str, tuple[str, bytes]] = {}
+        self._dismiss: Dismiss = nobody
+
+    def dismiss_with(self, dismiss: Dismiss) -> None:
+        """Let `dismiss` send the clients away of users whose secret is void."""
+        self._dismiss = dismiss
+
+    def lock_with(self, key: Key) -> None:
+        """Seal and open secrets with a key."""
+        self._key = key
+
+    def open_all(self) -> None:
+        """Open every secret; raises `WrongKey` if the key is not theirs."""
+        for user in self._core().users():
+            self._open(user)
+
+    def secret_of(self, name: str) -> bytes | None:
+        """Return the secret of a user; None if there is no such user."""
+        user = self._core().user(name)
+        if user is None:
+            self._opened.pop(name, None)
+            return None
+        sealed, secret = self._opened.get(name, ("", b""))
+        return secret if sealed == user.sealed else self._open(user)
+
+    def allows(self, user: str, need: Need) -> bool:
+        """Whether a user may; one that is gone may nothing."""
+        return self._core().rights.allows(user, need)
+
+    def users(self) -> list[User]:
+        """Return every user, by name."""
+        offset_ms = self._clock.offset_ms
+        return [replace(user, made_ms=user.made_ms - offset_ms) for user in self._core().users()]
+
+    def rules(self, user: str = "") -> list[Rule]:
+        """Return the rules of a user, or all."""
+        return [rule for rule in self._core().rights if user in ("", rule.user)]
+
+    async def add_user(self, name: str, *, renews: bool) -> str:
+        """Make a user, or another secret for one; returns the secret, which is never told again."""
+        check_user_name(name)
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))
+        await self._settled(self._core().add_user, name, sealed, renews)
+        log.info("secret made", user=name)
+        self._dismiss(name)
+        return secret
+
+    async def remove_user(self, name: str) -> None:
+        """Forget a user and its rules; its next call is refused, its streams end, its leases are free."""
+        await self._settled(self._core().remove_user, name)
+        log.info("user removed", user=name)
+        self._dismiss(name)
+
+    async def set_rules(self, rules: Sequence[Rule]) -> None:
+        """Keep rules; the next call is judged by them."""
+        await self._settled(self._core().set_rules, rules)
+        log.info("rules set", rules=[str(rule) for rule in rules])
+
+    async def remove_rules(self, rules: Sequence[Rule]) -> None:
+        """Forget what is said about the same as these rules."""
+        await self._settled(self._core().remove_rules, rules)
+        log.info("rules removed", rules=[str(rule) for rule in rules])
+
+    def _open(self, user: User) -> bytes:
+        secret = unseal(self._key(False), user.name, user.sealed)
+        if secret is None:
+            raise WrongKey(
+                f"That of {user.name!r} was sealed with another. Give the right file with --auth-key."
+            )
+        self._opened[user.name] = (user.sealed, secret)
+        return secret

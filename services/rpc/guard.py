@@ -1,0 +1,103 @@
+"""Lets a call through to its handler if its caller is known and may: every RPC of a table, wrapped.
+
+    headers --> who is it? (services.auth.signature) --> may it? (NEEDS, services.auth.rights) --> handler
+                 no: UNAUTHORIZED                          no: FORBIDDEN
+
+Rules:
+- A caller's client id becomes `<user>/<client id>`: clients choose their ids, and nobody is to end, renew or
+  listen to the sessions and leases of another user by choosing the same.
+- A request is refused as a whole if one of its parts is.
+- A stream is judged when it opens and whenever it says something: a receive may have waited while its right
+  was taken away. Questions to producers are judged when they are asked (`services.rpc.producers`).
+- Every refusal is noted with its reason (`services.refusals`), never with what the caller signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+
+from commitlog.errors import Forbidden, Unauthorized
+from services.auth.rights import Kind, Need, Verb
+from services.auth.signature import Reason, Refused, check, parse
+from services.live.access import LiveAccess
+from services.refusals import Refusals
+from services.rpc.caller import Caller
+from services.rpc.needs import NEEDS
+from services.rpc.service import Rpc, Streaming, Unary
+
+FORBIDDEN: Final = "no right"
+SENTENCES: Final = {
+    Reason.UNSIGNED: "Give the client the access key and secret of a user: tidewheel auth user add NAME",
+    Reason.MALFORMED: "Its authorization or x-mq-date-time header is none that an official client writes.",
+    Reason.UNKNOWN_KEY: "There is no such user. See which there are: tidewheel auth user list",
+    Reason.WRONG_SIGNATURE: "It was not made with that user's secret. Another: tidewheel auth user add -h",
+    Reason.SKEWED: "Its clock is ahead of the broker's, in every time zone. Set it.",
+    Reason.REPLAYED: "Its date has passed, in every time zone: a call of old, or a clock that is behind.",
+}
+
+
+class Guard:
+    """Who may call what; `clock` is real time in milliseconds."""
+
+    def __init__(self, access: LiveAccess, refusals: Refusals, clock: Callable[[], int]) -> None:
+        self._access, self._refusals, self._clock = access, refusals, clock
+
+    def admit(self, rpc: str, request: Any, caller: Caller) -> Caller:
+        """Return the caller with its user; raises `Unauthorized` or `Forbidden`."""
+        user = self._user_of(rpc, caller)
+        self.check(rpc, request, user, caller.host)
+        return replace(caller, user=user, client_id=f"{user}/{caller.client_id}")
+
+    def check(self, rpc: str, request: Any, user: str, host: str) -> None:
+        """Raises `Forbidden` unless the user may call so at this moment."""
+        for need in NEEDS[rpc](request):
+            if not self._access.allows(user, need):
+                self._refusals.add(FORBIDDEN, host, f"{rpc}: {need}", user)
+                raise Forbidden(f"{user!r} has not {need}. Allow it: tidewheel auth acl allow --help")
+
+    def may_end(self, user: str, topic: str) -> bool:
+        """Whether a user may end the transactions of a topic, and so be asked about them."""
+        return self._access.allows(user, Need(Verb.TRANSACT, Kind.TOPIC, topic))
+
+    def _user_of(self, rpc: str, caller: Caller) -> str:
+        try:
+            signed = parse(caller.authorization, caller.date)
+            check(signed, self._access.secret_of(signed.access_key), self._clock())
+        except Refused as refused:
+            self._refusals.add(refused.reason, caller.host, rpc, refused.access_key)
+            raise Unauthorized(f"{refused.reason.capitalize()}. {SENTENCES[refused.reason]}") from None
+        return signed.access_key
+
+
+def guarded(rpcs: dict[str, Rpc], guard: Guard) -> dict[str, Rpc]:
+    """Return a table whose handlers are only reached by callers that the guard lets through."""
+    assert rpcs.keys() <= NEEDS.keys(), "for every RPC it must be known what it needs"
+    return {
+        name: watched_stream(name, rpc, guard) if isinstance(rpc, Streaming) else watched(name, rpc, guard)
+        for name, rpc in rpcs.items()
+    }
+
+
+def watched(name: str, rpc: Unary, guard: Guard) -> Unary:
+    """Return an RPC of one reply behind the guard."""
+
+    async def handler(request: Any, caller: Caller) -> Any:
+        return await rpc.handler(request, guard.admit(name, request, caller))
+
+    return replace(rpc, handler=handler)
+
+
+def watched_stream(name: str, rpc: Streaming, guard: Guard) -> Streaming:
+    """Return an RPC of many replies behind the guard."""
+
+    async def handler(request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
+        known = guard.admit(name, request, caller)
+        async with aclosing(rpc.handler(request, known)) as replies:
+            async for reply in replies:
+                guard.check(name, request, known.user, known.host)
+                yield reply
+
+    return replace(rpc, handler=handler)

@@ -1,0 +1,129 @@
+"""Users and rights live in the log: a start and a snapshot lead to the same, and no secret is in either."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import limits
+from commitlog.errors import ClientMistake, IllegalTopic, RuleNotFound, UserExists, UserNotFound
+from commitlog.memory_disk import MemoryDisk
+from services.auth.rights import Effect, Kind, Need, Rule, Verb
+from services.broker.access import User
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.topics import check_receivable, check_topic_name
+
+NOW_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(segment_bytes=64 * 1024)
+SEND = Rule("orders", Kind.TOPIC, "orders*", Verb.SEND)
+NEED = Need(Verb.SEND, Kind.TOPIC, "orders-new")
+
+
+class Bench:
+    """A broker that can be closed and opened again."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.open()
+
+    def open(self) -> None:
+        self.broker = Broker.open(self.disk, SETTINGS, NOW_MS)
+        self.access = self.broker.access
+
+    def flush(self) -> None:
+        while flush := self.broker.take_flush():
+            flush.write(self.disk)
+            self.broker.flushed(flush, NOW_MS)
+
+    def checkpoint(self) -> None:
+        self.flush()
+        checkpoint = self.broker.checkpoint(NOW_MS)
+        checkpoint.write(self.disk)
+        self.broker.checkpointed(checkpoint)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench()
+    made.access.add_user("orders", "sealed", False, NOW_MS)
+    made.access.set_rules([SEND], NOW_MS)
+    return made
+
+
+@pytest.mark.parametrize("how", [Bench.flush, Bench.checkpoint], ids=["the log", "a snapshot"])
+def test_what_was_kept_is_there_again_after_a_start(bench: Bench, how: object) -> None:
+    bench.access.add_user("gone", "sealed", False, NOW_MS)
+    bench.access.set_rules([Rule("gone", Kind.GROUP, "*", Verb.RECEIVE)], NOW_MS)
+    bench.access.remove_user("gone", NOW_MS)
+    denied = Rule("orders", Kind.TOPIC, "orders-old", Verb.SEND, Effect.DENY)
+    bench.access.set_rules([denied, Rule("orders", Kind.TOPIC, "x", Verb.SEND)], NOW_MS)
+    bench.access.remove_rules([Rule("orders", Kind.TOPIC, "x", Verb.SEND)], NOW_MS)
+    how(bench)  # type: ignore[operator]
+    bench.open()
+    assert bench.access.users() == [User("orders", "sealed", NOW_MS)]
+    assert list(bench.access.rights) == [SEND, denied]
+    assert bench.access.rights.allows("orders", NEED)
+
+
+def test_a_log_behind_a_snapshot_goes_on_from_it(bench: Bench) -> None:
+    bench.checkpoint()
+    bench.access.add_user("orders", "other", True, NOW_MS + 1)
+    bench.flush()
+    bench.open()
+    assert bench.access.user("orders") == User("orders", "other", NOW_MS + 1)
+    assert list(bench.access.rights) == [SEND]
+
+
+def test_what_was_not_durable_is_not_there(bench: Bench) -> None:
+    bench.flush()
+    bench.access.remove_user("orders", NOW_MS)
+    assert not bench.access.rights.allows("orders", NEED)
+    bench.open()
+    assert bench.access.rights.allows("orders", NEED)
+
+
+def test_a_user_that_comes_again_has_no_right_left_over(bench: Bench) -> None:
+    bench.access.remove_user("orders", NOW_MS)
+    bench.access.add_user("orders", "sealed", False, NOW_MS)
+    assert list(bench.access.rights) == []
+
+
+def test_what_cannot_be_is_refused_and_not_stored(bench: Bench) -> None:
+    end_offset = bench.broker.end_offset
+    with pytest.raises(UserExists, match="new-secret"):
+        bench.access.add_user("orders", "other", False, NOW_MS)
+    for unknown in (
+        lambda: bench.access.add_user("nobody", "s", True, NOW_MS),
+        lambda: bench.access.remove_user("nobody", NOW_MS),
+        lambda: bench.access.set_rules([Rule("nobody", Kind.TOPIC, "x", Verb.SEND)], NOW_MS),
+    ):
+        with pytest.raises(UserNotFound):
+            unknown()
+    with pytest.raises(RuleNotFound):
+        bench.access.remove_rules([Rule("orders", Kind.TOPIC, "x", Verb.SEND)], NOW_MS)
+    for mistake in (
+        lambda: bench.access.add_user("a/b", "s", False, NOW_MS),
+        lambda: bench.access.set_rules([SEND, Rule("orders", Kind.GROUP, "g", Verb.SEND)], NOW_MS),
+    ):
+        with pytest.raises(ClientMistake):
+            mistake()
+    assert bench.broker.end_offset == end_offset
+    assert list(bench.access.rights) == [SEND]
+
+
+def test_users_and_rules_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "USER_COUNT_MAX", 1)
+    monkeypatch.setattr(limits, "RULES_PER_USER_MAX", 2)
+    with pytest.raises(ClientMistake, match="1 users"):
+        bench.access.add_user("carts", "s", False, NOW_MS)
+    two = [Rule("orders", Kind.TOPIC, name, Verb.SEND) for name in ("a", "b")]
+    with pytest.raises(ClientMistake, match="more than 2 rules"):
+        bench.access.set_rules(two, NOW_MS)
+    bench.access.set_rules(two[:1], NOW_MS)
+
+
+def test_clients_neither_write_nor_receive_where_users_are_kept(bench: Bench) -> None:
+
+    for check in (check_topic_name, check_receivable):
+        with pytest.raises(IllegalTopic):
+            check("TW_SYS_AUTH")
