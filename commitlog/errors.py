@@ -10,10 +10,11 @@
     |   |-- IllegalAdvance, IllegalSchedule
     |-- NotFound                 it is not here
     |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound, GroupNotFound, UserNotFound, RuleNotFound
+    |   |-- ClientNotFound
     |-- RefusedByState           it is here, and what has already happened forbids the request
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
-    |   |-- ResultUnknown, DiskFull, TooManyTimers
+    |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
     |-- AccessRefused            the caller may not
     |   |-- Unauthorized, Forbidden
     |-- StoreError               the files on disk are not what they should be
@@ -206,6 +207,12 @@ class RuleNotFound(NotFound):
     code = "TW-156"
 
 
+class ClientNotFound(NotFound):
+    """There is no such client."""
+
+    code = "TW-157"
+
+
 class RefusedByState(TidewheelError):
     """What has already happened forbids this."""
 
@@ -281,6 +288,12 @@ class TooManyRequests(Busy):
     """The group has more in flight, or the client more receives open, than one may have."""
 
     code = "TW-174"
+
+
+class ClientSilent(Busy):
+    """The client does not answer."""
+
+    code = "TW-175"
 
 
 class ResultUnknown(Busy):

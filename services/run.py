@@ -58,6 +58,7 @@ from services.rpc.endpoints import Advertised
 from services.rpc.guard import Guard, guarded
 from services.rpc.producers import Producers
 from services.rpc.producing import Producing
+from services.rpc.questions import Questions
 from services.rpc.routing import Routing
 from services.rpc.server import GrpcServer
 from services.rpc.service import Rpc, table
@@ -126,20 +127,20 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         live = await stack.enter_async_context(living(disk, settings))
         live.share_with(share_interpreter)
         sessions = Sessions(wall_clock_ms)
-        consuming = partial(consumers, sessions)
+        consuming, questions = partial(consumers, sessions), Questions(sessions)
         asked = doors(settings, live, wall_clock_ms)
         metrics, files = Metrics(live, sessions, consuming, asked.refusals.counts), Folder(settings.store)
         peers = Peers()
         server = GrpcServer(peers.host_of)
         listen, http_address = (Address(*one.getsockname()[:2]) for one in (listening, http_socket))
-        rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot), asked.guard)
+        rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot), asked.guard, questions)
         limits_of_front = Limits(settings.connections_per_address)
         refuse = partial(tell_refused, asked.refusals)
         front = Front(behind(server, settings), limits_of_front, str(http_address), peers, refuse)
         await stack.enter_async_context(taking_connections(front, listening))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
         http = await stack.enter_async_context(
-            serving_http(http_socket, live, metrics, consuming, files, asked)
+            serving_http(http_socket, live, metrics, consuming, files, asked, questions)
         )
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot)
@@ -264,7 +265,11 @@ def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertise
 
 
 def all_rpcs(
-    live: LiveBroker, sessions: Sessions, advertised: Advertised, guard: Guard | None = None
+    live: LiveBroker,
+    sessions: Sessions,
+    advertised: Advertised,
+    guard: Guard | None = None,
+    questions: Questions | None = None,
 ) -> dict[str, Rpc]:
     """Join the handlers of the gRPC service, behind a guard if there is one."""
     producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
@@ -275,7 +280,7 @@ def all_rpcs(
         Routing(live, sessions, advertised),
         Producing(live, sessions, producers),
         Consuming(live, sessions),
-        Clients(live, sessions, producers),
+        Clients(live, sessions, producers, questions),
     )
     return guarded(rpcs, guard) if guard else rpcs
 
@@ -334,9 +339,10 @@ async def serving_http(
     consuming: ConsumersOf,
     files: Files,
     asked: Doors,
+    questions: Questions,
 ) -> AsyncIterator[Address]:
     """Serve the HTTP interface on a socket that listens already."""
-    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token)
+    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token, questions)
     server = HttpServer(app)
     serving = asyncio.create_task(server.serve([bound]))
     try:

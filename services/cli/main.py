@@ -44,6 +44,7 @@ COMMANDS = {
     "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree."),
     "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes."),
     "topic": Entry("services.cli.topic", "List, create and show topics."),
+    "client": Entry("services.cli.client", "Who is connected; what a client's threads do."),
     "group": Entry("services.cli.group", "Consumer groups: their lag and clients; pause, set, reset them."),
     "dlq": Entry("services.cli.dlq", "Dead letters: look at them, send them back, purge them."),
     "schedule": Entry("services.cli.schedule", "Recurring messages: list, set, pause, end them."),

@@ -10,12 +10,14 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from commitlog.errors import TidewheelError
+from services.live.clients import AskClients, Nobody
 from services.live.consumers import ConsumersOf, nobody
 from services.live.letter_tasks import LetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
 from services.ops.access import AccessApi
 from services.ops.api import Api, refuse, unknown
+from services.ops.clients import ClientsApi
 from services.ops.dead_letters import DeadLettersApi
 from services.ops.explain import ExplainApi
 from services.ops.gate import Gate
@@ -38,6 +40,7 @@ def make_app(
     files: Files | None = None,
     refusals: Refusals | None = None,
     token: str = "",
+    clients: AskClients | None = None,
 ) -> Starlette:
     """Return the application that serves a broker's HTTP interface; `files` are those of its store.
 
@@ -55,6 +58,7 @@ def make_app(
         GroupsApi(live, consuming),
         DeadLettersApi(live, letters),
         AccessApi(live, refusals),
+        ClientsApi(live, clients or Nobody()),
         explaining,
     )
     app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})

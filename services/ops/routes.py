@@ -33,6 +33,7 @@ from services.ops.answers import (
     VerdictAnswer,
 )
 from services.ops.api import Api
+from services.ops.client_routes import CLIENT_OPERATIONS
 from services.ops.explain import ExplainApi, ExplainQuery, ExplanationAnswer
 from services.ops.group_routes import GROUP_OPERATIONS
 from services.ops.operation import Handler, Operation
@@ -277,4 +278,5 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     ),
     **GROUP_OPERATIONS,
     **ACCESS_OPERATIONS,
+    **CLIENT_OPERATIONS,
 }  # fmt: skip

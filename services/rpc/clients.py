@@ -31,6 +31,7 @@ from services.rpc.generated.service_pb2 import (
 )
 from services.rpc.names import stored_name
 from services.rpc.producers import Producers
+from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions, Stream
 from services.rpc.statuses import OK
 
@@ -43,8 +44,11 @@ log = structlog.get_logger()
 class Clients:
     """Keeps track of who is there."""
 
-    def __init__(self, live: LiveBroker, sessions: Sessions, producers: Producers) -> None:
+    def __init__(
+        self, live: LiveBroker, sessions: Sessions, producers: Producers, questions: Questions | None = None
+    ) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
+        self._questions = questions or Questions(sessions)
         self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
         self._is_renewing = False
         sessions.watch_with(self._watch)
@@ -84,6 +88,8 @@ class Clients:
             async for command in commands:
                 if command.HasField("settings"):
                     self._introduce(command.settings, stream)
+                else:
+                    self._questions.answered(command, stream.session)
         finally:
             stream.write(None)
 

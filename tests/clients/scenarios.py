@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.clients import plays_groups as groups
+from tests.clients import plays_questions as questions
 from tests.clients import plays_receiving as receiving
 from tests.clients import plays_sending as sending
 from tests.clients.play import Play
@@ -55,11 +56,19 @@ SCENARIOS: Final[dict[str, Callable[[Play], None]]] = {
     "FIFO retry": receiving.a_failed_message_holds_back_its_group_and_no_other,
     "push FIFO": receiving.a_push_consumer_keeps_the_order_of_a_group,
     "push FIFO dead letter": receiving.a_poisonous_message_holds_its_group_up_only_until_it_is_a_dead_letter,
+    "stack trace": questions.a_client_tells_what_its_threads_do,
+    "verify message": questions.a_push_consumer_tries_a_message_once_more,
 }
 UNTOLD: Final = "SimpleConsumer.Ack of 5.1.4 says nothing of what a status other than OK refuses"
+QUESTIONS: Final = ("stack trace", "verify message")
 CANNOT: Final[dict[str, dict[str, str]]] = {
-    "node": {"receive four mebibytes": "grpc-js takes no reply above 4 MiB; the client cannot tell it to"},
+    "python": dict.fromkeys(QUESTIONS, "the client knows no question but how a transaction ended"),
+    "node": {
+        "receive four mebibytes": "grpc-js takes no reply above 4 MiB; the client cannot tell it to",
+        "verify message": "the client answers NOT_IMPLEMENTED",
+    },
     "go": {
+        "verify message": "the client answers NOT_IMPLEMENTED",
         "lease runs out": UNTOLD,
         "ack twice refused": UNTOLD,
         "foreign ack refused": UNTOLD,
@@ -67,6 +76,7 @@ CANNOT: Final[dict[str, dict[str, str]]] = {
         "change invisible longer": UNTOLD,
     },
     "rust": {
+        **dict.fromkeys(QUESTIONS, "rocketmq 5.0.0 of crates.io has no push consumer"),
         "receive four mebibytes": "tonic takes no reply above 4 MiB; the client does not tell it to",
         **dict.fromkeys(("recall", "recall too late"), "rocketmq 5.0.0 of crates.io cannot recall"),
         **dict.fromkeys(("priority", "priority refused"), "rocketmq 5.0.0 of crates.io knows no priorities"),

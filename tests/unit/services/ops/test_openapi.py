@@ -54,6 +54,12 @@ ACCESS: list[tuple[str, str, object]] = [
     ("get", "/api/refused", None),
 ]
 METHODS = {"get", "post", "put", "delete", "patch"}
+CLIENTS: tuple[tuple[str, str, object], ...] = (
+    ("get", "/api/clients", None),
+    ("post", "/api/clients/stack", {"client": "nobody"}),
+    ("post", "/api/clients/reconnect", {"client": "nobody"}),
+    ("post", "/api/clients/verify", {"client": "nobody", "topic": "t", "queue_id": 0, "queue_offset": 0}),
+)
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -190,6 +196,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/explain?name=none", None),
             *GROUPS,
             *ACCESS,
+            *CLIENTS,
         ]
         seen = set()
         for method, url, body in asked:

@@ -1,0 +1,96 @@
+"""`tidewheel client`: who is connected, and questions to one of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from services.cli import output
+from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.times import exactly
+
+app = typer.Typer(add_completion=False)
+
+ClientArgument = Annotated[str, typer.Argument(help="A client's id, as `tidewheel client list` shows it.")]
+
+
+@app.callback()
+def client() -> None:
+    """Who is connected; what a client's threads do; have it try a message, or connect again."""
+
+
+@app.command("list")
+def list_clients(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """List the clients that are there.
+
+    Example: tidewheel client list
+    """
+    answer = Api(http).get("clients")
+    if as_json:
+        output.print_json(answer)
+        return
+    columns = ("client", "kind", "group", "language", "version", "can be asked", "seen")
+    rows = (
+        (
+            one["client_id"],
+            one["kind"],
+            one["group"],
+            one["language"],
+            one["version"],
+            "yes" if one["can_be_asked"] else "no",
+            exactly(int(one["seen_ms"])),
+        )
+        for one in answer["clients"]
+    )
+    output.print_table(columns, rows, whole=("client",))
+
+
+@app.command()
+def stack(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Ask a client what its threads do; Java, Go and Node clients answer.
+
+    Example: tidewheel client stack host@4711@1@x
+    """
+    answer = Api(http).post("clients", "stack", body={"client": client})
+    if as_json:
+        output.print_json(answer)
+    else:
+        print(answer["stack"])
+
+
+@app.command()
+def verify(
+    client: ClientArgument,
+    topic: Annotated[str, typer.Option(help="The message's topic.")],
+    queue: Annotated[int, typer.Option(help="Its queue.")],
+    offset: Annotated[int, typer.Option(help="Its place in the queue.")],
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a push consumer consume a message once more, outside of its group: its progress stays.
+
+    Exit code 1: the consumer failed.
+
+    Example: tidewheel client verify host@4711@1@x --topic orders --queue 0 --offset 41
+    """
+    wanted = {"client": client, "topic": topic, "queue_id": queue, "queue_offset": offset}
+    answer = Api(http).post("clients", "verify", body=wanted)
+    if as_json:
+        output.print_json(answer)
+    else:
+        print(answer["code"])
+    raise typer.Exit(0 if answer["code"] == "OK" else 1)
+
+
+@app.command()
+def reconnect(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Tell a client to connect again, such as before this broker moves.
+
+    Example: tidewheel client reconnect host@4711@1@x
+    """
+    answer = Api(http).post("clients", "reconnect", body={"client": client})
+    if as_json:
+        output.print_json(answer)
+    else:
+        print(f"{client} was told to connect again.")

@@ -1,0 +1,109 @@
+"""`/api/clients`: who is connected, and questions to one of them.
+
+    GET  /api/clients             everybody who is there
+    POST /api/clients/stack       {"client"}: what its threads do
+    POST /api/clients/verify      {"client", "topic", "queue_id", "queue_offset"}: consume it once more
+    POST /api/clients/reconnect   {"client"}: connect again
+
+A client's id may have slashes in it, so it stands in the body. A client that does not answer is a 503.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
+
+from commitlog.errors import MessageNotFound
+from services.live.clients import AskClients
+from services.live.live_broker import LiveBroker
+from services.ops.shapes import body_of, parse
+
+
+class ClientAnswer(TypedDict):
+    """A client; `seen_ms` is when it called last, `can_be_asked`: it has a stream to be written to."""
+
+    client_id: str
+    kind: str
+    group: str
+    language: str
+    version: str
+    can_be_asked: bool
+    seen_ms: str
+
+
+class ClientsAnswer(TypedDict):
+    """Everybody who is there."""
+
+    clients: list[ClientAnswer]
+
+
+class StackAnswer(TypedDict):
+    """What a client's threads do, as it writes it."""
+
+    client: str
+    stack: str
+
+
+class VerifyAnswer(TypedDict):
+    """How a client's listener ended: OK, or FAILED_TO_CONSUME_MESSAGE."""
+
+    client: str
+    code: str
+
+
+class ReconnectAnswer(TypedDict):
+    """Who was told to connect again."""
+
+    client: str
+
+
+class OneClient(BaseModel):
+    """Whom to ask."""
+
+    model_config = ConfigDict(extra="forbid")
+    client: str = Field(min_length=1, max_length=1_024)
+
+
+class OneMessageOfClient(OneClient):
+    """Whom to ask about which message."""
+
+    topic: str
+    queue_id: int = Field(ge=0)
+    queue_offset: int = Field(ge=0)
+
+
+class ClientsApi:
+    """The handlers of `/api/clients`."""
+
+    def __init__(self, live: LiveBroker, clients: AskClients) -> None:
+        self._live, self._clients = live, clients
+
+    async def all(self, request: Request) -> JSONResponse:
+        """List the clients that are there."""
+        shapes = [asdict(one) | {"seen_ms": str(one.seen_ms)} for one in self._clients.views()]
+        return JSONResponse({"clients": shapes})
+
+    async def stack(self, request: Request) -> JSONResponse:
+        """Ask a client what its threads do."""
+        wanted = parse(OneClient, await body_of(request))
+        return JSONResponse({"client": wanted.client, "stack": await self._clients.stack(wanted.client)})
+
+    async def verify(self, request: Request) -> JSONResponse:
+        """Have a push consumer consume a message once more, outside of its group."""
+        wanted = parse(OneMessageOfClient, await body_of(request))
+        found = self._live.read(wanted.topic, wanted.queue_id, wanted.queue_offset, 1)
+        if not found or found[0].queue_offset != wanted.queue_offset:
+            where = f"queue {wanted.queue_id}, offset {wanted.queue_offset}"
+            raise MessageNotFound(f"{wanted.topic} has none in {where}.")
+        code = await self._clients.verify(wanted.client, found[0])
+        return JSONResponse({"client": wanted.client, "code": code})
+
+    async def reconnect(self, request: Request) -> JSONResponse:
+        """Tell a client to connect again."""
+        wanted = parse(OneClient, await body_of(request))
+        self._clients.reconnect(wanted.client)
+        return JSONResponse({"client": wanted.client})
