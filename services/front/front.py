@@ -119,16 +119,9 @@ class Front:
 
     async def _join(self, one: Incoming, port: int) -> None:
         try:
-            _, side = await self._loop.create_connection(
-                lambda: Outgoing(self._peers, one.host), LOOPBACK, port
-            )
+            await self._loop.create_connection(lambda: Outgoing(self._peers, one), LOOPBACK, port)
         except OSError:
             one.transport.close()  # gRPC has stopped
-            return
-        if one.transport.is_closing():
-            side.transport.close()
-        else:
-            one.join(side)
 
     def _sweep_later(self) -> None:
         self._sweep = self._loop.call_later(self._admission.limits.idle_seconds, self._sweep_idle)
@@ -143,17 +136,24 @@ class Front:
 
 
 class Outgoing(Side):
-    """The front's connection to gRPC, known to `peers` while it lasts."""
+    """The front's connection to gRPC for a client, known to `peers` while it lasts.
 
-    def __init__(self, peers: Peers, host: str) -> None:
+    gRPC speaks first, at once: so the two are one before a byte of it is read.
+    """
+
+    def __init__(self, peers: Peers, client: Incoming) -> None:
         super().__init__()
-        self._hosts, self._host, self._port = peers.hosts, host, 0
+        self._hosts, self._client, self._port = peers.hosts, client, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell whose it is before gRPC reads a byte of it."""
+        """Tell whose it is, and pass on what the client has said."""
         super().connection_made(transport)
         self._port = transport.get_extra_info("sockname")[1]
-        self._hosts[self._port] = self._host
+        self._hosts[self._port] = self._client.host
+        if self._client.transport.is_closing():
+            self.transport.close()
+        else:
+            self._client.join(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Forget it."""

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from services.front.admission import IDLE, SILENT, TOO_MANY, Limits
-from services.front.front import Behind, Front, Peers
+from services.front.front import Behind, Front, Outgoing, Peers
+from services.front.piping import Incoming
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HELLO = b"\x16\x03\x01\x00\x05hello"
@@ -184,5 +185,37 @@ def test_where_the_server_behind_hangs_up_the_client_is_told() -> None:
         writer.write_eof()
         assert await reader.read() == b""
         await until(lambda: not port.peers.hosts)
+
+    play(scenario)
+
+
+def test_a_server_behind_that_speaks_first_is_heard_by_every_client() -> None:
+    """gRPC sends its settings at once: they may come before the two connections have been made one."""
+
+    async def scenario(port: Port) -> None:
+        for _ in range(20):
+            told = await asyncio.gather(*(port.ask(PREFACE) for _ in range(50)))
+            assert told == [b"p" + PREFACE] * 50
+
+    play(scenario)
+
+
+def test_the_two_connections_are_one_as_soon_as_the_second_is_made() -> None:
+    async def scenario(port: Port) -> None:
+        loop, joined = asyncio.get_running_loop(), []
+
+        class Watched(Outgoing):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                joined.append(self.other)
+
+        client = Incoming(lambda _: None, lambda *_: None, lambda _: None)
+        server = await asyncio.start_server(port.serve(b"p"), "127.0.0.1", 0)
+        behind = server.sockets[0].getsockname()
+        await loop.create_connection(lambda: client, *behind)
+        await loop.create_connection(lambda: Watched(port.peers, client), *behind)
+        assert joined == [client]
+        client.transport.close()
+        server.close()
 
     play(scenario)
