@@ -48,7 +48,7 @@ endurance: install    ## kill -9 under load, fifty times; services that go wrong
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s
 
-bench: install        ## lateness, store, timers, transactions, receiving, the audit, beside a bare disk and Redis: JSON, over an hour
+bench: install        ## lateness, store, timers, transactions, receiving, the port, the audit, beside a bare disk and Redis: JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/storage.py --records 10000000
 	$(BIN)/python benchmarks/timers.py structure --count 100000000
@@ -59,6 +59,8 @@ bench: install        ## lateness, store, timers, transactions, receiving, the a
 	$(BIN)/python benchmarks/transactions.py
 	$(BIN)/python benchmarks/receive.py
 	$(BIN)/python benchmarks/receive.py backlog --count 10000000
+	$(BIN)/python benchmarks/front.py connections
+	$(BIN)/python benchmarks/front.py calls
 	$(BIN)/python benchmarks/audit.py decode
 	$(BIN)/python benchmarks/audit.py truth --orders 1000000
 	$(BIN)/python benchmarks/audit.py reconcile --orders 1000000
