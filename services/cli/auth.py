@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.times import exactly
 
 app = typer.Typer(
     add_completion=False,
@@ -87,7 +87,9 @@ def list_users(http: HttpOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         output.print_json(found)
     elif found:
-        output.print_table(("user", "secret made"), ((one["name"], moment(one["made_ms"])) for one in found))
+        output.print_table(
+            ("user", "secret made"), ((one["name"], exactly(int(one["made_ms"]))) for one in found)
+        )
     else:
         output.say("no users; begin with: tidewheel auth user add NAME")
 
@@ -190,8 +192,3 @@ def show(found: list[dict[str, str]], as_json: bool) -> None:
         output.print_table(("user", "effect", "on", "name", "verbs"), rows)
     else:
         output.say("no rules: nothing is allowed; see tidewheel auth acl allow --help")
-
-
-def moment(at_ms: str) -> str:
-    """Return a time as the local clock had it."""
-    return datetime.fromtimestamp(int(at_ms) // 1000, UTC).astimezone().isoformat(" ")

@@ -8,7 +8,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
-from services.cli.auth import moment
+from services.cli.times import exactly
 
 app = typer.Typer(add_completion=False)
 
@@ -34,7 +34,7 @@ def refused(
         output.say("nobody was sent away")
         return
     rows = (
-        (moment(one["at_ms"]), one["reason"], one["host"], one["who"], one["detail"])
+        (exactly(int(one["at_ms"])), one["reason"], one["host"], one["who"], one["detail"])
         for one in found["refused"]
     )
     output.print_table(("when", "why", "from", "who", "what"), rows)

@@ -11,7 +11,6 @@ here must be given to them as an authority.
 from __future__ import annotations
 
 import datetime
-import os
 import socket
 import threading
 from collections.abc import Iterable
@@ -24,6 +23,7 @@ import grpc
 import structlog
 
 from commitlog.errors import ConfigurationError
+from services.auth_files import write_for_owner
 
 VALID_DAYS: Final = 3_650
 WARN_DAYS: Final = 30
@@ -112,9 +112,8 @@ def own_files(folder: Path, hosts: Iterable[str], clients: Path | None = None) -
     """Return the files of a folder, made if they are missing: a certificate that nobody else vouches for."""
     files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients)
     if not (files.certificate.exists() and files.key.exists()):
-        folder.mkdir(parents=True, exist_ok=True)
         certificate, key = self_signed(names_of(hosts))
-        write_private(files.key, key)
+        write_for_owner(files.key, key.decode())
         files.certificate.write_bytes(certificate)
     return files
 
@@ -157,9 +156,3 @@ def _alternative(x509: Any, name: str) -> Any:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, from its first byte on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)

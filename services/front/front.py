@@ -130,7 +130,8 @@ class Front:
         """End connections on which nothing has come since the last time."""
         for one in list(self._connections):
             if one.other is not None and not one.has_spoken:
-                self._send_away(one, IDLE)
+                self._refuse(IDLE, one.host)
+                one.transport.abort()  # to close would wait for somebody who may be dead to read
             one.has_spoken = False
         self._sweep_later()
 

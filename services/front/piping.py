@@ -24,7 +24,6 @@ class Side(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport
         self.other: Side | None = None
-        self.has_spoken = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -33,7 +32,6 @@ class Side(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what comes."""
-        self.has_spoken = True
         assert self.other is not None
         self.other.transport.write(data)
 
@@ -54,7 +52,10 @@ class Side(asyncio.Protocol):
 
 
 class Incoming(Side):
-    """A client's connection: `told` is called once, with what it speaks and its first bytes."""
+    """A client's connection: `told` is called once, with what it speaks and its first bytes.
+
+    `has_spoken` is for whoever looks for idle clients, and takes it back.
+    """
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Incoming(Side):
     ) -> None:
         super().__init__()
         self.host = ""
+        self.has_spoken = False
         self._made, self._told, self._lost = made, told, lost
         self._first = b""
 

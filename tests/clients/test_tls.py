@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from services.front.certificates import self_signed, write_private
+from services.auth_files import write_for_owner
+from services.front.certificates import self_signed
 from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take
 
 SECONDS = 10
@@ -129,7 +130,7 @@ def files_of(folder: Path, *names: str) -> list[str]:
     """A certificate and its key as options; both files are there."""
     certificate, key = self_signed(list(names))
     (folder / "certificate.pem").write_bytes(certificate)
-    write_private(folder / "key.pem", key)
+    write_for_owner(folder / "key.pem", key.decode())
     return ["--tls-certificate", str(folder / "certificate.pem"), "--tls-key", str(folder / "key.pem")]
 
 
