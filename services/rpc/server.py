@@ -11,7 +11,7 @@ Options that matter:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -106,11 +106,19 @@ def streaming(name: str, rpc: Streaming, host_of: HostOf) -> Callable[[Any, Cont
     """Return the asynchronous generator that grpc.aio calls for a streaming RPC."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-        async with aclosing(stream_to(name, rpc, request, caller_of(context, host_of))) as replies:
+        asked = until_ended(request) if rpc.both_ways else request
+        async with aclosing(stream_to(name, rpc, asked, caller_of(context, host_of))) as replies:
             async for reply in replies:
                 yield reply
 
     return call
+
+
+async def until_ended(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yield what the caller says, until one of the two has ended the stream."""
+    with suppress(aio.UsageError):  # the status has been sent: there is nothing more to read
+        async for request in requests:
+            yield request
 
 
 def caller_of(context: Context, host_of: HostOf) -> Caller:

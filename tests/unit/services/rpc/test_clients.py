@@ -28,6 +28,7 @@ class Telemetry:
 
     def __init__(self, front: Any, client_id: str) -> None:
         self._outgoing: asyncio.Queue[service.TelemetryCommand | None] = asyncio.Queue()
+        self.how_reading_ended = ""
         self.incoming = front.stream("Telemetry", self._said(), Caller(client_id))
 
     async def introduce(self, settings: wire.Settings) -> Any:
@@ -43,9 +44,20 @@ class Telemetry:
         """Lose the stream."""
         await self.incoming.aclose()
 
+    async def end_reading(self) -> None:
+        """End what the server reads, as gRPC does when the stream has ended; returns when it was told."""
+        self._outgoing.put_nowait(None)
+        while not self.how_reading_ended:
+            await asyncio.sleep(0)
+
     async def _said(self) -> AsyncIterator[service.TelemetryCommand]:
-        while (command := await self._outgoing.get()) is not None:
-            yield command
+        try:
+            while (command := await self._outgoing.get()) is not None:
+                yield command
+        except asyncio.CancelledError:
+            self.how_reading_ended = "cancelled"
+            raise
+        self.how_reading_ended = "ended"
 
 
 @pytest.mark.parametrize("settings", [PRODUCER, PUSH, SIMPLE], ids=["producer", "push", "simple"])
@@ -138,6 +150,32 @@ def test_a_goodbye_frees_leases_and_ends_the_stream(play: Any) -> None:
             await telemetry.next()
         front.pass_time(1)
         assert len(await front.receive("t", auto_renew=True)) == 3
+
+    play(scenario)
+
+
+def test_a_read_under_way_is_never_cancelled_for_grpc_would_keep_its_memory(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        telemetry = Telemetry(front, "client-1")
+        await telemetry.introduce(PUSH)
+        await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        with pytest.raises(StopAsyncIteration):
+            await telemetry.next()
+        await telemetry.end_reading()
+        assert telemetry.how_reading_ended == "ended"
+
+    play(scenario)
+
+
+def test_what_a_client_says_after_its_goodbye_is_not_heard(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        telemetry = Telemetry(front, "client-1")
+        await telemetry.introduce(PUSH)
+        await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        with pytest.raises(StopAsyncIteration):
+            await telemetry.introduce(PRODUCER)
+        await telemetry.end_reading()
+        assert not list(front.sessions)
 
     play(scenario)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from commitlog.errors import TooManyRequests
 from services.rpc.caller import Caller
 from services.rpc.sessions import FORGET_AFTER_MS, PRESENT_MS, TURN_AFTER_MS, Sessions
 
@@ -64,3 +67,19 @@ def test_a_client_is_present_while_it_listens_or_was_heard_from_just_now() -> No
     clock.now_ms += PRESENT_MS
     sessions.seen(Caller("new"))
     assert set(sessions.present()) == {"listening", "new"}
+
+
+def test_no_more_clients_are_kept_than_may_be_until_some_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.rpc.sessions.CLIENTS_MAX", 3)
+    clock = Clock()
+    sessions = Sessions(clock)
+    for name in ("first", "second", "third"):
+        sessions.seen(Caller(name))
+    with pytest.raises(TooManyRequests, match="3 clients"):
+        sessions.seen(Caller("fourth"))
+    sessions.seen(Caller("first"))
+    clock.now_ms += FORGET_AFTER_MS
+    sessions.seen(Caller("fourth"))
+    assert [session.client_id for session in sessions] == ["fourth"]
