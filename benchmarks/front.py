@@ -1,6 +1,6 @@
 """What serves the protocol port costs: calls by h2load through the port, straight, with TLS; other fronts.
 
-    .venv/bin/python benchmarks/front.py calls [--calls 4000] [--rounds 3] [--loops asyncio uvloop]
+    .venv/bin/python benchmarks/front.py calls [--calls 3000] [--rounds 3] [--loops asyncio uvloop]
                                                [--fronts grpcio nghttp2 ...]
     .venv/bin/python benchmarks/front.py connections [--count 2000] [--seconds 60]
 
@@ -37,7 +37,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = arguments.add_subparsers(dest="command", required=True)
     calls = commands.add_parser("calls")
-    calls.add_argument("--calls", type=int, default=4_000)
+    calls.add_argument("--calls", type=int, default=3_000)
     calls.add_argument("--rounds", type=int, default=3)
     calls.add_argument("--loops", nargs="*", default=list(LOOPS))
     calls.add_argument("--fronts", nargs="*", choices=KINDS, default=list(KINDS))
