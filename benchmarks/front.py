@@ -4,12 +4,12 @@
                                                [--fronts grpcio nghttp2 ...]
     .venv/bin/python benchmarks/front.py connections [--count 2000] [--seconds 60]
 
-* calls: SendMessage of one message of 256 B by 16 connections of 8 streams, and by a single one outstanding;
-  ReceiveMessage of 32 by 16 connections; calls a second, latency, and the server's processor time for a call,
-  its children's as well. `straight` dials the port on which the front listens behind ours, in the same
-  process. The fronts are those of `front_kinds.py`, each serving the same broker; those whose packages are
-  missing are left out, and named: `pip install` the group `fronts` of pyproject.toml to have them. Under ten
-  minutes; JSON on stdout, a table on stderr.
+* calls: Heartbeat (no store behind it) and SendMessage of one message of 256 B, each by 16 connections of 8
+  streams; SendMessage by a single one outstanding; ReceiveMessage of 32 by 16 connections. Calls a second,
+  latency, and the server's processor time for a call, its children's as well. `straight` dials the port on
+  which the front listens behind ours, in the same process. The fronts are those of `front_kinds.py`, each
+  serving the same broker; those whose packages are missing are left out, and named: `pip install --group
+  fronts` has them all. Under ten minutes; JSON on stdout, a table on stderr.
 * connections: so many clients, each with an open Telemetry stream and a long poll, idle for so long: memory
   for each, and processor time.
 

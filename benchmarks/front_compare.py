@@ -34,13 +34,15 @@ WHO: Final = (("x-mq-client-id", "check"),)
 CHECK_SECONDS = 10
 BASE: Final = ("asyncio", "grpcio", "straight")
 COLUMNS: Final = {
+    "heartbeat/s": ("heartbeat", "calls_per_second"),
+    "us a heartbeat": ("heartbeat", "server_us_per_call"),
     "send/s": ("send", "calls_per_second"),
-    "us": ("send", "server_us_per_call"),
+    "us a send": ("send", "server_us_per_call"),
     "one: ms": ("send, one outstanding", "mean_ms"),
     "receive 32/s": ("receive 32", "calls_per_second"),
     "us a receive": ("receive 32", "server_us_per_call"),
 }
-"""Of the table: the load and its figure. `us`: the server's processor time for a call."""
+"""Of the table: the load and its figure; `us` are microseconds of the server's processor time."""
 
 
 class Way(NamedTuple):

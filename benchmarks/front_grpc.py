@@ -52,6 +52,8 @@ class Frames:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that are whole by now; raises `BadCall`."""
         held, messages, at = self._held, [], 0
+        if not held and len(data) >= PREFIX_BYTES and len(data) == PREFIX_BYTES + self._length(data, 0):
+            return [data[PREFIX_BYTES:]]  # as nearly all come
         held += data
         while len(held) - at >= PREFIX_BYTES:
             end = at + PREFIX_BYTES + self._length(held, at)
@@ -62,7 +64,7 @@ class Frames:
         del held[:at]
         return messages
 
-    def _length(self, held: bytearray, at: int) -> int:
+    def _length(self, held: bytes | bytearray, at: int) -> int:
         if held[at]:
             raise BadCall(UNIMPLEMENTED, "Compressed requests are not read.")
         length = int.from_bytes(held[at + 1 : at + PREFIX_BYTES], "big")

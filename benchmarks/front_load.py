@@ -44,6 +44,7 @@ def loads(topic: str, calls: int) -> dict[str, Load]:
     receives = calls // 16
     stored = Load("SendMessage", send_body(topic, FILL), receives * BATCH // FILL, 4, 1)
     return {
+        "heartbeat": Load("Heartbeat", heartbeat_body(), calls, CONNECTIONS, STREAMS),
         "send": Load("SendMessage", send_body(topic), calls, CONNECTIONS, STREAMS),
         "send, one outstanding": Load("SendMessage", send_body(topic), calls // 20, 1, 1),
         "receive 32": Load(
@@ -91,6 +92,11 @@ def send_body(topic: str, count: int = 1) -> bytes:
         body=bytes(BODY_BYTES),
     )
     return framed(service.SendMessageRequest(messages=[message] * count).SerializeToString())
+
+
+def heartbeat_body() -> bytes:
+    """A Heartbeat, which touches no store: what it costs is what the front costs."""
+    return framed(service.HeartbeatRequest(client_type=wire.PRODUCER).SerializeToString())
 
 
 def receive_body(topic: str) -> bytes:

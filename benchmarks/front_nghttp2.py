@@ -105,6 +105,7 @@ class Nghttp2:
         ffi.cdef(DECLARED)
         self.lib = ffi.dlopen(library())
         self._kept_alive: list[Any] = []
+        self.current: Connection
         self.callbacks = self._callbacks()
         self.began = self.headers((b":status", b"200"), (b"content-type", b"application/grpc"))
         self.went_well = self.headers((b"grpc-status", b"0"))
@@ -147,11 +148,10 @@ class Nghttp2:
         return callbacks
 
     def _kept(self, kind: str, method: Callable[..., int]) -> Any:
-        """A callback whose last argument is the connection."""
-        connection_of = self.ffi.from_handle
+        """A callback for the connection that has just called nghttp2: nothing else calls callbacks."""
 
         def called(*arguments: Any) -> int:
-            return method(connection_of(arguments[-1]), *arguments)
+            return method(self.current, *arguments)
 
         made = self.ffi.callback(kind, called, error=-902)
         self._kept_alive.append(made)
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
         self._lib, self._ffi = self._bound.lib, self._bound.ffi
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, Stream] = {}
-        self._handle = self._ffi.new_handle(self)
+        self._sent = self._ffi.new("uint8_t **")
         self._transport: asyncio.Transport
         self._session: Any = None
         self._host = ""
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
         """Begin HTTP/2."""
         self._transport = cast(asyncio.Transport, transport)
         made = self._ffi.new("void **")
-        self._lib.nghttp2_session_server_new(made, self._bound.callbacks, self._handle)
+        self._lib.nghttp2_session_server_new(made, self._bound.callbacks, self._ffi.NULL)
         self._session = made[0]
         values = {MAX_CONCURRENT_STREAMS: STREAMS_MAX, INITIAL_WINDOW: WINDOW_BYTES}
         entries = self._ffi.new("settings_entry[]", list(values.items()))
@@ -213,6 +213,7 @@ class Connection(asyncio.Protocol):
         """Give nghttp2 what came, and send what that led to."""
         if self._session is None:
             return
+        self._bound.current = self
         read = self._lib.nghttp2_session_mem_recv(self._session, self._ffi.from_buffer(data), len(data))
         if read < 0:
             self._transport.close()
@@ -421,7 +422,8 @@ class Connection(asyncio.Protocol):
         self._is_flushing = False
         if self._session is None or self._is_full:
             return
-        data, parts, size = self._ffi.new("uint8_t **"), [], 0
+        self._bound.current = self
+        data, parts, size = self._sent, [], 0
         while (count := self._lib.nghttp2_session_mem_send(self._session, data)) > 0:
             parts.append(self._ffi.buffer(data[0], count)[:])
             size += count
