@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Event
+from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -152,23 +152,19 @@ def check(way: Way) -> str:
 
 
 def telemetry(channel: grpc.Channel) -> str:
-    """Whether a stream is answered while its client still writes: OK, or what went wrong."""
-    command = service.TelemetryCommand
+    """Whether a stream is answered again and again while its client still writes: OK, or what went wrong."""
+    command, said = service.TelemetryCommand, SimpleQueue[Any]()
     stream = method(channel.stream_stream, "Telemetry", command, command)
-    settings = wire.Settings(client_type=wire.SIMPLE_CONSUMER)
-    with ExitStack() as stack:
-
-        def said() -> Iterator[Any]:
-            yield command(settings=settings)
-            ended.wait(CHECK_SECONDS)
-
-        ended = Event()
-        stack.callback(ended.set)
-        try:
-            answer = next(iter(stream(said(), metadata=WHO, timeout=CHECK_SECONDS / 2)))
-        except grpc.RpcError as error:
-            return str(error.code())  # type: ignore[attr-defined] # not in the stubs
-        return wire.Code.Name(answer.status.code)
+    answers = stream(iter(said.get, None), metadata=WHO, timeout=CHECK_SECONDS)
+    try:
+        for _ in range(2):
+            said.put(command(settings=wire.Settings(client_type=wire.SIMPLE_CONSUMER)))
+            code = next(answers).status.code
+    except grpc.RpcError as error:
+        return str(error.code())
+    finally:
+        said.put(None)
+    return wire.Code.Name(code)
 
 
 def method(shape: Any, name: str, request: Any, reply: Any) -> Any:

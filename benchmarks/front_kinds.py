@@ -20,6 +20,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
+import uvicorn
 from front_asgi import Application
 from front_nghttp2 import Nghttp2Server, library
 from front_standin import StandIn, tls_context
@@ -27,8 +28,9 @@ from front_standin import StandIn, tls_context
 from services.front.certificates import TlsFiles
 from services.ops.http_server import HttpServer
 from services.rpc import server as grpc_server
+from services.rpc.caller import Caller
 from services.rpc.server import OPTIONS, GrpcServer, HostOf, caller_of
-from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
+from services.rpc.service import NAME, Observe, Rpc, Unary, reply_to, stream_to
 
 
 class Kind(NamedTuple):
@@ -65,12 +67,11 @@ class Uvicorn(Tasks):
 
     def __init__(self, host_of: HostOf | None = None) -> None:
         super().__init__(host_of)
-        self._servers: list[HttpServer] = []
+        self._servers: list[Http2Server] = []
 
     async def serve(self, taken: socket.socket, files: TlsFiles | None) -> None:
         """Serve on a socket in a task."""
-        server = HttpServer(application(self))
-        server.config = uvicorn_config(server.config.app, files)
+        server = Http2Server(application(self), files)
         self._servers.append(server)
         self.tasks.append(asyncio.create_task(server.serve([taken])))
 
@@ -78,6 +79,28 @@ class Uvicorn(Tasks):
         """Tell the servers to end."""
         for server in self._servers:
             server.should_exit = True
+
+
+class Http2Server(HttpServer):
+    """uvicorn as the broker runs it for HTTP, but for HTTP/2."""
+
+    def __init__(self, app: Application, files: TlsFiles | None) -> None:
+        tls: dict[str, Any] = {}
+        if files is not None:
+            tls = {"ssl_certfile": str(files.certificate), "ssl_keyfile": str(files.key)}
+        config = uvicorn.Config(
+            app,
+            http="zttp",
+            http2=True,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=3_600,
+            timeout_graceful_shutdown=1,
+            **tls,
+        )
+        uvicorn.Server.__init__(self, config)
 
 
 class Hypercorn(Tasks):
@@ -125,7 +148,7 @@ class Grpclib(StandIn):
             path: self._handler(route.name, route.rpc, route.observe) for path, route in self.routes.items()
         }
 
-    def _handler(self, name: str, rpc: Rpc, observe: Observe) -> Any:
+    def _handler(self, name: str, rpc: Any, observe: Observe) -> Any:
         from grpclib.const import Cardinality, Handler
 
         async def unary(stream: Any) -> None:
@@ -137,16 +160,14 @@ class Grpclib(StandIn):
             async for reply in stream_to(name, rpc, request, self._caller(stream)):
                 await stream.send_message(reply)
 
-        match rpc:
-            case Unary():
-                return Handler(unary, Cardinality.UNARY_UNARY, rpc.request, rpc.reply)
-            case Streaming(both_ways=True):
-                return Handler(streaming, Cardinality.STREAM_STREAM, rpc.request, rpc.reply)
-            case Streaming():
-                return Handler(streaming, Cardinality.UNARY_STREAM, rpc.request, rpc.reply)
+        if isinstance(rpc, Unary):
+            return Handler(unary, Cardinality.UNARY_UNARY, rpc.request, rpc.reply)
+        shape = Cardinality.STREAM_STREAM if rpc.both_ways else Cardinality.UNARY_STREAM
+        return Handler(streaming, shape, rpc.request, rpc.reply)
 
-    def _caller(self, stream: Any) -> Any:
-        return caller_of(GrpclibContext(stream), self.host_of)
+    def _caller(self, stream: Any) -> Caller:
+        context: Any = GrpclibContext(stream)
+        return caller_of(context, self.host_of)
 
 
 class GrpclibContext:
@@ -205,25 +226,6 @@ def application(front: StandIn) -> Application:
     made = Application()
     made.routes, made.host_of = front.routes, front.host_of
     return made
-
-
-def uvicorn_config(app: Any, files: TlsFiles | None) -> Any:
-    """Return how uvicorn is to serve HTTP/2."""
-    import uvicorn
-
-    tls = {} if files is None else {"ssl_certfile": str(files.certificate), "ssl_keyfile": str(files.key)}
-    return uvicorn.Config(
-        app,
-        http="zttp",
-        http2=True,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=3_600,
-        timeout_graceful_shutdown=1,
-        **tls,
-    )
 
 
 def in_envoy(_: HostOf | None) -> Any:

@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
     def on_chunk(self, _: Any, __: int, stream_id: int, data: Any, size: int, ___: Any) -> int:
         """Some of a request."""
         stream = self._streams.get(stream_id)
-        if stream is None or stream.is_answered:
+        if stream is None or stream.status is not None:
             return 0
         try:
             for message in stream.frames.feed(self._ffi.buffer(data, size)[:]):
@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
         if frame.type > HEADERS_FRAME:
             return 0
         stream = self._streams.get(frame.stream_id)
-        if stream is None or stream.is_answered:
+        if stream is None or stream.status is not None:
             return 0
         if stream.task is None:
             self._begin(frame.stream_id, stream, bool(frame.flags & END_STREAM))

@@ -101,17 +101,19 @@ async def run_broker(
     """Run a broker, all of it as ever but for what serves gRPC behind its port."""
     from services import run
     from services.config import Address, ServeSettings, load
+    from services.front.front import LOOPBACK, Behind
+    from services.rpc.server import GrpcServer
 
     behind, run_names = run.behind, vars(run)
 
     def told_behind(server: Any, settings: ServeSettings) -> Any:
         serves_tls = getattr(server, "serves_tls", True)
-        found = behind(server, settings) if serves_tls else run.Behind(server.bind(run.LOOPBACK, 0))
+        found = behind(server, settings) if serves_tls else Behind(server.bind(LOOPBACK, 0))
         plaintext = found.plaintext if getattr(server, "serves_plaintext", True) else None
         behind_file(Path(ready)).write_text(json.dumps([plaintext, found.tls]))
         return found
 
-    if make is not run.GrpcServer:
+    if make is not GrpcServer:
         run_names["credentials"] = lambda files: files
     run_names["GrpcServer"], run_names["behind"] = make, told_behind
     if told_to_stop is not None:
