@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/front.py calls [--calls 3000] [--rounds 3] [--loops asyncio uvloop]
                                                [--fronts grpcio nghttp2 ...]
-    .venv/bin/python benchmarks/front.py connections [--count 2000] [--seconds 60]
+    .venv/bin/python benchmarks/front.py connections [--count 2000] [--seconds 60] [--front grpcio]
 
 * calls: Heartbeat (no store behind it) and SendMessage of one message of 256 B, each by 16 connections of 8
   streams; SendMessage by a single one outstanding; ReceiveMessage of 32 by 16 connections. Calls a second,
@@ -44,6 +44,7 @@ def main() -> None:
     calls.add_argument("--flush", default="sync")
     connections = commands.add_parser("connections")
     connections.add_argument("--count", type=int, default=2_000)
+    connections.add_argument("--front", choices=KINDS, default="grpcio")
     connections.add_argument("--seconds", type=float, default=60.0)
     given = arguments.parse_args()
     if given.command == "calls":
@@ -52,7 +53,7 @@ def main() -> None:
         figures = compare(given)
         print(table(figures), file=sys.stderr)
     else:
-        with started("grpcio", "asyncio", "sync") as served:
+        with started(given.front, "asyncio", "sync") as served:
             figures = measure_connections(served(), given.count, given.seconds)
     print(json.dumps(figures, indent=1))
 

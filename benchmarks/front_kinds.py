@@ -8,8 +8,7 @@
     grpclib          gRPC by h2 (Python)
     pygrpc-native    gRPC by hyper (Rust); what it cannot serve it hands to a grpcio behind it; no TLS
 
-Not here: granian (Rust) sends no trailers, so no gRPC (its issue 93); sonora speaks gRPC-Web only; purerpc
-rests on an old h2 and protobuf; grpcio's threads would have every call wait for our loop in a thread.
+What each cannot do, and who is not here, is in docs/front.md.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import uvicorn
 from front_asgi import Application
-from front_nghttp2 import Nghttp2Server, library
+from front_nghttp2 import Nghttp2Server
+from front_nghttp2_library import library
 from front_standin import StandIn, tls_context
 
 from services.front.certificates import TlsFiles

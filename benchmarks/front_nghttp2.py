@@ -3,10 +3,9 @@
     transport --bytes--> nghttp2 --callbacks--> Stream --task--> handler
               <--bytes--         <--takes-- what the stream has to send
 
-nghttp2 does HTTP/2: HPACK, windows, pings, limits of frames. Here are the callbacks (cffi's ABI mode: nothing
-is compiled) and gRPC's part (`front_grpc`). What the handlers answer in one turn of the loop leaves in one
-write, so a receive of 32 is one. Where it ends: messages of a client's stream wait without bound (nghttp2
-opens the window as data comes), a deadline cancels the handler, health and reflection are not served.
+nghttp2 does HTTP/2: HPACK, windows, pings, limits of frames. Here are its callbacks; gRPC's part is
+`front_grpc`. What the handlers answer in one turn of the loop leaves in one write, so a receive of 32 is one.
+What it lacks is in docs/front.md.
 
 Callbacks run inside nghttp2: they may not raise and may not call `mem_recv` or `mem_send`.
 """
@@ -14,12 +13,10 @@ Callbacks run inside nghttp2: they may not raise and may not call `mem_recv` or 
 from __future__ import annotations
 
 import asyncio
-import ctypes.util
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any, Final, cast
-from urllib.parse import quote
 
 from front_grpc import (
     DEADLINE_EXCEEDED,
@@ -32,56 +29,17 @@ from front_grpc import (
     Route,
     caller_of,
 )
+from front_nghttp2_library import Nghttp2
 from front_standin import BACKLOG, StandIn, tls_context
 
 from services.front.certificates import TlsFiles
 from services.rpc.caller import Caller
 from services.rpc.server import HostOf
 
-DECLARED: Final = """
-typedef struct { size_t length; int32_t stream_id; uint8_t type; uint8_t flags; uint8_t reserved; } frame_hd;
-typedef struct { uint8_t *name; uint8_t *value; size_t namelen; size_t valuelen; uint8_t flags; } nv;
-typedef struct { int32_t settings_id; uint32_t value; } settings_entry;
-typedef union { int fd; void *ptr; } data_source;
-typedef ssize_t (*read_callback)(void *session, int32_t stream_id, uint8_t *buf, size_t length,
-                                 uint32_t *data_flags, data_source *source, void *user_data);
-typedef struct { data_source source; read_callback callback; } data_provider;
-
-typedef int (*on_header)(void *, const frame_hd *, const uint8_t *name, size_t namelen,
-                         const uint8_t *value, size_t valuelen, uint8_t flags, void *user_data);
-typedef int (*on_frame)(void *, const frame_hd *, void *user_data);
-typedef int (*on_chunk)(void *, uint8_t flags, int32_t stream_id, const uint8_t *data, size_t len, void *);
-typedef int (*on_close)(void *, int32_t stream_id, uint32_t error_code, void *user_data);
-
-int nghttp2_session_callbacks_new(void **callbacks);
-void nghttp2_session_callbacks_set_on_header_callback(void *, on_header);
-void nghttp2_session_callbacks_set_on_begin_headers_callback(void *, on_frame);
-void nghttp2_session_callbacks_set_on_frame_recv_callback(void *, on_frame);
-void nghttp2_session_callbacks_set_on_data_chunk_recv_callback(void *, on_chunk);
-void nghttp2_session_callbacks_set_on_stream_close_callback(void *, on_close);
-int nghttp2_session_server_new(void **session, void *callbacks, void *user_data);
-void nghttp2_session_del(void *session);
-ssize_t nghttp2_session_mem_recv(void *session, const uint8_t *in, size_t inlen);
-ssize_t nghttp2_session_mem_send(void *session, const uint8_t **data);
-int nghttp2_session_want_read(void *session);
-int nghttp2_session_want_write(void *session);
-int nghttp2_submit_settings(void *session, uint8_t flags, const settings_entry *iv, size_t niv);
-int nghttp2_session_set_local_window_size(void *session, uint8_t flags, int32_t stream_id, int32_t size);
-int nghttp2_submit_response(void *session, int32_t stream_id, const nv *nva, size_t nvlen,
-                            const data_provider *provider);
-int nghttp2_submit_headers(void *session, uint8_t flags, int32_t stream_id, const void *pri_spec,
-                           const nv *nva, size_t nvlen, void *stream_user_data);
-int nghttp2_submit_trailer(void *session, int32_t stream_id, const nv *nva, size_t nvlen);
-int nghttp2_submit_rst_stream(void *session, uint8_t flags, int32_t stream_id, uint32_t error_code);
-int nghttp2_session_resume_data(void *session, int32_t stream_id);
-int nghttp2_submit_shutdown_notice(void *session);
-int nghttp2_session_terminate_session(void *session, uint32_t error_code);
-"""
 DATA, HEADERS_FRAME, END_STREAM = 0, 1, 1
 EOF, NO_END_STREAM, DEFERRED = 1, 2, -508
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW = 3, 4
 STREAMS_MAX, WINDOW_BYTES = 1_024, 1024 * 1024
-UNCOPIED: Final = 2 | 4
 NO_ERROR: Final = 0
 PATH: Final = b":path"
 KEPT: Final = {name.encode(): name for name in HEADERS} | {PATH: ":path"}
@@ -90,78 +48,10 @@ WRITTEN_BYTES: Final = 256 * 1024
 """So many bytes at most are asked of nghttp2 before the transport gets them."""
 
 
-def library() -> str | None:
-    """Return the name of the shared library; None where it is not installed."""
-    return ctypes.util.find_library("nghttp2")
-
-
-class Nghttp2:
-    """The library and what all connections share: the callbacks and the headers of every answer."""
-
-    def __init__(self) -> None:
-        import cffi
-
-        self.ffi = ffi = cffi.FFI()
-        ffi.cdef(DECLARED)
-        self.lib = ffi.dlopen(library())
-        self._kept_alive: list[Any] = []
-        self.current: Connection
-        self.callbacks = self._callbacks()
-        self.began = self.headers((b":status", b"200"), (b"content-type", b"application/grpc"))
-        self.went_well = self.headers((b"grpc-status", b"0"))
-        self.provider = ffi.new("data_provider *")
-        self.provider.callback = self._kept("read_callback", Connection.take)
-
-    def headers(self, *pairs: tuple[bytes, bytes]) -> Any:
-        """Return headers as nghttp2 takes them; they last as long as this does."""
-        block = self.ffi.new("nv[]", len(pairs))
-        for one, (name, value) in zip(block, pairs, strict=True):
-            texts = self.ffi.new("uint8_t[]", name), self.ffi.new("uint8_t[]", value)
-            self._kept_alive.append(texts)
-            (one.name, one.value), one.namelen, one.valuelen = texts, len(name), len(value)
-            one.flags = UNCOPIED
-        self._kept_alive.append(block)
-        return block
-
-    def failure(self, status: int, why: str) -> tuple[Any, Any]:
-        """Return the trailers of a call that ends so, and what must live until they are submitted."""
-        pairs = [(b"grpc-status", b"%d" % status), (b"grpc-message", quote(why).encode())]
-        block = self.ffi.new("nv[]", len(pairs))
-        texts = [(self.ffi.new("uint8_t[]", name), self.ffi.new("uint8_t[]", value)) for name, value in pairs]
-        for one, (name, value), sizes in zip(block, texts, pairs, strict=True):
-            one.name, one.value, one.namelen, one.valuelen = name, value, len(sizes[0]), len(sizes[1])
-        return block, texts
-
-    def _callbacks(self) -> Any:
-        made = self.ffi.new("void **")
-        self.lib.nghttp2_session_callbacks_new(made)
-        callbacks = made[0]
-        for kind, name, called in (
-            ("on_header", "on_header", Connection.on_header),
-            ("on_frame", "on_begin_headers", Connection.on_begin_headers),
-            ("on_frame", "on_frame_recv", Connection.on_frame),
-            ("on_chunk", "on_data_chunk_recv", Connection.on_chunk),
-            ("on_close", "on_stream_close", Connection.on_close),
-        ):
-            set_callback = getattr(self.lib, f"nghttp2_session_callbacks_set_{name}_callback")
-            set_callback(callbacks, self._kept(kind, called))
-        return callbacks
-
-    def _kept(self, kind: str, method: Callable[..., int]) -> Any:
-        """A callback for the connection that has just called nghttp2: nothing else calls callbacks."""
-
-        def called(*arguments: Any) -> int:
-            return method(self.current, *arguments)
-
-        made = self.ffi.callback(kind, called, error=-902)
-        self._kept_alive.append(made)
-        return made
-
-
 @cache
 def nghttp2() -> Nghttp2:
     """Return the library, loaded once."""
-    return Nghttp2()
+    return Nghttp2(Connection)
 
 
 class Stream:

@@ -30,10 +30,9 @@ OK = Status(code=Code.OK)
 def nghttp2(benchmarks: Any) -> Any:
     if find_spec("cffi") is None:
         pytest.skip("cffi is not installed")
-    module = benchmarks("front_nghttp2")
-    if module.library() is None:
+    if benchmarks("front_nghttp2_library").library() is None:
         pytest.skip("libnghttp2 is not installed (Debian: libnghttp2-14)")
-    return module
+    return benchmarks("front_nghttp2")
 
 
 @dataclass
