@@ -137,8 +137,9 @@ class Route(NamedTuple):
 
 
 def routes_of(rpcs: Mapping[str, Rpc], observe: Observe) -> dict[str, Route]:
-    """Return the table by path."""
-    return {f"/{NAME}/{name}": Route(name, rpc, observe) for name, rpc in rpcs.items()}
+    """Return the table by path; an RPC of another service is named in full."""
+    paths = {name: f"/{name}" if "/" in name else f"/{NAME}/{name}" for name in rpcs}
+    return {paths[name]: Route(name, rpc, observe) for name, rpc in rpcs.items()}
 
 
 def parsed(rpc: Rpc, message: bytes) -> Any:

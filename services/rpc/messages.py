@@ -25,7 +25,7 @@ from services.broker import verb_properties
 from services.broker.values import Delivery
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
-from services.rpc.names import stored_name, wire_name
+from services.rpc.names import name_within, stored_name
 
 TRANSACTION: Final = wire.MessageType.TRANSACTION
 IDENTITY, GZIP, MD5 = wire.Encoding.IDENTITY, wire.Encoding.GZIP, wire.DigestType.MD5
@@ -117,7 +117,8 @@ def half_to_wire(message: Message, namespace: str) -> wire.Message:
 
 def fill(shown: wire.Message, message: Message, namespace: str) -> None:
     """Fill an empty message of the wire with what the message itself tells a client, whoever gets it."""
-    shown.topic.CopyFrom(wire_name(message.topic, namespace))
+    shown.topic.resource_namespace = namespace
+    shown.topic.name = name_within(message.topic, namespace)
     if message.properties:
         shown.user_properties.update(wire_properties(message.properties, namespace))
     shown.body = message.body
@@ -156,7 +157,7 @@ def stored_properties(given: dict[str, str], namespace: str) -> dict[str, str]:
 def wire_properties(stored: dict[str, str], namespace: str) -> dict[str, str]:
     """Return properties with the topic of a verb as a client of `namespace` knows it."""
     if topic := stored.get(verb_properties.TOPIC):
-        return stored | {verb_properties.TOPIC: wire_name(topic, namespace).name}
+        return stored | {verb_properties.TOPIC: name_within(topic, namespace)}
     return stored
 
 
