@@ -18,6 +18,7 @@ from functools import partial
 
 import structlog
 
+from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
 from services.rpc import settings
 from services.rpc.caller import Caller
@@ -33,7 +34,7 @@ from services.rpc.names import stored_name
 from services.rpc.producers import Producers
 from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions, Stream
-from services.rpc.statuses import OK
+from services.rpc.statuses import OK, refusal
 
 LEAVE_AFTER_SECONDS = 2.0
 RENEWALS_PER_LEASE = 3
@@ -98,6 +99,8 @@ class Clients:
                     self._introduce(command.settings, stream)
                 else:
                     self._questions.answered(command, stream.session)
+        except TidewheelError as error:
+            stream.write(TelemetryCommand(status=refusal(error)))
         finally:
             stream.write(None)
 
