@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from itertools import count
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 from tests.clients.libraries import Library
@@ -37,6 +37,7 @@ class ProcessClient:
             text=True,
         )
         self._numbers = count(1)
+        self._telling = Lock()
         self._waiting: dict[int, Future[Any]] = {0: Future()}
         self._simple: list[int] = []
         started = self._waiting[0]
@@ -87,8 +88,9 @@ class ProcessClient:
         number, answer = next(self._numbers), Future[Any]()
         self._waiting[number] = answer
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"id": number, "verb": verb, "arguments": arguments}) + "\n")
-        self._process.stdin.flush()
+        with self._telling:
+            self._process.stdin.write(json.dumps({"id": number, "verb": verb, "arguments": arguments}) + "\n")
+            self._process.stdin.flush()
         return answer
 
     def do(self, verb: str, **arguments: Any) -> Any:
@@ -112,22 +114,22 @@ class Simple:
     """A simple consumer of the process."""
 
     def __init__(self, client: ProcessClient, number: int) -> None:
-        self._client, self._number = client, number
+        self._client, self.number = client, number
 
     def receive(self, count: int = 32, lease_seconds: int = 30) -> list[Got]:
         return self.receiving(count, lease_seconds).result(ANSWER_SECONDS)
 
     def receiving(self, count: int = 32, lease_seconds: int = 30) -> Future[list[Got]]:
-        wanted = {"consumer": self._number, "count": count, "lease_seconds": lease_seconds}
+        wanted = {"consumer": self.number, "count": count, "lease_seconds": lease_seconds}
         answer, received = self._client.begin("receive", **wanted), Future[list[Got]]()
         answer.add_done_callback(lambda done: hand_over(done, received))
         return received
 
     def ack(self, got: Got) -> None:
-        self._client.do("ack", consumer=self._number, native=got.native, handle=got.handle)
+        self._client.do("ack", consumer=self.number, native=got.native, handle=got.handle)
 
     def change_invisible(self, got: Got, seconds: int) -> Got:
-        wanted = {"consumer": self._number, "native": got.native, "handle": got.handle, "seconds": seconds}
+        wanted = {"consumer": self.number, "native": got.native, "handle": got.handle, "seconds": seconds}
         return replace(got, handle=self._client.do("change_invisible", **wanted))
 
 
