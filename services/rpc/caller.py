@@ -21,3 +21,4 @@ class Caller:
     authorization: str = field(default="", repr=False)
     date: str = ""
     user: str = ""
+    namespace: str = ""

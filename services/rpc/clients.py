@@ -33,6 +33,7 @@ from services.rpc.names import stored_name
 from services.rpc.producers import Producers
 from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions, Stream
+from services.rpc.settings import MetricFor, nowhere
 from services.rpc.statuses import OK
 
 LEAVE_AFTER_SECONDS = 2.0
@@ -45,10 +46,16 @@ class Clients:
     """Keeps track of who is there."""
 
     def __init__(
-        self, live: LiveBroker, sessions: Sessions, producers: Producers, questions: Questions | None = None
+        self,
+        live: LiveBroker,
+        sessions: Sessions,
+        producers: Producers,
+        questions: Questions | None = None,
+        metric_for: MetricFor = nowhere,
     ) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
         self._questions = questions or Questions(sessions)
+        self._metric_for = metric_for
         self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
         self._is_renewing = False
         sessions.watch_with(self._watch)
@@ -100,7 +107,7 @@ class Clients:
         session.describe(described)
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
-        stream.write(settings.answer(described, self._live))
+        stream.write(settings.answer(described, self._live, self._metric_for(described, session)))
 
     def _renew_later(self) -> None:
         if not self._is_renewing:

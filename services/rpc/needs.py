@@ -14,6 +14,7 @@ from typing import Any, Final
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.auth.rights import Kind, Need, Verb
 from services.broker import verb_properties
+from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.definition_pb2 import Resource
 from services.rpc.messages import stored_properties
@@ -83,4 +84,6 @@ NEEDS: Final[dict[str, NeedsOf]] = {
     "Telemetry": nothing,
     "Heartbeat": nothing,
     "NotifyClientTermination": nothing,
+    OTLP: nothing,
+    OPENCENSUS: nothing,
 }

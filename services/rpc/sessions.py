@@ -36,6 +36,10 @@ def nobody_watches(session: Session) -> None:
     """Watch nobody: what a broker without clients does."""
 
 
+def nobody_misses(client_id: str) -> None:
+    """Miss nobody."""
+
+
 class Stream:
     """One Telemetry stream: what waits to be written to its client. None ends it."""
 
@@ -60,7 +64,7 @@ class Stream:
 class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
-    `user` is whose it is, where callers are asked who they are.
+    `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -78,6 +82,7 @@ class Session:
     streams: list[Stream] = field(default_factory=list)
     lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
     user: str = ""
+    namespace: str = ""
 
     @property
     def is_producer(self) -> bool:
@@ -109,10 +114,15 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._receives = 0
         self._watch: Callable[[Session], None] = nobody_watches
+        self._forget: Callable[[str], None] = nobody_misses
 
     def watch_with(self, watch: Callable[[Session], None]) -> None:
         """Let `watch` know of every client one of whose connections broke off."""
         self._watch = watch
+
+    def forget_with(self, forget: Callable[[str], None]) -> None:
+        """Let `forget` know of every client that is forgotten."""
+        self._forget = forget
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
@@ -133,6 +143,7 @@ class Sessions:
         if session is None:
             self._forget_idle(now_ms)
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
+            session.namespace = caller.namespace
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session
@@ -189,6 +200,7 @@ class Sessions:
     def gone(self, client_id: str) -> None:
         """Forget a client and end its streams."""
         session = self._sessions.pop(client_id, None)
+        self._forget(client_id)
         for stream in session.streams if session else ():
             stream.write(None)
 
@@ -202,3 +214,4 @@ class Sessions:
         since_ms = now_ms - FORGET_AFTER_MS
         for client_id in [one.client_id for one in self if one.absent_since(since_ms)]:
             del self._sessions[client_id]
+            self._forget(client_id)

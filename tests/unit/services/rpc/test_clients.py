@@ -10,6 +10,7 @@ import pytest
 
 from commitlog.limits import AUTO_RENEW_LEASE_MS, BODY_BYTES_MAX, CHECK_IMMUNITY_MS
 from services.rpc.caller import Caller
+from services.rpc.endpoints import Advertised
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
@@ -54,7 +55,10 @@ def test_the_answer_to_settings_has_what_clients_fail_without(play: Any, setting
         answer = await Telemetry(front, "c").introduce(settings)
         assert answer.status.code == Code.OK
         assert answer.settings.WhichOneof("pub_sub") == settings.WhichOneof("pub_sub")
-        assert not answer.settings.metric.on
+        assert answer.settings.metric.on
+        assert answer.settings.metric.endpoints == Advertised("127.0.0.1", 8081, boot=0).steady(
+            wire.Endpoints()
+        )
         if settings is PRODUCER:
             assert answer.settings.publishing.max_body_size == BODY_BYTES_MAX
             assert answer.settings.publishing.validate_message_type
