@@ -6,7 +6,7 @@
 Clients report what they counted since they began, so what is new is the difference to their last report. It
 is 0 for the first report of a series that began before we did: it was added to the sums of an earlier start.
 The last report of a client that has gone is kept for a while, so that one that was only away is not counted
-twice.
+twice, and what it told as it went is counted.
 
 Bounds: only the six metrics that official clients have, `CLIENT_SERIES_EACH_MAX` of each client's topics and
 groups, `CLIENT_SERIES_MAX` of all; those that have gone make room first. Distributions are held in the bounds
@@ -84,11 +84,14 @@ class ClientMetrics:
         self._sums: dict[Key, Spread] = {}
         self._kept = 0
 
-    def report(self, client_id: str, reported: Sequence[Reported]) -> int:
-        """Take a whole report of a client; returns how many series of it were taken."""
+    def report(self, client_id: str, reported: Sequence[Reported], *, is_there: bool = True) -> int:
+        """Take a whole report of a client, there or just gone; returns how many series of it were taken."""
+        if not is_there:
+            reported = [one for one in reported if one.key.name not in GAUGES]
         series = self._there.get(client_id)
         if series is None:
-            series = self._there[client_id] = self._gone.pop(client_id, {})
+            kept_by = self._there if is_there else self._gone
+            series = kept_by[client_id] = self._gone.pop(client_id, {})
         now = {one.key for one in reported}
         self._drop(series, [key for key in series if key.name in GAUGES and key not in now])
         return sum(self._take(series, one) for one in reported)

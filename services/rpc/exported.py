@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 
 from services.live.client_metrics import BOUNDS_MS, GAUGES, Spread, Value, spread
+from services.rpc.messages import wall_ms
 
 NAME_CHARACTERS_MAX: Final = 255
 """More than a topic or a group may have, with a namespace."""
@@ -60,7 +61,7 @@ def of_opencensus(request: Any) -> Iterator[Exported | None]:
         labels = [label.key for label in metric.metric_descriptor.label_keys]
         for series in metric.timeseries:
             named = dict(zip(labels, (label.value for label in series.label_values), strict=False))
-            began_ms = series.start_timestamp.seconds * 1000
+            began_ms = wall_ms(series.start_timestamp)
             yield exported(name, named, measured(name, series.points), began_ms)
 
 

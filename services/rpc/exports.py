@@ -5,8 +5,8 @@
 Rules:
 - They are sent to the address that the client dialled, always in one spelling: Python's client begins anew
   with every other one, and its old exporter stays. `client_id` in what is sent says whose it is.
-- Taken is what is of a client that is there, of topics that exist, and, behind a guard, of topics and groups
-  that its user has to do with; the reply says how many series were not.
+- Taken is what is of a client that is there or has just left, of topics that exist, and, behind a guard, of
+  topics and groups that its user has to do with; the reply says how many series were not.
 - Behind a guard Go's client is not asked for any: it signs calls, but its export is a stream, which it does
   not sign. Python's signs once, when it starts to export (`services.rpc.guard`).
 """
@@ -36,6 +36,8 @@ OTLP: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 OPENCENSUS: Final = "opencensus.proto.agent.metrics.v1.MetricsService/Export"
 EXPORT_BYTES_MAX: Final = 512 * 1024
 """Ten times what a client with as many series as are kept of it sends."""
+LEFT_MAX: Final = 256
+"""Clients that have left whose last export is waited for: they make it as they go."""
 CANNOT_SIGN: Final = "GO"
 LEFT_OUT: Final = (
     "Taken is what official clients measure, of clients that are connected and topics that exist."
@@ -63,7 +65,8 @@ class Exports:
     ) -> None:
         self._live, self._sessions, self._metrics, self._advertised = live, sessions, metrics, advertised
         self._may_name = may_name
-        sessions.forget_with(metrics.leave)
+        self._left: dict[str, Session] = {}
+        sessions.forget_with(self._leaves)
 
     def metric_for(self, described: Settings, session: Session) -> Metric:
         """Where a client that describes itself so is to send its metrics."""
@@ -121,11 +124,23 @@ class Exports:
                 reported = self._reported(one, found)
                 if self._exists(reported.key.topic) and self._may_name(caller.user, reported.key):
                     told[found.client_id].append(reported)
-        return count - sum(self._metrics.report(client_id, series) for client_id, series in told.items())
+        return count - sum(self._report(client_id, series) for client_id, series in told.items())
+
+    def _report(self, client_id: str, series: list[Reported]) -> int:
+        is_there = self._sessions.find(client_id) is not None
+        return self._metrics.report(client_id, series, is_there=is_there)
 
     def _session(self, one: Exported, caller: Caller) -> Session | None:
         """The client that is meant: one of the caller's own user."""
-        return self._sessions.find(f"{caller.user}/{one.client_id}" if caller.user else one.client_id)
+        client_id = f"{caller.user}/{one.client_id}" if caller.user else one.client_id
+        return self._sessions.find(client_id) or self._left.get(client_id)
+
+    def _leaves(self, session: Session) -> None:
+        """Forget a client, but for what it may still have to tell."""
+        self._metrics.leave(session.client_id)
+        self._left[session.client_id] = session
+        if len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
 
     @staticmethod
     def _reported(one: Exported, session: Session) -> Reported:

@@ -36,7 +36,7 @@ def nobody_watches(session: Session) -> None:
     """Watch nobody: what a broker without clients does."""
 
 
-def nobody_misses(client_id: str) -> None:
+def nobody_misses(session: Session) -> None:
     """Miss nobody."""
 
 
@@ -46,6 +46,7 @@ class Stream:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(COMMANDS_WAITING_MAX)
+        self.ended = asyncio.Event()
 
     def write(self, command: TelemetryCommand | None) -> bool:
         """Leave a command to be written; False when the client has stopped reading."""
@@ -64,7 +65,8 @@ class Stream:
 class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
-    `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups.
+    `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups;
+    `described` is what it said last of itself.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -83,6 +85,7 @@ class Session:
     lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
     user: str = ""
     namespace: str = ""
+    described: Settings | None = None
 
     @property
     def is_producer(self) -> bool:
@@ -91,6 +94,7 @@ class Session:
 
     def describe(self, settings: Settings) -> None:
         """Take over what the client says about itself."""
+        self.described = settings
         self.client_type = settings.client_type
         self.group = stored_name(settings.subscription.group)
         if settings.subscription.HasField("long_polling_timeout"):
@@ -114,13 +118,13 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._receives = 0
         self._watch: Callable[[Session], None] = nobody_watches
-        self._forget: Callable[[str], None] = nobody_misses
+        self._forget: Callable[[Session], None] = nobody_misses
 
     def watch_with(self, watch: Callable[[Session], None]) -> None:
         """Let `watch` know of every client one of whose connections broke off."""
         self._watch = watch
 
-    def forget_with(self, forget: Callable[[str], None]) -> None:
+    def forget_with(self, forget: Callable[[Session], None]) -> None:
         """Let `forget` know of every client that is forgotten."""
         self._forget = forget
 
@@ -172,6 +176,7 @@ class Sessions:
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
+        stream.ended.set()
         self._watch(stream.session)
 
     @contextmanager
@@ -200,9 +205,10 @@ class Sessions:
     def gone(self, client_id: str) -> None:
         """Forget a client and end its streams."""
         session = self._sessions.pop(client_id, None)
-        self._forget(client_id)
-        for stream in session.streams if session else ():
-            stream.write(None)
+        if session is not None:
+            self._forget(session)
+            for stream in session.streams:
+                stream.write(None)
 
     def close(self) -> None:
         """End every stream."""
@@ -213,5 +219,4 @@ class Sessions:
     def _forget_idle(self, now_ms: int) -> None:
         since_ms = now_ms - FORGET_AFTER_MS
         for client_id in [one.client_id for one in self if one.absent_since(since_ms)]:
-            del self._sessions[client_id]
-            self._forget(client_id)
+            self._forget(self._sessions.pop(client_id))

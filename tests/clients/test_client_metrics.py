@@ -6,6 +6,7 @@ The client exports every minute; here twice a second (`METRIC_READER_INTERVAL`),
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
@@ -98,6 +99,28 @@ def test_the_address_that_was_dialled_is_the_one_to_send_to(
 ) -> None:
     clients.producer(own_broker.dialled_as(name), topic).send(new_message(topic, "one"))
     wait_until(lambda: own_broker.metric("rocketmq_send_cost_time_count", topic) == [1], SECONDS)
+
+
+def test_what_a_producer_has_not_told_yet_it_tells_as_it_goes_and_nothing_of_it_stays(
+    own_broker: Any,
+    clients: Any,
+    topic: str,
+    new_message: Callable[..., Any],
+    wait_until: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ClientMetrics, "METRIC_READER_INTERVAL", 60_000)  # the client's own
+    producer = clients.producer(own_broker, topic)
+    producer.send(new_message(topic, "one"))
+    wait_until(lambda: exporters() != [], SECONDS)
+    producer.shutdown()
+    wait_until(lambda: own_broker.metric("rocketmq_send_cost_time_count", topic) == [1], SECONDS)
+    assert exporters() == [], "or its process would wait for a broker that has gone, at its end"
+
+
+def exporters() -> list[threading.Thread]:
+    """The threads in which clients export."""
+    return [one for one in threading.enumerate() if "PeriodicExportingMetricReader" in one.name]
 
 
 @pytest.fixture

@@ -137,9 +137,14 @@ def test_a_goodbye_frees_leases_and_ends_the_stream(play: Any) -> None:
         await front.send("t")
         assert len(await front.receive("t", auto_renew=True)) == 3
         assert len(await front.receive("t", auto_renew=True)) == 1
-        await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        goodbye = asyncio.create_task(
+            front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        )
+        assert not (await telemetry.next()).settings.metric.on, "its exporter ends before it is told to go"
+        assert not goodbye.done()
         with pytest.raises(StopAsyncIteration):
             await telemetry.next()
+        assert (await goodbye).status.code == Code.OK
         front.pass_time(1)
         assert len(await front.receive("t", auto_renew=True)) == 3
 

@@ -129,9 +129,15 @@ def test_what_a_client_holds_goes_with_it_and_what_it_did_stays(play: Any) -> No
         assert front.measured.gauges() == {Key(CACHED, "t", "g"): 3.0}
         await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest(), CLIENT)
         assert (front.measured.gauges(), front.measured.of("client-1")) == ({}, {})
-        await there(front)
+        key = Key(SEND, "t", "", "success")
         await exported(front, histogram(named(), (2, *[0] * 7)))
-        assert front.measured.sums()[Key(SEND, "t", "", "success")].count == 2, "it was only away"
+        await exported(front, gauge(named(consumer_group="g", invocation_status=""), 3.0))
+        assert front.measured.sums()[key].count == 2, "what it told as it went is counted"
+        assert (front.measured.gauges(), front.measured.of("client-1")) == ({}, {})
+        await there(front)
+        await exported(front, histogram(named(), (3, *[0] * 7)))
+        assert front.measured.sums()[key].count == 3, "it was only away"
+        assert front.measured.of("client-1")[key].count == 3
 
     play(scenario)
 
