@@ -7,6 +7,7 @@ Rules:
   with every other one, and its old exporter stays. `client_id` in what is sent says whose it is.
 - Taken is what is of a client that is there or has just left, of topics that exist, and, behind a guard, of
   topics and groups that its user has to do with; the reply says how many series were not.
+- Python's client exports in plaintext, and signed, even if all else of it goes by TLS: then it is not asked.
 - Behind a guard Go's client is not asked for any: it signs calls, but its export is a stream, which it does
   not sign. Python's signs once, when it starts to export (`services.rpc.guard`).
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from itertools import islice
 from typing import Any, Final
 
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
@@ -35,10 +37,12 @@ from services.rpc.settings import NO_METRICS
 OTLP: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 OPENCENSUS: Final = "opencensus.proto.agent.metrics.v1.MetricsService/Export"
 EXPORT_BYTES_MAX: Final = 512 * 1024
-"""Ten times what a client with as many series as are kept of it sends."""
+EXPORT_SERIES_MAX: Final = 4_096
+"""What is beyond that is not looked at; a process of Go's sends what all its clients measured."""
 LEFT_MAX: Final = 256
 """Clients that have left whose last export is waited for: they make it as they go."""
 CANNOT_SIGN: Final = "GO"
+CANNOT_ENCRYPT: Final = "PYTHON"
 LEFT_OUT: Final = (
     "Taken is what official clients measure, of clients that are connected and topics that exist."
 )
@@ -70,7 +74,9 @@ class Exports:
 
     def metric_for(self, described: Settings, session: Session) -> Metric:
         """Where a client that describes itself so is to send its metrics."""
-        if self._may_name is not anything and session.language == CANNOT_SIGN:
+        is_unsigned = self._may_name is not anything and session.language == CANNOT_SIGN
+        is_exposed = session.is_encrypted and session.language == CANNOT_ENCRYPT
+        if is_unsigned or is_exposed:
             return NO_METRICS
         return Metric(on=True, endpoints=self._advertised.steady(described.access_point))
 
@@ -118,7 +124,7 @@ class Exports:
             )
         told: defaultdict[str, list[Reported]] = defaultdict(list)
         count = 0
-        for one in read(request):
+        for one in islice(read(request), EXPORT_SERIES_MAX):
             count += 1
             if one is not None and (found := self._session(one, caller)) is not None:
                 reported = self._reported(one, found)

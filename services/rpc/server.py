@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -46,6 +47,8 @@ REFUSED = {
     Code.INTERNAL_SERVER_ERROR: grpc.StatusCode.INTERNAL,
 }
 """What gRPC calls the refusals of a protocol whose replies have no status; others are INVALID_ARGUMENT."""
+
+SECURITY = "transport_security_type"
 
 Context = aio.ServicerContext[Any, Any]
 HostOf = Callable[[str], str]
@@ -123,8 +126,11 @@ def streaming(name: str, rpc: Streaming, host_of: HostOf) -> Callable[[Any, Cont
     """Return the asynchronous generator that grpc.aio calls for a streaming RPC."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        caller = caller_of(context, host_of)
+        if rpc.both_ways:  # to ask costs more than a call may
+            caller = replace(caller, is_encrypted=context.auth_context().get(SECURITY) == [b"ssl"])
         try:
-            async with aclosing(stream_to(name, rpc, request, caller_of(context, host_of))) as replies:
+            async with aclosing(stream_to(name, rpc, request, caller)) as replies:
                 async for reply in replies:
                     yield reply
         except CallRefused as refused:

@@ -66,7 +66,7 @@ class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
     `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups;
-    `described` is what it said last of itself.
+    `described` is what it said last of itself; `is_encrypted`: its stream came by TLS.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -86,6 +86,7 @@ class Session:
     user: str = ""
     namespace: str = ""
     described: Settings | None = None
+    is_encrypted: bool = False
 
     @property
     def is_producer(self) -> bool:
@@ -169,6 +170,7 @@ class Sessions:
     def open_stream(self, caller: Caller) -> Stream:
         """Return a new stream to the client."""
         session = self.seen(caller)
+        session.is_encrypted = caller.is_encrypted
         stream = Stream(session)
         session.streams.append(stream)
         return stream

@@ -16,6 +16,8 @@ import pytest
 from rocketmq.v5.client.metrics import ClientMetrics
 from rocketmq.v5.consumer import ConsumeResult, MessageListener
 
+from tests.clients.test_rights import Operator
+
 EXPORT_MS = 500
 SECONDS = 20
 SENDS = 3
@@ -121,6 +123,27 @@ def test_what_a_producer_has_not_told_yet_it_tells_as_it_goes_and_nothing_of_it_
 def exporters() -> list[threading.Thread]:
     """The threads in which clients export."""
     return [one for one in threading.enumerate() if "PeriodicExportingMetricReader" in one.name]
+
+
+@pytest.fixture
+def asking(tmp_path: Any, serving: Any) -> Iterator[Any]:
+    """A broker that asks everybody who they are."""
+    yield from serving(tmp_path / "store", "--auth")
+
+
+def test_a_user_signs_what_its_clients_measured(
+    asking: Any,
+    clients: Any,
+    topic: str,
+    group: str,
+    new_message: Callable[..., Any],
+    wait_until: Callable[..., None],
+) -> None:
+    operator = Operator(asking, clients, topic, group)
+    operator.allow("send")
+    operator.clients.producer(asking, topic).send(new_message(topic, "one"))
+    wait_until(lambda: asking.metric("rocketmq_send_cost_time_count", topic) == [1], SECONDS)
+    assert operator.reasons() == []
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from services.auth.rights import Kind, Verb
 from services.live import client_metrics
 from services.live.client_metrics import Key, Spread
 from services.rpc.caller import Caller
-from services.rpc.exports import EXPORT_BYTES_MAX, OPENCENSUS, OTLP
+from services.rpc.exports import EXPORT_BYTES_MAX, EXPORT_SERIES_MAX, OPENCENSUS, OTLP
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated import service_pb2 as service
@@ -227,6 +227,18 @@ def test_an_export_of_any_size_is_answered(play: Any) -> None:
     play(scenario)
 
 
+def test_no_more_of_an_export_is_looked_at_than_a_process_sends(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await there(front)
+        request = histogram(named(), (1, *[0] * 7))
+        points = request.resource_metrics[0].scope_metrics[0].metrics[0].histogram.data_points
+        for _ in range(2 * EXPORT_SERIES_MAX):
+            points.add()
+        assert await exported(front, request) == EXPORT_SERIES_MAX - 1
+
+    play(scenario)
+
+
 def agent_request(attributes: dict[str, str], counts: Sequence[int]) -> Any:
     """An export to an OpenCensus agent."""
     request = opencensus.ExportMetricsServiceRequest()
@@ -296,12 +308,22 @@ def test_behind_a_guard_an_export_may_bear_the_date_of_its_clients_start(watch: 
     watch(scenario)
 
 
-@pytest.mark.parametrize(("language", "is_guarded", "is_on"), [("GO", False, True), ("GO", True, False)])
-def test_go_is_asked_for_metrics_only_where_nobody_has_to_sign(
+@pytest.mark.parametrize(
+    ("language", "is_guarded", "is_encrypted", "is_on"),
+    [
+        ("GO", False, True, True),
+        ("GO", True, True, False),
+        ("PYTHON", True, False, True),
+        ("PYTHON", False, True, False),
+        ("JAVA", True, True, True),
+    ],
+)
+def test_who_cannot_sign_or_encrypt_its_metrics_is_asked_for_none_where_that_matters(
     play: Any,
     watch: Any,  # noqa: F811
     language: str,
     is_guarded: bool,
+    is_encrypted: bool,
     is_on: bool,
 ) -> None:
     async def told(front: Any, caller: Caller) -> None:
@@ -309,7 +331,8 @@ def test_go_is_asked_for_metrics_only_where_nobody_has_to_sign(
             yield service.TelemetryCommand(settings=wire.Settings(client_type=wire.ClientType.PRODUCER))
             await asyncio.Event().wait()
 
-        stream = front.stream("Telemetry", commands(), replace(caller, language=language))
+        caller = replace(caller, language=language, is_encrypted=is_encrypted)
+        stream = front.stream("Telemetry", commands(), caller)
         assert (await anext(stream)).settings.metric.on is is_on
         await stream.aclose()
 
