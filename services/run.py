@@ -52,6 +52,7 @@ from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
 from services.ports import refusal
 from services.refusals import Refusals
+from services.rpc.admin import admin_table
 from services.rpc.clients import Clients
 from services.rpc.consumers import consumers
 from services.rpc.consuming import Consuming
@@ -139,7 +140,8 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         server = GrpcServer(peers.host_of)
         listen, http_address = (Address(*one.getsockname()[:2]) for one in (listening, http_socket))
         address = advertised(settings, listen, boot)
-        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured)
+        has_admin = asked.guard is not None or not asked.token  # else anybody could do what takes the token
+        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
         limits_of_front = Limits(settings.connections_per_address)
         refuse = partial(tell_refused, asked.refusals)
         front = Front(behind(server, settings), limits_of_front, str(http_address), peers, refuse)
@@ -277,8 +279,14 @@ def all_rpcs(
     guard: Guard | None = None,
     questions: Questions | None = None,
     metrics: ClientMetrics | None = None,
+    *,
+    admin: bool = True,
 ) -> dict[str, Rpc]:
-    """Join the handlers of the gRPC services, behind a guard if there is one; `metrics` are clients' own."""
+    """Join the handlers of the gRPC services, behind a guard if there is one; `metrics` are clients' own.
+
+    `admin`: operators are served, too.
+    """
+    questions = questions or Questions(sessions)
     producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
     may_name = guard.may_name if guard else anything
     exports = Exports(live, sessions, metrics, advertised, may_name) if metrics else None
@@ -291,7 +299,9 @@ def all_rpcs(
         Producing(live, sessions, producers),
         Consuming(live, sessions),
         Clients(live, sessions, producers, questions, metric_for),
-    ) | (exports.table() if exports else {})
+    )
+    rpcs |= exports.table() if exports else {}
+    rpcs |= admin_table(live, sessions, advertised, questions, metrics or ClientMetrics()) if admin else {}
     return guarded(rpcs, guard) if guard else rpcs
 
 

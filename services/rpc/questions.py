@@ -112,14 +112,21 @@ def silent(client_id: str, why: str) -> ClientSilent:
 
 
 def view(session: Session) -> ClientView:
-    """Return a client as it is now; a kind that is newer than our protocol is its number."""
-    known: Any = ClientType.DESCRIPTOR.values_by_number.get(session.client_type)
+    """Return a client as it is now."""
     return ClientView(
         client_id=session.client_id,
-        kind=("" if session.client_type == 0 else known.name) if known else str(session.client_type),
+        kind=kind_of(session),
         group=session.group,
         language=session.language,
         version=session.version,
         can_be_asked=bool(session.streams),
         seen_ms=session.seen_ms,
     )
+
+
+def kind_of(session: Session) -> str:
+    """Return what a client says it is, if it has; a kind that is newer than our protocol is its number."""
+    if session.client_type == ClientType.CLIENT_TYPE_UNSPECIFIED:
+        return ""
+    known: Any = ClientType.DESCRIPTOR.values_by_number.get(session.client_type)
+    return str(known.name if known else session.client_type)

@@ -65,8 +65,8 @@ class Stream:
 class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
-    `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups;
-    `described` is what it said last of itself; `is_encrypted`: its stream came by TLS.
+    `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups,
+    `host` its address, `described` what it said last of itself; `is_encrypted`: its stream came by TLS.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -85,6 +85,7 @@ class Session:
     lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
     user: str = ""
     namespace: str = ""
+    host: str = ""
     described: Settings | None = None
     is_encrypted: bool = False
 
@@ -148,7 +149,7 @@ class Sessions:
         if session is None:
             self._forget_idle(now_ms)
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
-            session.namespace = caller.namespace
+            session.namespace, session.host = caller.namespace, caller.host
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session

@@ -21,11 +21,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 
-from services.rpc.generated import service_pb2
+from services.rpc.generated import admin_pb2, service_pb2
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 ON_THE_WIRE: Final = {"tidewheel.wire": "apache.rocketmq.v2", "tidewheel/wire": "apache/rocketmq/v2"}
-FILES: Final = (service_pb2, metrics_service_pb2, health_pb2, reflection_pb2)
+FILES: Final = (service_pb2, admin_pb2, metrics_service_pb2, health_pb2, reflection_pb2)
 DESCRIBED: Final = frozenset(
     one.full_name.replace("tidewheel.wire", ON_THE_WIRE["tidewheel.wire"])
     for file in FILES

@@ -17,6 +17,7 @@ from services.auth.rights import Effect, Kind, Need, Rule, Verb
 from services.auth.signature import headers
 from services.auth.vault import KEY_BYTES
 from services.refusals import Refusals
+from services.rpc.admin import METHODS
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
 from services.rpc.exports import OPENCENSUS, OTLP
@@ -25,7 +26,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.guard import Guard
 from services.rpc.needs import NEEDS
-from services.rpc.service import Streaming
+from services.rpc.service import ADMIN, Streaming
 from services.run import all_rpcs
 
 Scenario = Callable[["Watched"], Awaitable[None]]
@@ -134,7 +135,9 @@ REFUSED = (Code.UNAUTHORIZED, Code.FORBIDDEN)
 
 def test_for_every_rpc_it_is_known_what_it_needs(watch: Any) -> None:
     async def scenario(watched: Watched) -> None:
-        assert watched.front.rpcs.keys() == NEEDS.keys() == {*RIGHTS, "Telemetry", OTLP, OPENCENSUS}
+        of_operators = {f"{ADMIN}/{name}" for name in METHODS}
+        others = {"Telemetry", OTLP, OPENCENSUS}
+        assert watched.front.rpcs.keys() == NEEDS.keys() == {*RIGHTS, *others, *of_operators}
 
     watch(scenario)
 
