@@ -5,8 +5,8 @@
 Rules:
 - They are sent to the address that the client dialled, always in one spelling: Python's client begins anew
   with every other one, and its old exporter stays. `client_id` in what is sent says whose it is.
-- Taken is what is of a client that is there or has just left, of topics that exist, and, behind a guard, of
-  topics and groups that its user has to do with; the reply says how many series were not.
+- Taken is what is of a client that is there or has just left, of topics and groups that exist, and, behind
+  a guard, that its user has to do with; the reply says how many series were not.
 - Python's client exports in plaintext, and signed, even if all else of it goes by TLS: then it is not asked.
 - Behind a guard Go's client is not asked for any: it signs calls, but its export is a stream, which it does
   not sign. Python's signs once, when it starts to export (`services.rpc.guard`).
@@ -43,9 +43,7 @@ LEFT_MAX: Final = 256
 """Clients that have left whose last export is waited for: they make it as they go."""
 CANNOT_SIGN: Final = "GO"
 CANNOT_ENCRYPT: Final = "PYTHON"
-LEFT_OUT: Final = (
-    "Taken is what official clients measure, of clients that are connected and topics that exist."
-)
+LEFT_OUT: Final = "Taken is what official clients measure, if client, topic and group are known here."
 
 MayName = Callable[[str, Key], bool]
 """Whether a user has to do with the topic and the group of a series."""
@@ -128,7 +126,7 @@ class Exports:
             count += 1
             if one is not None and (found := self._session(one, caller)) is not None:
                 reported = self._reported(one, found)
-                if self._exists(reported.key.topic) and self._may_name(caller.user, reported.key):
+                if self._exists(reported.key) and self._may_name(caller.user, reported.key):
                     told[found.client_id].append(reported)
         return count - sum(self._report(client_id, series) for client_id, series in told.items())
 
@@ -156,9 +154,12 @@ class Exports:
         )
         return Reported(Key(one.name, topic, group, one.status), one.value, one.began_ms, one.is_new)
 
-    def _exists(self, topic: str) -> bool:
+    def _exists(self, key: Key) -> bool:
+        """Whether there is such a topic, and such a group that receives it."""
+        if key.group:
+            return self._live.core.receives(key.group, key.topic)
         try:
-            self._live.core.topic(topic)
+            self._live.core.topic(key.topic)
         except TopicNotFound:
             return False
         return True

@@ -27,6 +27,7 @@ from services.rpc.messages import span_ms
 from services.rpc.names import stored_name
 
 COMMANDS_WAITING_MAX = 1_000
+DESCRIBED_BYTES_MAX = 64 * 1024
 PRESENT_MS = 30_000
 TURN_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
@@ -66,7 +67,8 @@ class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
     `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups,
-    `host` its address, `described` what it said last of itself; `is_encrypted`: its stream came by TLS.
+    `host` its address, `described` what it said last of itself, unless that was too much; `is_encrypted`: its
+    stream came by TLS.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -96,7 +98,10 @@ class Session:
 
     def describe(self, settings: Settings) -> None:
         """Take over what the client says about itself."""
-        self.described = settings
+        self.described = None
+        if settings.ByteSize() <= DESCRIBED_BYTES_MAX:
+            self.described = Settings()
+            self.described.CopyFrom(settings)  # a part of a message keeps all of it in memory
         self.client_type = settings.client_type
         self.group = stored_name(settings.subscription.group)
         if settings.subscription.HasField("long_polling_timeout"):

@@ -6,6 +6,7 @@ The client exports every minute; here twice a second (`METRIC_READER_INTERVAL`),
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from rocketmq.v5.client.metrics import ClientMetrics
 from rocketmq.v5.consumer import ConsumeResult, MessageListener
 
+from tests.clients.libraries import LIBRARIES, require
+from tests.clients.process_client import ProcessClient
 from tests.clients.test_rights import Operator
 
 EXPORT_MS = 500
@@ -118,6 +121,18 @@ def test_what_a_producer_has_not_told_yet_it_tells_as_it_goes_and_nothing_of_it_
     producer.shutdown()
     wait_until(lambda: own_broker.metric("rocketmq_send_cost_time_count", topic) == [1], SECONDS)
     assert exporters() == [], "or its process would wait for a broker that has gone, at its end"
+
+
+def test_javas_producer_tells_as_it_goes_by_tls(
+    own_broker: Any, topic: str, tmp_path: Any, wait_until: Callable[..., None]
+) -> None:
+    library = LIBRARIES["java"]
+    require(library)
+    client = ProcessClient(library, own_broker.listen, {**os.environ, "HOME": str(tmp_path)})
+    for body in ("1", "2"):
+        client.send(topic, body)
+    client.stop()
+    wait_until(lambda: own_broker.metric("rocketmq_send_cost_time_count", topic) == [2], SECONDS)
 
 
 def exporters() -> list[threading.Thread]:

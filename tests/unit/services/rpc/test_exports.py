@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
 from commitlog.message import MessageType
 from services.auth.rights import Kind, Verb
+from services.broker.group_values import Start
 from services.live import client_metrics
 from services.live.client_metrics import Key, Spread
 from services.rpc.caller import Caller
@@ -28,6 +29,7 @@ from tests.unit.services.rpc.test_guard import Watched, watch  # noqa: F401 (a f
 SEND, CACHED = "rocketmq_send_cost_time", "rocketmq_consumer_cached_messages"
 BOUNDS = (1, 5, 10, 20, 50, 200, 500)
 DELTA = 1
+GROUPS = ("g", *(f"g{number}" for number in range(6)))
 NOW_MS = 1_763_700_000_000
 CLIENT = Caller("client-1", language="PYTHON", version="5.1.2")
 
@@ -71,10 +73,13 @@ def add(point: Any, attributes: dict[str, str]) -> None:
 
 
 async def there(front: Any, *callers: Caller) -> None:
-    """Have clients call, and a topic be there."""
+    """Have clients call, and a topic and its groups be there."""
     for caller in callers or (CLIENT,):
         await front.call("Heartbeat", service.HeartbeatRequest(), caller)
     await front.live.create_topic("t", MessageType.NORMAL, 1)
+    for group in GROUPS:
+        if not front.live.core.receives(group, "t"):
+            await front.live.groups.create(group, "t", Start())
 
 
 async def exported(front: Any, request: Any, caller: Caller = CLIENT) -> int:
@@ -159,6 +164,7 @@ def test_names_in_a_namespace_are_those_of_the_store(play: Any) -> None:
         histogram(named("somebody"), (1, *[0] * 7)),
         histogram(named(topic="none"), (1, *[0] * 7)),
         histogram(named(topic=""), (1, *[0] * 7)),
+        histogram(named(consumer_group="none"), (1, *[0] * 7)),
         histogram(named(topic="t" * 1_000), (1, *[0] * 7)),
         histogram(named(consumer_group="g" * 1_000), (1, *[0] * 7)),
         histogram(named(invocation_status="made up"), (1, *[0] * 7)),
@@ -280,6 +286,7 @@ def test_behind_a_guard_a_user_tells_of_its_own_clients_and_topics(watch: Any) -
         for user in ("orders", "carts"):
             await front.call("Heartbeat", service.HeartbeatRequest(), watched.callers[user])
         await front.live.create_topic("t", MessageType.NORMAL, 1)
+        await front.live.groups.create("g", "t", Start())
         request = histogram(named("client"), (1, *[0] * 7))
         assert await exported(front, request, watched.callers["carts"]) == 1
         assert await exported(front, request, watched.callers["orders"]) == 0
