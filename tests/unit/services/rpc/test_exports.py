@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
+from commitlog import limits
 from commitlog.message import MessageType
 from services.auth.rights import Kind, Verb
 from services.broker.group_values import Start
@@ -24,11 +27,13 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.server import GrpcServer
 from services.rpc.service import CallRefused
+from tests.endurance.hostile import hostile
 from tests.unit.services.rpc.test_guard import Watched, watch  # noqa: F401 (a fixture)
 
 SEND, CACHED = "rocketmq_send_cost_time", "rocketmq_consumer_cached_messages"
 BOUNDS = (1, 5, 10, 20, 50, 200, 500)
 DELTA = 1
+ROUNDS = 300
 GROUPS = ("g", *(f"g{number}" for number in range(6)))
 NOW_MS = 1_763_700_000_000
 CLIENT = Caller("client-1", language="PYTHON", version="5.1.2")
@@ -277,6 +282,51 @@ def test_what_an_opencensus_agent_is_told_is_the_same_without_any_header(play: A
         assert front.measured.of("client-1") == {key: Spread((1, 2, 0, 0, 0, 0, 0, 0), 7.0)}
 
     play(scenario)
+
+
+@pytest.mark.parametrize("name", [OTLP, OPENCENSUS])
+def test_hostile_values_are_answered_and_bounded(play: Any, name: str) -> None:
+    chance = Random(name)
+
+    def request(kind: Any) -> Any:
+        """A hostile request that has a metric's name, and is of a client that is there."""
+        made = hostile(kind, chance)
+        metrics = made.metrics if name == OPENCENSUS else metrics_of(made)
+        for metric in metrics:
+            described = metric.metric_descriptor if name == OPENCENSUS else metric
+            described.name = chance.choice((SEND, CACHED))
+            if name == OPENCENSUS:
+                metric.CopyFrom(
+                    agent_request(named(), (1, *[0] * 7)).metrics[0] if chance.random() < 0.1 else metric
+                )
+            for point in metric.histogram.data_points if name == OTLP else ():
+                add(point, named())
+        return made
+
+    async def scenario(front: Any) -> None:
+        await there(front)
+        rpc = front.rpcs[name]
+        for _ in range(ROUNDS):
+            if name == OTLP:
+                with suppress(CallRefused):  # some are too large
+                    await exported(front, request(rpc.request))
+                continue
+
+            async def once() -> AsyncIterator[Any]:
+                yield request(rpc.request)
+
+            with suppress(CallRefused):
+                assert [one async for one in front.stream(name, once())] == []
+        assert not any(code == "INTERNAL_SERVER_ERROR" for _, code in front.observed)
+        assert len(front.measured.of("client-1")) <= limits.CLIENT_SERIES_EACH_MAX
+
+    play(scenario)
+
+
+def metrics_of(request: Any) -> list[Any]:
+    """Every metric of an OTLP request."""
+    scopes = (scope for part in request.resource_metrics for scope in part.scope_metrics)
+    return [metric for scope in scopes for metric in scope.metrics]
 
 
 def test_behind_a_guard_a_user_tells_of_its_own_clients_and_topics(watch: Any) -> None:  # noqa: F811
