@@ -19,13 +19,14 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from operator import add, sub
 from typing import Final, NamedTuple
 
 from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
 
 BUCKETS_MAX: Final = 64
+NUMBER_MAX: Final = 1e15
+"""What nothing that a client measures comes near to; sums of such stay numbers."""
 BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
@@ -86,15 +87,19 @@ class ClientMetrics:
 
     def report(self, client_id: str, reported: Sequence[Reported], *, is_there: bool = True) -> int:
         """Take a whole report of a client, there or just gone; returns how many series of it were taken."""
-        if not is_there:
-            reported = [one for one in reported if one.key.name not in GAUGES]
         series = self._there.get(client_id)
         if series is None:
-            kept_by = self._there if is_there else self._gone
-            series = kept_by[client_id] = self._gone.pop(client_id, {})
+            series = self._gone.pop(client_id, {})
+        if is_there:
+            self._there[client_id] = series
+        else:
+            reported = [one for one in reported if one.key.name not in GAUGES]
         now = {one.key for one in reported}
         self._drop(series, [key for key in series if key.name in GAUGES and key not in now])
-        return sum(self._take(series, one) for one in reported)
+        taken = sum(self._take(series, one) for one in reported)
+        if series and not is_there:
+            self._gone[client_id] = series  # only now: it makes no room for itself
+        return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
         """What a client that is there told last."""
@@ -168,7 +173,7 @@ def since(before: Spread | None, now: Spread) -> Spread:
 def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float) -> Spread | None:
     """Counts between bounds of a client's choice in those of the table; None for what cannot be meant."""
     ours = BOUNDS_MS[name]
-    is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and isfinite(total_ms) and total_ms >= 0
+    is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
     if not is_sound or any(count < 0 for count in counts):
         return None
     held = [0] * (len(ours) + 1)

@@ -9,12 +9,12 @@ so, is passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isfinite, nan
+from math import nan
 from typing import Any, Final, NamedTuple
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 
-from services.live.client_metrics import BOUNDS_MS, GAUGES, Spread, Value, spread
+from services.live.client_metrics import BOUNDS_MS, GAUGES, NUMBER_MAX, Spread, Value, spread
 from services.rpc.messages import wall_ms
 
 NAME_CHARACTERS_MAX: Final = 255
@@ -94,6 +94,6 @@ def exported(
     is_sound = topic and len(topic) <= NAME_CHARACTERS_MAX and len(group) <= NAME_CHARACTERS_MAX
     if value is None or not is_sound or status not in STATUSES:
         return None
-    if not isinstance(value, Spread) and not isfinite(value):
+    if not isinstance(value, Spread) and not 0 <= value <= NUMBER_MAX:
         return None
     return Exported(name, client_id, topic, group, status, value, began_ms, is_new)

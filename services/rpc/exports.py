@@ -142,6 +142,7 @@ class Exports:
     def _leaves(self, session: Session) -> None:
         """Forget a client, but for what it may still have to tell."""
         self._metrics.leave(session.client_id)
+        self._left.pop(session.client_id, None)
         self._left[session.client_id] = session
         if len(self._left) > LEFT_MAX:
             del self._left[next(iter(self._left))]
