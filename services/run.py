@@ -40,6 +40,7 @@ from services.broker.group_values import From
 from services.broker.settings import BrokerSettings
 from services.config import Address, ServeSettings
 from services.doors import Doors, check_exposure, doors
+from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, credentials, own_files
 from services.front.front import LOOPBACK, Behind, Front, Peers
@@ -105,7 +106,8 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     logs.configure()
     allow_many_files()
     share_interpreter(is_crowded=False)
-    asyncio.run(run(settings, announce))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run(settings, announce))
 
 
 def share_interpreter(is_crowded: bool) -> None:

@@ -9,6 +9,7 @@ import base64
 import binascii
 from typing import Final, NamedTuple
 
+from commitlog import limits
 from commitlog.errors import InvalidRecallHandle
 
 _VERSION: Final = "v1"
@@ -41,6 +42,7 @@ def decode(handle: str) -> Recall:
         or fields[0] != _VERSION
         or not fields[3].isascii()
         or not fields[3].isdigit()
+        or len(fields[4]) > limits.MESSAGE_ID_CHARACTERS_MAX
     ):
         raise InvalidRecallHandle("Use the recall handle of the delayed message's own send receipt.")
     return Recall(topic=fields[1], due_ms=int(fields[3]), message_id=fields[4])

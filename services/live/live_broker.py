@@ -19,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -112,7 +113,7 @@ class LiveBroker(LiveVerbs):
             lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock
         )
         self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
-        self._jumps = Jumps(self.clock.real_ms(), self._loop.time() * 1000)
+        self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
@@ -228,7 +229,7 @@ class LiveBroker(LiveVerbs):
     def _see_to_jumps(self) -> None:
         """Tell the core when somebody set the clock, which makes timers late or early for their owners."""
         wall_ms = self.clock.real_ms()
-        jump_ms = self._jumps.seen(wall_ms, self._loop.time() * 1000)
+        jump_ms = self._jumps.seen(wall_ms, time.monotonic() * 1000)
         if jump_ms:
             log.warning("the clock was set", by_seconds=jump_ms / 1000)
         if jump_ms > 0:

@@ -1,20 +1,25 @@
 """Names on the wire and names in the store: a namespace is a prefix, `namespace%name`, as RocketMQ writes it.
 
 The wire carries (namespace, name); the store knows one word. Without a namespace they are the same.
+
+A name may come before anybody looks whether there can be such a topic or group. It is cut to a length that
+is refused wherever one is looked at, so that what keeps names to be quick keeps no megabytes for a stranger.
 """
 
 from __future__ import annotations
 
+from commitlog import limits
 from services.rpc.generated.definition_pb2 import Resource
 
 SEPARATOR = "%"
+CHARACTERS_KEPT_MAX = 2 * limits.TOPIC_CHARACTERS_MAX
 
 
 def stored_name(resource: Resource) -> str:
     """Return the word under which the store knows a topic or a group."""
     if not resource.resource_namespace:
-        return resource.name
-    return f"{resource.resource_namespace}{SEPARATOR}{resource.name}"
+        return resource.name[:CHARACTERS_KEPT_MAX]
+    return f"{resource.resource_namespace}{SEPARATOR}{resource.name}"[:CHARACTERS_KEPT_MAX]
 
 
 def wire_name(stored: str, namespace: str) -> Resource:

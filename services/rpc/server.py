@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -129,8 +129,9 @@ def streaming(name: str, rpc: Streaming, host_of: HostOf) -> Callable[[Any, Cont
         caller = caller_of(context, host_of)
         if rpc.both_ways:  # to ask costs more than a call may
             caller = replace(caller, is_encrypted=context.auth_context().get(SECURITY) == [b"ssl"])
+        asked = until_ended(request) if rpc.both_ways else request
         try:
-            async with aclosing(stream_to(name, rpc, request, caller)) as replies:
+            async with aclosing(stream_to(name, rpc, asked, caller)) as replies:
                 async for reply in replies:
                     yield reply
         except CallRefused as refused:
@@ -143,6 +144,13 @@ async def refuse(context: Context, refused: CallRefused) -> None:
     """End a call of a protocol whose replies have no status."""
     code = REFUSED.get(refused.status.code, grpc.StatusCode.INVALID_ARGUMENT)
     await context.abort(code, refused.status.message)
+
+
+async def until_ended(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yield what the caller says, until one of the two has ended the stream."""
+    with suppress(aio.UsageError):  # the status has been sent: there is nothing more to read
+        async for request in requests:
+            yield request
 
 
 def caller_of(context: Context, host_of: HostOf) -> Caller:

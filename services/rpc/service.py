@@ -7,7 +7,7 @@ table.
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ def table(routing: Routing, producing: Producing, consuming: Consuming, clients:
 
 async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe: Observe) -> Any:
     """Answer one request; whatever happens, the reply says so in its status, or raises `CallRefused`."""
-    started = asyncio.get_running_loop().time()
+    started = time.monotonic()
     reply: Any = None
     refused: Status | None = None
     try:
@@ -119,7 +119,7 @@ async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe:
     if refused is not None and rpc.has_status:
         reply = rpc.reply(status=refused)
     said = reply.status if rpc.has_status else refused or OK
-    observe(name, Code.Name(said.code), asyncio.get_running_loop().time() - started)
+    observe(name, Code.Name(said.code), time.monotonic() - started)
     if reply is None:
         raise CallRefused(said)
     return reply

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from commitlog.errors import TooManyRequests
-from commitlog.limits import LONG_POLL_MS, POLLS_MAX, POLLS_PER_CLIENT_MAX
+from commitlog.limits import CLIENTS_MAX, LONG_POLL_MS, POLLS_MAX, POLLS_PER_CLIENT_MAX
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import ClientType, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
@@ -27,7 +27,8 @@ from services.rpc.messages import span_ms
 from services.rpc.names import stored_name
 
 COMMANDS_WAITING_MAX = 1_000
-DESCRIBED_BYTES_MAX = 64 * 1024
+DESCRIBED_BYTES_MAX = 4 * 1024
+FORGET_EACH_MS = 1_000
 PRESENT_MS = 30_000
 TURN_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
@@ -42,15 +43,20 @@ def nobody_misses(session: Session) -> None:
 
 
 class Stream:
-    """One Telemetry stream: what waits to be written to its client. None ends it."""
+    """One Telemetry stream: what waits to be written to its client. None ends it.
+
+    `is_over`: its client is not heard any more; `ended`: all that waited is written, or nobody reads it.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(COMMANDS_WAITING_MAX)
+        self.is_over = False
         self.ended = asyncio.Event()
 
     def write(self, command: TelemetryCommand | None) -> bool:
         """Leave a command to be written; False when the client has stopped reading."""
+        self.is_over = self.is_over or command is None
         try:
             self._commands.put_nowait(command)
         except asyncio.QueueFull:
@@ -124,6 +130,7 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._receives = 0
+        self._forgot_ms = 0
         self._watch: Callable[[Session], None] = nobody_watches
         self._forget: Callable[[Session], None] = nobody_misses
 
@@ -148,11 +155,14 @@ class Sessions:
         return [one.client_id for one in self if not one.absent_since(since_ms)]
 
     def seen(self, caller: Caller) -> Session:
-        """Return the session of somebody who calls, made if need be."""
+        """Return the session of somebody who calls, made if need be.
+
+        Raises `TooManyRequests` when there are as many clients as may be.
+        """
         now_ms = self._clock()
         session = self._sessions.get(caller.client_id)
         if session is None:
-            self._forget_idle(now_ms)
+            self._make_room(now_ms)
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
             session.namespace, session.host = caller.namespace, caller.host
             self._sessions[caller.client_id] = session
@@ -184,6 +194,7 @@ class Sessions:
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
+        stream.is_over = True
         stream.ended.set()
         self._watch(stream.session)
 
@@ -223,6 +234,16 @@ class Sessions:
         for session in self._sessions.values():
             for stream in session.streams:
                 stream.write(None)
+
+    def _make_room(self, now_ms: int) -> None:
+        if now_ms - self._forgot_ms >= FORGET_EACH_MS:
+            self._forgot_ms = now_ms
+            self._forget_idle(now_ms)
+        if len(self._sessions) >= CLIENTS_MAX:
+            raise TooManyRequests(
+                f"{len(self._sessions)} clients were here within {FORGET_AFTER_MS // 1_000} s; that is all."
+                " Let fewer processes share more messages, or give each a client id that it keeps."
+            )
 
     def _forget_idle(self, now_ms: int) -> None:
         since_ms = now_ms - FORGET_AFTER_MS

@@ -29,6 +29,7 @@ class Telemetry:
 
     def __init__(self, front: Any, client_id: str) -> None:
         self._outgoing: asyncio.Queue[service.TelemetryCommand | None] = asyncio.Queue()
+        self.how_reading_ended = ""
         self.incoming = front.stream("Telemetry", self._said(), Caller(client_id))
 
     async def introduce(self, settings: wire.Settings) -> Any:
@@ -44,9 +45,20 @@ class Telemetry:
         """Lose the stream."""
         await self.incoming.aclose()
 
+    async def end_reading(self) -> None:
+        """End what the server reads, as gRPC does when the stream has ended; returns when it was told."""
+        self._outgoing.put_nowait(None)
+        while not self.how_reading_ended:
+            await asyncio.sleep(0)
+
     async def _said(self) -> AsyncIterator[service.TelemetryCommand]:
-        while (command := await self._outgoing.get()) is not None:
-            yield command
+        try:
+            while (command := await self._outgoing.get()) is not None:
+                yield command
+        except asyncio.CancelledError:
+            self.how_reading_ended = "cancelled"
+            raise
+        self.how_reading_ended = "ended"
 
 
 @pytest.mark.parametrize("settings", [PRODUCER, PUSH, SIMPLE], ids=["producer", "push", "simple"])
@@ -147,6 +159,33 @@ def test_a_goodbye_frees_leases_and_ends_the_stream(play: Any) -> None:
         assert (await goodbye).status.code == Code.OK
         front.pass_time(1)
         assert len(await front.receive("t", auto_renew=True)) == 3
+
+    play(scenario)
+
+
+def test_a_read_under_way_is_never_cancelled_for_grpc_would_keep_its_memory(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        telemetry = Telemetry(front, "client-1")
+        await telemetry.introduce(PUSH)
+        await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        assert not (await telemetry.next()).settings.metric.on
+        with pytest.raises(StopAsyncIteration):
+            await telemetry.next()
+        await telemetry.end_reading()
+        assert telemetry.how_reading_ended == "ended"
+
+    play(scenario)
+
+
+def test_what_a_client_says_after_its_goodbye_is_not_heard(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        telemetry = Telemetry(front, "client-1")
+        await telemetry.introduce(PUSH)
+        await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        assert (await telemetry.introduce(PRODUCER)).settings.client_type == PUSH.client_type, "a farewell"
+        with pytest.raises(StopAsyncIteration):
+            await telemetry.next()
+        assert not list(front.sessions)
 
     play(scenario)
 

@@ -124,6 +124,32 @@ def test_what_an_opencensus_agent_is_told_is_the_same_without_any_header(play: A
     play(scenario)
 
 
+def test_a_read_of_an_agents_stream_is_never_cancelled_for_grpc_would_keep_its_memory(play: Any) -> None:
+    how_reading_ended = []
+    goes_on = asyncio.Event()
+
+    async def requests() -> AsyncIterator[Any]:
+        try:
+            await goes_on.wait()
+            yield agent_request(named(), (1, *[0] * 7))
+            how_reading_ended.append("read")
+        except asyncio.CancelledError:
+            how_reading_ended.append("cancelled")
+
+    async def scenario(front: Any) -> None:
+        await there(front)
+        waiting = asyncio.ensure_future(anext(front.stream(OPENCENSUS, requests(), Caller(""))))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        goes_on.set()
+        while not how_reading_ended:
+            await asyncio.sleep(0)
+        assert how_reading_ended == ["read"]
+
+    play(scenario)
+
+
 def test_behind_a_guard_a_user_tells_of_its_own_clients_and_topics(watch: Any) -> None:  # noqa: F811
     async def scenario(watched: Watched) -> None:
         front = watched.front

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from commitlog.errors import TooManyRequests
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
@@ -83,3 +86,19 @@ def test_what_a_client_says_of_itself_is_kept_unless_it_is_too_much() -> None:
     command.settings.user_agent.hostname = "x" * DESCRIBED_BYTES_MAX
     session.describe(command.settings)
     assert session.described is None
+
+
+def test_no_more_clients_are_kept_than_may_be_until_some_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.rpc.sessions.CLIENTS_MAX", 3)
+    clock = Clock()
+    sessions = Sessions(clock)
+    for name in ("first", "second", "third"):
+        sessions.seen(Caller(name))
+    with pytest.raises(TooManyRequests, match="3 clients"):
+        sessions.seen(Caller("fourth"))
+    sessions.seen(Caller("first"))
+    clock.now_ms += FORGET_AFTER_MS
+    sessions.seen(Caller("fourth"))
+    assert [session.client_id for session in sessions] == ["fourth"]
