@@ -1,7 +1,10 @@
-"""A sentence for those who came to the wrong port, in the protocol that they speak.
+"""A sentence for those who are sent away, in the protocol that they speak.
 
 HTTP/1 gets a response; a client of RocketMQ 4 the answer to its request, which it shows as the reason of its
-failure. A remoting frame, all numbers big-endian (RemotingCommand of Apache RocketMQ):
+failure; HTTP/2 a GOAWAY with the sentence as its debug data (RFC 9113, 6.8), behind the SETTINGS that must be
+the first frame; TLS the alert `access_denied` (RFC 8446, 6.2), which has no room for a sentence.
+
+A remoting frame, all numbers big-endian (RemotingCommand of Apache RocketMQ):
 
 | bytes | what                                                       |
 |-------|------------------------------------------------------------|
@@ -27,6 +30,15 @@ _LENGTHS: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">5xI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _BINARY: Final = 1
+_SETTINGS: Final = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_GOAWAY: Final = struct.Struct(">I5xII")
+_GOAWAY_TYPE: Final = 7
+_ENHANCE_YOUR_CALM: Final = 11
+_ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
+TOO_MANY_SENTENCE: Final = (
+    "Your address has as many connections here as one address may have: close some, let clients share one"
+    " process, or have the broker allow more with --connections-per-address."
+)
 
 
 def sentence(protocol: Protocol, http: str) -> str:
@@ -42,16 +54,37 @@ def sentence(protocol: Protocol, http: str) -> str:
 
 def answer(protocol: Protocol, first: bytes, http: str) -> bytes:
     """Return the answer to what began with `first`, in its protocol."""
-    text = sentence(protocol, http)
-    if protocol is Protocol.HTTP1:
-        return _http1(text)
-    return _remoting(text, first) if protocol is Protocol.REMOTING else text.encode() + b"\n"
+    return said(sentence(protocol, http), protocol, first, "400 Bad Request")
 
 
-def _http1(text: str) -> bytes:
+def farewell(protocol: Protocol, first: bytes) -> bytes:
+    """Return what to tell one who would be served, were there not too many connections of its address."""
+    return said(TOO_MANY_SENTENCE, protocol, first, "429 Too Many Requests")
+
+
+def said(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
+    """Return a sentence in the protocol of what began with `first`."""
+    match protocol:
+        case Protocol.HTTP1:
+            return _http1(text, http_status)
+        case Protocol.HTTP2:
+            return _SETTINGS + _goaway(text.encode())
+        case Protocol.TLS:
+            return _ACCESS_DENIED
+        case Protocol.REMOTING:
+            return _remoting(text, first)
+    return text.encode() + b"\n"
+
+
+def _goaway(debug_data: bytes) -> bytes:
+    length_and_type = (8 + len(debug_data)) << 8 | _GOAWAY_TYPE
+    return _GOAWAY.pack(length_and_type, 0, _ENHANCE_YOUR_CALM) + debug_data
+
+
+def _http1(text: str, status: str) -> bytes:
     body = f"{text}\n".encode()
     head = (
-        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body

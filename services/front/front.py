@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.front.admission import IDLE, SILENT, TOO_MANY, Admission, Limits
-from services.front.answers import answer
+from services.front.answers import answer, farewell
 from services.front.first_bytes import Protocol
 from services.front.piping import Incoming, Side
 
 BACKLOG: Final = 1_024
+FAREWELLS_MAX: Final = 64
+FAREWELL_SECONDS: Final = 1.0
+"""How many that are too many may say at once what they speak, and for how long, to be told why they go."""
 LOOPBACK: Final = "127.0.0.1"
 
 Refuse = Callable[[str, str], None]
@@ -57,6 +60,7 @@ class Front:
         self._admission = Admission(limits)
         self._loop = asyncio.get_running_loop()
         self._connections: set[Incoming] = set()
+        self._leaving: set[Incoming] = set()
         self._joining: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -72,7 +76,7 @@ class Front:
             self._sweep.cancel()
         if self._server is not None:
             self._server.close()
-        for one in list(self._connections):
+        for one in [*self._connections, *self._leaving]:
             one.transport.close()
         for task in list(self._joining):
             task.cancel()
@@ -88,13 +92,21 @@ class Front:
     def _made(self, one: Incoming) -> None:
         if not self._admission.admit(one.host):
             self._refuse(TOO_MANY, one.host)
-            one.host = ""
-            one.transport.abort()
+            self._hear_out(one)
             return
         self._connections.add(one)
         self._loop.call_later(self._admission.limits.hello_seconds, self._hurry, one)
 
+    def _hear_out(self, one: Incoming) -> None:
+        """Let one that must go say what it speaks, if few others do so."""
+        if len(self._leaving) >= FAREWELLS_MAX:
+            one.transport.abort()
+            return
+        self._leaving.add(one)
+        self._loop.call_later(FAREWELL_SECONDS, one.transport.abort)
+
     def _lost(self, one: Incoming) -> None:
+        self._leaving.discard(one)
         if one in self._connections:
             self._connections.remove(one)
             self._admission.leave(one.host)
@@ -104,6 +116,10 @@ class Front:
             self._send_away(one, SILENT)
 
     def _told(self, one: Incoming, protocol: Protocol, first: bytes) -> None:
+        if one in self._leaving:
+            one.transport.write(farewell(protocol, first))
+            one.transport.close()
+            return
         port = self._behind.port_for(protocol)
         if port is None:
             one.transport.write(answer(protocol, first, self._http))

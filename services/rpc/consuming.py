@@ -28,7 +28,7 @@ from services.rpc.generated.service_pb2 import (
     ReceiveMessageResponse,
 )
 from services.rpc.handover import give_back, lent
-from services.rpc.messages import span_ms, timestamp, to_wire
+from services.rpc.messages import show, span_ms, timestamp
 from services.rpc.names import stored_name
 from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
@@ -126,8 +126,9 @@ class Consuming:
         invisible_ms, namespace = lease_ms(request), request.message_queue.topic.resource_namespace
         yield ReceiveMessageResponse(status=OK)
         for delivery in deliveries:
-            message = to_wire(delivery, namespace, invisible_ms, self._store_host)
-            yield ReceiveMessageResponse(message=message)
+            reply = ReceiveMessageResponse()
+            show(reply.message, delivery, namespace, invisible_ms, self._store_host)
+            yield reply
         yield ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
 
     async def _ack(self, request: AckMessageRequest, entry: AckMessageEntry) -> AckMessageResultEntry:

@@ -24,6 +24,9 @@ def stored_name(resource: Resource) -> str:
 
 def wire_name(stored: str, namespace: str) -> Resource:
     """Return the resource that a client of `namespace` knows under this stored name."""
-    return Resource(
-        resource_namespace=namespace, name=stored.removeprefix(f"{namespace}{SEPARATOR}" if namespace else "")
-    )
+    return Resource(resource_namespace=namespace, name=name_within(stored, namespace))
+
+
+def name_within(stored: str, namespace: str) -> str:
+    """Return the name that a client of `namespace` knows for a word of the store."""
+    return stored.removeprefix(f"{namespace}{SEPARATOR}") if namespace else stored

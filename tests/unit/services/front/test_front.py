@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from services.front.admission import IDLE, SILENT, TOO_MANY, Limits
-from services.front.front import Behind, Front, Outgoing, Peers
+from services.front.answers import farewell
+from services.front.first_bytes import Protocol
+from services.front.front import FAREWELLS_MAX, Behind, Front, Outgoing, Peers
 from services.front.piping import Incoming
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -158,7 +160,8 @@ def test_one_connection_too_many_is_sent_away_and_the_others_notice_nothing() ->
             writer.write(PREFACE)
             await reader.readexactly(1 + len(PREFACE))
         reader, writer = await port.connect()
-        assert await ended(reader)
+        writer.write(PREFACE)
+        assert await reader.read() == farewell(Protocol.HTTP2, PREFACE)
         assert port.refused == [(TOO_MANY, "127.0.0.1")]
         for reader, writer in first:
             writer.write(b"more")
@@ -168,6 +171,21 @@ def test_one_connection_too_many_is_sent_away_and_the_others_notice_nothing() ->
         assert await port.ask(PREFACE) == b"p" + PREFACE
 
     play(scenario, Limits(connections_per_address=2))
+
+
+def test_one_too_many_that_says_nothing_is_not_heard_for_long_and_no_crowd_of_them_is() -> None:
+    async def scenario(port: Port) -> None:
+        _, stays = await port.connect()
+        await until(lambda: port.front.connection_count == 1)
+        silent = [await port.connect() for _ in range(FAREWELLS_MAX)]
+        await until(lambda: len(port.refused) == FAREWELLS_MAX)
+        reader, _ = await port.connect()
+        assert await ended(reader)
+        for reader, _ in silent:
+            assert await ended(reader)
+        stays.close()
+
+    play(scenario, Limits(connections_per_address=1))
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:

@@ -1,0 +1,21 @@
+"""The benchmarks' modules, which find each other by their bare names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def benchmarks() -> Iterator[Any]:
+    """`benchmarks(name)` is a module of the benchmarks."""
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module
+    sys.path.remove(str(BENCHMARKS))
