@@ -76,6 +76,7 @@ class ServeSettings(Environment):
     retain_bytes: int | None = Field(None, gt=0)
     group_pin_hours: float = Field(72.0, ge=0)
     housekeeping_ms: int = Field(10_000, ge=100)
+    client_metrics: Literal["on", "off"] = "on"
     auto_create: bool = True
     queue_count: int = Field(limits.QUEUE_COUNT_DEFAULT, ge=1, le=limits.QUEUE_COUNT_MAX)
     timers_per_topic: int = Field(limits.TIMERS_PER_TOPIC_MAX, ge=0)

@@ -44,6 +44,7 @@ from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, credentials, own_files
 from services.front.front import LOOPBACK, Behind, Front, Peers
+from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
 from services.live.consumers import ConsumersOf
 from services.live.live_broker import LiveBroker
@@ -52,10 +53,12 @@ from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
 from services.ports import refusal
 from services.refusals import Refusals
+from services.rpc.admin import admin_table
 from services.rpc.clients import Clients
 from services.rpc.consumers import consumers
 from services.rpc.consuming import Consuming
 from services.rpc.endpoints import Advertised
+from services.rpc.exports import Exports, anything
 from services.rpc.guard import Guard, guarded
 from services.rpc.producers import Producers
 from services.rpc.producing import Producing
@@ -64,6 +67,7 @@ from services.rpc.routing import Routing
 from services.rpc.server import GrpcServer
 from services.rpc.service import Rpc, table
 from services.rpc.sessions import Sessions
+from services.rpc.settings import nowhere
 from spark_jobs.explain.evidence import Files, Folder
 from txn.checkback import CheckBackPolicy
 
@@ -131,18 +135,22 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         sessions = Sessions(wall_clock_ms)
         consuming, questions = partial(consumers, sessions), Questions(sessions)
         asked = doors(settings, live, wall_clock_ms)
-        metrics, files = Metrics(live, sessions, consuming, asked.refusals.counts), Folder(settings.store)
+        measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
+        metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
+        files = Folder(settings.store)
         peers = Peers()
         server = GrpcServer(peers.host_of)
         listen, http_address = (Address(*one.getsockname()[:2]) for one in (listening, http_socket))
-        rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot), asked.guard, questions)
+        address = advertised(settings, listen, boot)
+        has_admin = asked.guard is not None or not asked.token  # else anybody could do what takes the token
+        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
         limits_of_front = Limits(settings.connections_per_address)
         refuse = partial(tell_refused, asked.refusals)
         front = Front(behind(server, settings), limits_of_front, str(http_address), peers, refuse)
         await stack.enter_async_context(taking_connections(front, listening))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
         http = await stack.enter_async_context(
-            serving_http(http_socket, live, metrics, consuming, files, asked, questions)
+            serving_http(http_socket, live, metrics, consuming, files, asked, questions, measured)
         )
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot)
@@ -276,9 +284,19 @@ def all_rpcs(
     advertised: Advertised,
     guard: Guard | None = None,
     questions: Questions | None = None,
+    metrics: ClientMetrics | None = None,
+    *,
+    admin: bool = True,
 ) -> dict[str, Rpc]:
-    """Join the handlers of the gRPC service, behind a guard if there is one."""
+    """Join the handlers of the gRPC services, behind a guard if there is one; `metrics` are clients' own.
+
+    `admin`: operators are served, too.
+    """
+    questions = questions or Questions(sessions)
     producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
+    may_name = guard.may_name if guard else anything
+    exports = Exports(live, sessions, metrics, advertised, may_name) if metrics else None
+    metric_for = exports.metric_for if exports else nowhere
     live.ask_with(producers.ask)
     live.transactions.producers = producers.views
     live.renew_with(sessions.present)
@@ -286,8 +304,10 @@ def all_rpcs(
         Routing(live, sessions, advertised),
         Producing(live, sessions, producers),
         Consuming(live, sessions),
-        Clients(live, sessions, producers, questions),
+        Clients(live, sessions, producers, questions, metric_for),
     )
+    rpcs |= exports.table() if exports else {}
+    rpcs |= admin_table(live, sessions, advertised, questions, metrics or ClientMetrics()) if admin else {}
     return guarded(rpcs, guard) if guard else rpcs
 
 
@@ -346,9 +366,10 @@ async def serving_http(
     files: Files,
     asked: Doors,
     questions: Questions,
+    measured: ClientMetrics | None,
 ) -> AsyncIterator[Address]:
     """Serve the HTTP interface on a socket that listens already."""
-    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token, questions)
+    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token, questions, measured)
     server = HttpServer(app)
     serving = asyncio.create_task(server.serve([bound]))
     try:

@@ -299,6 +299,10 @@ class Verbs:
         """Looks at all consumer groups, by name."""
         return self._group_views.all()
 
+    def receives(self, group: str, topic: str) -> bool:
+        """Whether a group receives a topic."""
+        return self._groups.receives(group, topic)
+
     def group(self, name: str, now_ms: int) -> GroupView:
         """Looks at one consumer group; raises `GroupNotFound`."""
         return self._group_views.one(name)

@@ -11,6 +11,9 @@ push consumer keep to the order within each message group; it is so if any of it
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from commitlog.errors import GroupNotFound, IllegalGroup, TopicNotFound
 from commitlog.limits import BODY_BYTES_MAX, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from commitlog.message import MessageType
@@ -27,9 +30,11 @@ from services.rpc.generated.definition_pb2 import (
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.messages import duration
 from services.rpc.names import stored_name
+from services.rpc.sessions import Session
 from services.rpc.statuses import OK
 
 SEND_ATTEMPTS_MAX = 3
+NO_METRICS: Final = Metric(on=False)
 
 SEND_RETRY = RetryPolicy(
     max_attempts=SEND_ATTEMPTS_MAX,
@@ -37,11 +42,20 @@ SEND_RETRY = RetryPolicy(
 )
 
 
-def answer(settings: Settings, live: LiveBroker) -> TelemetryCommand:
+MetricFor = Callable[[Settings, Session], Metric]
+"""Where a client is to send what it measures of itself."""
+
+
+def nowhere(settings: Settings, session: Session) -> Metric:
+    """Ask for no metrics."""
+    return NO_METRICS
+
+
+def answer(settings: Settings, live: LiveBroker, metric: Metric = NO_METRICS) -> TelemetryCommand:
     """Return the client's own settings with the broker's part filled in."""
     settled = Settings()
     settled.CopyFrom(settings)
-    settled.metric.CopyFrom(Metric(on=False))
+    settled.metric.CopyFrom(metric)
     if settled.client_type == ClientType.PRODUCER:
         settled.backoff_policy.CopyFrom(SEND_RETRY)
         settled.publishing.max_body_size = BODY_BYTES_MAX

@@ -14,10 +14,15 @@ from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
 
+from services.rpc.admin import METHODS as ADMIN_METHODS
+from services.rpc.exports import OTLP
+from services.rpc.generated import admin_pb2 as admin
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.service import ADMIN
 from tests.endurance.conftest import METADATA, SERVICE, BrokerProcess
 from tests.endurance.hostile import hostile, nonsense
 
@@ -29,7 +34,12 @@ RESIDENT_GROWTH_BYTES_MAX = 64 << 20
 STREAMS = {"ReceiveMessage": "unary_stream", "Telemetry": "stream_stream"}
 NOT_SERVED = {"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "SyncLiteSubscription"}
 METHODS = service.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name
-RPCS = sorted(set(METHODS) - NOT_SERVED)
+RPCS = {
+    **{f"{SERVICE}{name}": (service, METHODS[name]) for name in set(METHODS) - NOT_SERVED},
+    **{f"/{ADMIN}/{name}": (admin, method) for name, method in ADMIN_METHODS.items()},
+    f"/{OTLP}": (metrics, metrics.DESCRIPTOR.services_by_name["MetricsService"].methods_by_name["Export"]),
+}
+"""The path of each, where its messages are, and its description."""
 
 
 @pytest.fixture
@@ -76,15 +86,19 @@ def everybody(broker: BrokerProcess, seed: int, ends: float, codes: Counter[str]
 async def calling(broker: BrokerProcess, chance: random.Random, ends: float, codes: Counter[str]) -> None:
     async with grpc.aio.insecure_channel(broker.listen) as channel:
         while time.monotonic() < ends:
-            codes[await called(channel, chance.choice(RPCS), chance)] += 1
+            codes[await called(channel, chance.choice(sorted(RPCS)), chance)] += 1
 
 
-async def called(channel: grpc.aio.Channel, name: str, chance: random.Random) -> str:
+async def called(channel: grpc.aio.Channel, path: str, chance: random.Random) -> str:
     """The code of the answer to one call with hostile values."""
-    request = hostile(getattr(service, METHODS[name].input_type.name), chance)
+    messages, method = RPCS[path]
+    name = method.name
+    request = hostile(getattr(messages, method.input_type.name), chance)
     shape = STREAMS.get(name, "unary_unary")
-    reply = getattr(service, METHODS[name].output_type.name)
-    call = getattr(channel, shape)(SERVICE + name, type(request).SerializeToString, reply.FromString)
+    reply = getattr(messages, method.output_type.name)
+    call = getattr(channel, shape)(path, type(request).SerializeToString, reply.FromString)
+    if "status" not in reply.DESCRIPTOR.fields_by_name:
+        return await answered_by_transport(call(request, metadata=METADATA, timeout=ANSWER_SECONDS))
     if shape == "unary_unary":
         return answered(name, await call(request, metadata=METADATA, timeout=ANSWER_SECONDS))
     asked = request if shape == "unary_stream" else iter([request])
@@ -94,6 +108,17 @@ async def called(channel: grpc.aio.Channel, name: str, chance: random.Random) ->
 def answered(name: str, reply: Any) -> str:
     assert reply.status.code != Code.CODE_UNSPECIFIED, f"{name} has no status"
     return str(Code.Name(reply.status.code))
+
+
+async def answered_by_transport(call: Any) -> str:
+    """The code of an answer that has no status in it."""
+    try:
+        await call
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+            raise
+        return "refused by gRPC"
+    return "OK"
 
 
 async def first_of(name: str, stream: Any) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from commitlog.memory_disk import MemoryDisk
 from services.broker.settings import BrokerSettings
+from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
@@ -34,7 +35,10 @@ class Front:
         self.observed: list[tuple[str, str]] = []
         self.live = LiveBroker(MemoryDisk(), settings, lambda: self.now_ms, self._call_later, writer)
         self.sessions = Sessions(lambda: self.now_ms)
-        self.rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0))
+        self.measured = ClientMetrics(NOW_MS)
+        self.rpcs = all_rpcs(
+            self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0), metrics=self.measured
+        )
 
     async def call(self, name: str, request: Any, caller: Caller = SOMEBODY) -> Any:
         """Call a unary RPC."""
