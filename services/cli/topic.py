@@ -26,11 +26,14 @@ class TopicType(StrEnum):
     TRANSACTION = "transaction"
     MIXED = "mixed"
     PRIORITY = "priority"
+    LITE = "lite"
 
 
 TypeOption = Annotated[
     TopicType,
-    typer.Option("--type", help="What it takes; mixed takes all but priority.", case_sensitive=False),
+    typer.Option(
+        "--type", help="What it takes; mixed takes all but priority and lite.", case_sensitive=False
+    ),
 ]
 
 

@@ -63,6 +63,7 @@ class ContentAnswer(BodyAnswer):
     keys: list[str]
     message_group: str
     priority: int | None
+    lite_topic: str
     properties: dict[str, str]
     born_ms: str
     delivery_ms: str | None

@@ -79,8 +79,9 @@ class Clients:
     async def notify_client_termination(
         self, request: NotifyClientTerminationRequest, caller: Caller
     ) -> NotifyClientTerminationResponse:
-        """Say goodbye to a client: its leases are free at once."""
+        """Say goodbye to a client: its leases are free at once, and it subscribes to nothing."""
         self._leave(caller.client_id)
+        self._live.said_goodbye(caller.client_id)
         return NotifyClientTerminationResponse(status=OK)
 
     async def _read(self, commands: AsyncIterator[TelemetryCommand], stream: Stream) -> None:

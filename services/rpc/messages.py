@@ -66,6 +66,7 @@ def from_wire(sent: wire.Message, caller: Caller) -> Message:
         trace_context=system.trace_context,
         check_immunity_ms=immunity_ms(system),
         priority=system.priority if system.HasField("priority") else None,
+        lite_topic=system.lite_topic,
     )
 
 
@@ -111,7 +112,7 @@ def system_properties(message: Message) -> wire.SystemProperties:
         born_timestamp=timestamp(message.born_ms),
         born_host=message.born_host[0],
     )
-    for name in ("tag", "message_group", "trace_context"):
+    for name in ("tag", "message_group", "trace_context", "lite_topic"):
         if value := getattr(message, name):
             setattr(system, name, value)
     if message.priority is not None:

@@ -6,7 +6,9 @@ back-off; other clients ignore an answer whose `pub_sub` case is not their own.
 
 A consumer is told its group's policy (attempts, and how long to wait between them). It learns of a change
 when it sends its settings again, which the official clients do every few minutes. `subscription.fifo` makes a
-push consumer keep to the order within each message group; it is so if any of its topics is of type FIFO.
+push consumer keep to the order within each message group; it is so if any of its topics is of type FIFO. A
+consumer of lite topics has one message of each at a time, in whatever way it works on them; it must keep to
+the order only where its group allows runs. Its quotas are those that the broker holds it to.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from services.rpc.names import stored_name
 from services.rpc.statuses import OK
 
 SEND_ATTEMPTS_MAX = 3
+LITE_CONSUMERS = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 
 SEND_RETRY = RetryPolicy(
     max_attempts=SEND_ATTEMPTS_MAX,
@@ -47,9 +50,14 @@ def answer(settings: Settings, live: LiveBroker) -> TelemetryCommand:
         settled.publishing.max_body_size = BODY_BYTES_MAX
         settled.publishing.validate_message_type = True
     else:
-        settled.backoff_policy.CopyFrom(retry_policy(policy_of(settings, live)))
-        settled.subscription.fifo = any(is_fifo(topic, live) for topic in topics_of(settings))
+        policy = policy_of(settings, live)
+        settled.backoff_policy.CopyFrom(retry_policy(policy))
+        is_run = settled.client_type in LITE_CONSUMERS and policy.fifo_run_max > 1
+        settled.subscription.fifo = is_run or any(is_fifo(topic, live) for topic in topics_of(settings))
         settled.subscription.receive_batch_size = RECEIVE_BATCH_MAX
+        if settled.client_type in LITE_CONSUMERS:
+            settled.subscription.lite_subscription_quota = live.settings.lite_subscriptions_per_client_max
+            settled.subscription.max_lite_topic_size = live.settings.lite_topic_bytes_max
         if not settled.subscription.HasField("long_polling_timeout"):
             settled.subscription.long_polling_timeout.CopyFrom(duration(LONG_POLL_MS))
     return TelemetryCommand(status=OK, settings=settled)

@@ -27,7 +27,7 @@ CALLERS = 4
 LOG_CHARACTERS_SHOWN = 20_000
 RESIDENT_GROWTH_BYTES_MAX = 128 << 20
 STREAMS = {"ReceiveMessage": "unary_stream", "Telemetry": "stream_stream"}
-NOT_SERVED = {"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "SyncLiteSubscription"}
+NOT_SERVED = {"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset"}
 METHODS = service.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name
 RPCS = sorted(set(METHODS) - NOT_SERVED)
 
