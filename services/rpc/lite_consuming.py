@@ -8,6 +8,9 @@
 A client from which an exclusive group's lite topic was taken is told with NotifyUnsubscribeLite over its
 Telemetry stream; Java's, Go's and Node's then forget it. Others go on saying that they have it, and are told
 again.
+
+Silent killer: Python's client (5.1.2) adds one lite topic at a time, and sends its characters, one by one, as
+if each were a lite topic. They are put together again, or it had to wait for its next whole set, up to 30 s.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ class LiteConsuming:
         lite_topics = list(request.lite_topic_set)
         match request.action:
             case LiteSubscriptionAction.PARTIAL_ADD:
-                self._notify(await self._live.subscribe_lite(who, lite_topics, start(request)))
+                added = put_together(lite_topics) if caller.language == "PYTHON" else lite_topics
+                self._notify(await self._live.subscribe_lite(who, added, start(request)))
             case LiteSubscriptionAction.PARTIAL_REMOVE:
                 await self._live.unsubscribe_lite(who, lite_topics)
             case LiteSubscriptionAction.COMPLETE_ADD:
@@ -70,6 +74,12 @@ class LiteConsuming:
             if session is not None and session.streams:
                 command = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
                 session.streams[-1].write(TelemetryCommand(notify_unsubscribe_lite_command=command))
+
+
+def put_together(lite_topics: list[str]) -> list[str]:
+    """Return the one lite topic whose characters these are, or what they are if they are no characters."""
+    is_spelled = bool(lite_topics) and all(len(one) == 1 for one in lite_topics)
+    return ["".join(lite_topics)] if is_spelled else lite_topics
 
 
 def start(request: SyncLiteSubscriptionRequest) -> LiteStart:
