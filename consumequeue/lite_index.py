@@ -59,6 +59,7 @@ class LiteIndex:
 
     def between(self, code: int, first: int, end: int) -> array[int]:
         """The messages of a lite topic from `first` up to before `end`, however far below the floor."""
+        first = max(first, self._queue.min_offset)
         self.reach(first)
         offsets = self._offsets.get(code, array("q"))
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]

@@ -28,7 +28,10 @@ FOREVER = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """A message as it lies in a user's topic, or in a group's dead letters."""
+    """A message as it lies in a user's topic, or in a group's dead letters.
+
+    `message_group` is its lite topic if it has one: to a group they are alike.
+    """
 
     topic: str
     queue_id: int
@@ -84,14 +87,16 @@ class Course:
     durable_at: int
     starts: dict[int, int] = field(default_factory=dict)
     is_left: bool = False
+    reopened: set[Place] = field(default_factory=set)
     done: dict[Place, int] = field(default_factory=dict)
     held: dict[Place, Held] = field(default_factory=dict)
     past: defaultdict[Place, list[Held]] = field(default_factory=lambda: defaultdict(list))
     failures: defaultdict[Place, list[tuple[int, Failure]]] = field(default_factory=lambda: defaultdict(list))
 
     def is_open(self, place: Place) -> bool:
-        """Whether a message is neither done nor lies before the start."""
-        return place not in self.done and place[1] >= self.starts.get(place[0], 0)
+        """Whether a message is neither done nor lies before the start, unless it was to come again."""
+        is_behind_start = place in self.reopened or place[1] >= self.starts.get(place[0], 0)
+        return place not in self.done and is_behind_start
 
     def standing(self, message_group: str) -> list[Held]:
         """The leases on messages of a message group."""
@@ -270,7 +275,7 @@ def stored_of(record: Record) -> Stored:
         body=record.body,
         message_id=stored[properties.MESSAGE_ID],
         tag=stored.get(properties.TAG, ""),
-        message_group=stored.get(properties.MESSAGE_GROUP, ""),
+        message_group=stored.get(properties.MESSAGE_GROUP) or stored.get(properties.LITE_TOPIC, ""),
         for_group=stored.get(properties.FOR_GROUP, ""),
         marks=stored,
     )
