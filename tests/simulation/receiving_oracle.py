@@ -87,7 +87,7 @@ class Course:
     durable_at: int
     starts: dict[int, int] = field(default_factory=dict)
     is_left: bool = False
-    reopened: set[Place] = field(default_factory=set)
+    reopened: dict[Place, int] = field(default_factory=dict)
     done: dict[Place, int] = field(default_factory=dict)
     held: dict[Place, Held] = field(default_factory=dict)
     past: defaultdict[Place, list[Held]] = field(default_factory=lambda: defaultdict(list))
@@ -97,6 +97,22 @@ class Course:
         """Whether a message is neither done nor lies before the start, unless it was to come again."""
         is_behind_start = place in self.reopened or place[1] >= self.starts.get(place[0], 0)
         return place not in self.done and is_behind_start
+
+    def reopen(self, place: Place, durable_at: int) -> None:
+        """A message that was done is to come again."""
+        self.done.pop(place, None)
+        self.failures.pop(place, None)
+        self.reopened[place] = durable_at
+
+    def cut(self, end_offset: int) -> None:
+        """What was to come again is not, if the log has lost the record that said so."""
+        for place, durable_at in [*self.reopened.items()]:
+            if durable_at > end_offset:
+                del self.reopened[place]
+                if self.is_open(place):
+                    self.done[place] = 0
+            else:
+                self.reopened[place] = 0
 
     def standing(self, message_group: str) -> list[Held]:
         """The leases on messages of a message group."""
@@ -177,6 +193,7 @@ class Oracle:
             for topic, messages in self.messages.items()
         }
         for course in self.now():
+            course.cut(end_offset)
             queue_count = broker.topic(course.topic).queue_count
             for queue_id in range(queue_count):
                 progress = progress_of(broker, course.group, course.topic, queue_id)
