@@ -95,7 +95,7 @@ CANNOT: Final[dict[str, dict[str, str]]] = {
     "node": {
         "receive four mebibytes": "grpc-js takes no reply above 4 MiB; the client cannot tell it to",
         "verify message": "the client answers NOT_IMPLEMENTED",
-        **dict.fromkeys((*LITE_SIMPLE, *LITE_PUSH, "lite refused"), "the client 1.0.8 knows no lite topics"),
+        **dict.fromkeys(LITE_SIMPLE, "the client 1.0.8 has no simple consumer of lite topics"),
     },
     "java": dict.fromkeys(LITE_SIMPLE, "rocketmq-client-java 5.2.0 has no simple consumer of lite topics"),
     "go": {
