@@ -2,7 +2,8 @@
 
 Silent killers (reference/wire-protocol.md 2 and 4): without `status: OK` the Python client ignores the
 whole answer; without `max_body_size` it refuses every send; a push consumer accepts only a customized
-back-off; other clients ignore an answer whose `pub_sub` case is not their own.
+back-off, but Node's an exponential one: without it a message that it works on in order has one attempt; other
+clients ignore an answer whose `pub_sub` case is not their own.
 
 A consumer is told its group's policy (attempts, and how long to wait between them). It learns of a change
 when it sends its settings again, which the official clients do every few minutes. `subscription.fifo` makes a
@@ -22,6 +23,7 @@ from services.rpc.generated.definition_pb2 import (
     ClientType,
     CustomizedBackoff,
     ExponentialBackoff,
+    Language,
     Metric,
     RetryPolicy,
     Settings,
@@ -51,7 +53,7 @@ def answer(settings: Settings, live: LiveBroker) -> TelemetryCommand:
         settled.publishing.validate_message_type = True
     else:
         policy = policy_of(settings, live)
-        settled.backoff_policy.CopyFrom(retry_policy(policy))
+        settled.backoff_policy.CopyFrom(retry_policy(policy, settings.user_agent.language))
         is_run = settled.client_type in LITE_CONSUMERS and policy.fifo_run_max > 1
         settled.subscription.fifo = is_run or any(is_fifo(topic, live) for topic in topics_of(settings))
         settled.subscription.receive_batch_size = RECEIVE_BATCH_MAX
@@ -71,12 +73,17 @@ def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:
         return GroupPolicy(attempts_max=live.settings.attempts_max)
 
 
-def retry_policy(policy: GroupPolicy) -> RetryPolicy:
-    """Return a group's policy as clients know it."""
-    return RetryPolicy(
-        max_attempts=policy.attempts_max,
-        customized_backoff=CustomizedBackoff(next=[duration(after_ms) for after_ms in policy.retry_after_ms]),
-    )
+def retry_policy(policy: GroupPolicy, language: int) -> RetryPolicy:
+    """Return a group's policy as clients of a language know it."""
+    told = RetryPolicy(max_attempts=policy.attempts_max)
+    if language == Language.NODE_JS:
+        first_ms, last_ms = policy.retry_after_ms[0], policy.retry_after_ms[-1]
+        backoff = ExponentialBackoff(initial=duration(first_ms), max=duration(last_ms), multiplier=2)
+        told.exponential_backoff.CopyFrom(backoff)
+    else:
+        pauses = [duration(after_ms) for after_ms in policy.retry_after_ms]
+        told.customized_backoff.CopyFrom(CustomizedBackoff(next=pauses))
+    return told
 
 
 def topics_of(settings: Settings) -> list[str]:
