@@ -80,6 +80,8 @@ class LiteReceiving:
                 return True
             look.scanned += 1
             self._take(key, progress, offset, lite_topic, wanted, look, now_ms)
+            if look.runs[lite_topic] >= wanted.policy.fifo_run_max:
+                return False
             offset = open_from(index, progress, code, offset + 1)
         return False
 

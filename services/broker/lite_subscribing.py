@@ -90,6 +90,7 @@ class LiteSubscribing:
         if start.kind is not LiteFrom.LAST:
             for lite_topic in lite_topics:
                 durable_at = self._go_to(subscriber, topic, lite_topic, start, now_ms)
+            self._subscriptions.stir_all(subscriber.group, subscriber.topic)
         return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
@@ -203,7 +204,6 @@ class LiteSubscribing:
         while offset is not None and offset < wanted_from:
             durable_at = self._groups.finish(key, offset)
             offset = open_from(index, progress, code, offset + 1)
-        self._subscriptions.stir_all(subscriber.group, subscriber.topic)
         return durable_at
 
     def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
