@@ -44,6 +44,7 @@ class QueueAnswer(TypedDict):
 class OneTopicAnswer(TopicAnswer):
     """A topic and its queues."""
 
+    lite_topics: int
     queues: list[QueueAnswer]
 
 
