@@ -80,6 +80,9 @@ class ServeSettings(Environment):
     auto_create: bool = True
     queue_count: int = Field(limits.QUEUE_COUNT_DEFAULT, ge=1, le=limits.QUEUE_COUNT_MAX)
     timers_per_topic: int = Field(limits.TIMERS_PER_TOPIC_MAX, ge=0)
+    lite_topics: int = Field(limits.LITE_TOPICS_MAX, ge=0)
+    lite_topic_bytes: int = Field(limits.LITE_TOPIC_BYTES_MAX, ge=1, le=limits.LITE_TOPIC_BYTES_LIMIT)
+    lite_subscriptions: int = Field(limits.LITE_SUBSCRIPTIONS_PER_CLIENT_MAX, ge=0)
     timer_history_hours: float = Field(limits.TIMER_HISTORY_MS / 3_600_000, gt=0)
     check_immunity_ms: int = Field(limits.CHECK_IMMUNITY_MS, ge=0)
     check_interval_ms: int = Field(limits.CHECK_INTERVAL_MS, ge=1)

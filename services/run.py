@@ -60,6 +60,7 @@ from services.rpc.consuming import Consuming
 from services.rpc.endpoints import Advertised
 from services.rpc.exports import Exports, anything
 from services.rpc.guard import Guard, guarded
+from services.rpc.lite_consuming import LiteConsuming
 from services.rpc.producers import Producers
 from services.rpc.producing import Producing
 from services.rpc.questions import Questions
@@ -249,6 +250,9 @@ def core_settings(settings: ServeSettings) -> BrokerSettings:
         sync_flush=settings.flush == "sync",
         housekeeping_ms=settings.housekeeping_ms,
         timers_per_topic_max=settings.timers_per_topic,
+        lite_topics_max=settings.lite_topics,
+        lite_topic_bytes_max=settings.lite_topic_bytes,
+        lite_subscriptions_per_client_max=settings.lite_subscriptions,
         timer_history_ms=int(settings.timer_history_hours * HOUR_MS),
         retention=RetentionPolicy(
             age_ms=None if settings.retain_hours is None else int(settings.retain_hours * HOUR_MS),
@@ -304,6 +308,7 @@ def all_rpcs(
         Routing(live, sessions, advertised),
         Producing(live, sessions, producers),
         Consuming(live, sessions),
+        LiteConsuming(live, sessions),
         Clients(live, sessions, producers, questions, metric_for),
     )
     rpcs |= exports.table() if exports else {}

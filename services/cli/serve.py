@@ -105,6 +105,11 @@ def serve(
     group_start: Annotated[
         str | None, handed_out("Where a new consumer group begins in a topic: earliest or latest.")
     ] = None,
+    lite_topics: Annotated[int | None, handed_out("Lite topics that one topic may have.")] = None,
+    lite_topic_bytes: Annotated[int | None, handed_out("How long the name of one may be.")] = None,
+    lite_subscriptions: Annotated[
+        int | None, handed_out("Lite topics that one client may subscribe to.")
+    ] = None,
     attempts_max: Annotated[
         int | None, handed_out("Attempts before a message is a dead letter, for groups without a number.")
     ] = None,

@@ -94,9 +94,10 @@ class Clients:
     async def notify_client_termination(
         self, request: NotifyClientTerminationRequest, caller: Caller
     ) -> NotifyClientTerminationResponse:
-        """Say goodbye to a client: its leases are free at once."""
+        """Say goodbye to a client: its leases are free at once, and it subscribes to nothing."""
         streams = self._farewell(self._sessions.find(caller.client_id))
         self._leave(caller.client_id)
+        self._live.said_goodbye(caller.client_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 for stream in streams:

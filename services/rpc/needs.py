@@ -58,7 +58,7 @@ def receiving(request: Any) -> Iterator[Need]:
 
 
 def answering(request: Any) -> Iterator[Need]:
-    """The same for what becomes of a delivery."""
+    """The same for what becomes of a delivery, and for a subscription to lite topics."""
     yield on_topic(Verb.RECEIVE, request.topic)
     yield Need(Verb.RECEIVE, Kind.GROUP, stored_name(request.group))
 
@@ -94,6 +94,7 @@ NEEDS: Final[dict[str, NeedsOf]] = {
     "AckMessage": answering,
     "ChangeInvisibleDuration": answering,
     "ForwardMessageToDeadLetterQueue": answering,
+    "SyncLiteSubscription": answering,
     "Telemetry": nothing,
     "Heartbeat": nothing,
     "NotifyClientTermination": nothing,

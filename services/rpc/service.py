@@ -21,6 +21,7 @@ from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
 from services.rpc.generated import service_pb2 as wire
 from services.rpc.generated.definition_pb2 import Code, Status
+from services.rpc.lite_consuming import LiteConsuming
 from services.rpc.producing import Producing
 from services.rpc.routing import Routing
 from services.rpc.statuses import BUG, CLIENT_ID_REQUIRED, OK, refusal
@@ -64,7 +65,9 @@ class Streaming:
 Rpc = Unary | Streaming
 
 
-def table(routing: Routing, producing: Producing, consuming: Consuming, clients: Clients) -> dict[str, Rpc]:
+def table(
+    routing: Routing, producing: Producing, consuming: Consuming, lite: LiteConsuming, clients: Clients
+) -> dict[str, Rpc]:
     """Return the RPCs that official clients call, by name."""
     return {
         "QueryRoute": Unary(wire.QueryRouteRequest, wire.QueryRouteResponse, routing.query_route),
@@ -91,6 +94,11 @@ def table(routing: Routing, producing: Producing, consuming: Consuming, clients:
             wire.ForwardMessageToDeadLetterQueueRequest,
             wire.ForwardMessageToDeadLetterQueueResponse,
             consuming.forward_message_to_dead_letter_queue,
+        ),
+        "SyncLiteSubscription": Unary(
+            wire.SyncLiteSubscriptionRequest,
+            wire.SyncLiteSubscriptionResponse,
+            lite.sync_lite_subscription,
         ),
         "Telemetry": Streaming(
             wire.TelemetryCommand, wire.TelemetryCommand, clients.telemetry, both_ways=True

@@ -73,6 +73,12 @@ class ProcessClient:
         wanted = {"topic": topic, "group": group, "filter": filter_, "is_sql": is_sql}
         return Push(self, self.do("push", **wanted, plan=asdict(plan or Plan())))
 
+    def lite_simple(self, topic: str, group: str, *, await_seconds: int = 5) -> Any:
+        raise NotImplementedError(f"the {self.name} client has no simple consumer of lite topics")
+
+    def lite_push(self, topic: str, group: str, plan: Plan | None = None) -> LitePush:
+        return LitePush(self, self.do("lite_push", topic=topic, group=group, plan=asdict(plan or Plan())))
+
     def close(self) -> None:
         while self._simple:
             self.do("close", consumer=self._simple.pop())
@@ -141,6 +147,16 @@ class Push:
 
     def seen(self) -> Sequence[Seen]:
         return [Seen(**call) for call in self._client.do("seen", consumer=self._number)]
+
+
+class LitePush(Push):
+    """A push consumer of lite topics of the process."""
+
+    def subscribe_lite(self, lite_topic: str) -> None:
+        self._client.do("subscribe_lite", consumer=self._number, lite_topic=lite_topic)
+
+    def unsubscribe_lite(self, lite_topic: str) -> None:
+        self._client.do("unsubscribe_lite", consumer=self._number, lite_topic=lite_topic)
 
 
 def hand_over(answer: Future[Any], received: Future[list[Got]]) -> None:

@@ -112,6 +112,7 @@ def requests() -> dict[str, Any]:
         "ForwardMessageToDeadLetterQueue": service.ForwardMessageToDeadLetterQueueRequest(
             topic=ORDERS, group=GROUP
         ),
+        "SyncLiteSubscription": service.SyncLiteSubscriptionRequest(topic=ORDERS, group=GROUP),
         "Heartbeat": service.HeartbeatRequest(),
         "NotifyClientTermination": service.NotifyClientTerminationRequest(),
     }
@@ -127,6 +128,7 @@ RIGHTS = {
     "AckMessage": [(Verb.RECEIVE, Kind.TOPIC), (Verb.RECEIVE, Kind.GROUP)],
     "ChangeInvisibleDuration": [(Verb.RECEIVE, Kind.TOPIC), (Verb.RECEIVE, Kind.GROUP)],
     "ForwardMessageToDeadLetterQueue": [(Verb.RECEIVE, Kind.TOPIC), (Verb.RECEIVE, Kind.GROUP)],
+    "SyncLiteSubscription": [(Verb.RECEIVE, Kind.TOPIC), (Verb.RECEIVE, Kind.GROUP)],
     "Heartbeat": [],
     "NotifyClientTermination": [],
 }
