@@ -15,11 +15,11 @@ from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
+from services.rpc.everything import all_rpcs
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.service import Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
-from services.run import all_rpcs
 
 SCENARIO_SECONDS = 30
 NOW_MS = 1_763_700_000_000
