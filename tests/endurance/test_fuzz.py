@@ -76,7 +76,9 @@ async def fuzzed(broker: BrokerProcess, seed: int, seconds: float) -> Counter[st
     before = resident_bytes(broker)
     await asyncio.gather(*everybody(broker, seed + 1_000, ends, codes))
     await is_fine(broker)
-    assert resident_bytes(broker) - before < RESIDENT_GROWTH_BYTES_MAX
+    grown = resident_bytes(broker) - before
+    print(f"resident before {before >> 20} MiB, grown {grown >> 20} MiB")
+    assert grown < RESIDENT_GROWTH_BYTES_MAX
     return codes
 
 
