@@ -185,25 +185,22 @@ class LiteSubscribing:
         """Lets a group go on with a lite topic from a place on; returns what must be durable."""
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._place(key, lite_topic, start)
-        self._receiving.void_group(key, lite_topic, now_ms)
         progress, index = self._groups.progress(key), self._lite_topics.index(key.topic, key.queue_id)
         code, durable_at = lite_code(lite_topic), 0
-        done = [
-            one
-            for one in index.between(code, wanted_from, index.read_offset)
-            if progress.open_from(one) != one
-        ]
-        if len(done) > limits.LITE_REOPENED_MAX:
+        to_come = index.between(code, wanted_from, index.read_offset)
+        to_pass = index.between(code, 0, min(wanted_from, index.read_offset))
+        again = [one for one in to_come if progress.open_from(one) != one]
+        passed = [one for one in to_pass if progress.open_from(one) == one]
+        if len(again) + len(passed) > limits.LITE_MOVED_MAX:
             raise ClientMistake(
-                f"{len(done)} messages of {lite_topic!r} would come again, the limit is "
-                f"{limits.LITE_REOPENED_MAX}. Begin later, or reset the group: tidewheel group reset."
+                f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
+                f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
             )
-        if done:
-            durable_at = self._groups.reopen(key, done, now_ms)
-        offset = open_from(index, progress, code, 0)
-        while offset is not None and offset < wanted_from:
+        self._receiving.void_group(key, lite_topic, now_ms)
+        if again:
+            durable_at = self._groups.reopen(key, again, now_ms)
+        for offset in passed:
             durable_at = self._groups.finish(key, offset)
-            offset = open_from(index, progress, code, offset + 1)
         return durable_at
 
     def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:

@@ -438,14 +438,16 @@ def test_going_elsewhere_ends_the_leases_of_that_lite_topic(bench: Bench) -> Non
     assert bench.finish("d") == sent
 
 
-def test_too_much_cannot_come_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_a_limit_is_moved_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         bench.send("a")
     bench.subscribe("a")
     bench.finish()
-    monkeypatch.setattr(limits, "LITE_REOPENED_MAX", 2)
+    monkeypatch.setattr(limits, "LITE_MOVED_MAX", 2)
     with pytest.raises(errors.ClientMistake, match="3 messages of 'a' would come again"):
         bench.subscribe("a", start=LiteFrom.MIN)
+    with pytest.raises(errors.ClientMistake, match="and 3 would not"):
+        bench.subscribe("a", group="h", start=LiteFrom.MAX)
 
 
 def test_a_reset_group_gets_everything_again(bench: Bench) -> None:
