@@ -47,6 +47,7 @@ endurance: install    ## kill -9 under load, fifty times; services that go wrong
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_soak.py --soak-seconds 600 -q -s
 
 bench: install        ## lateness, store, timers, transactions, receiving, the port, the audit, beside a bare disk and Redis: JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py

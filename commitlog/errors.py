@@ -7,7 +7,7 @@
     |   |-- BodyEmpty, BodyTooLarge, PropertiesTooLarge
     |   |-- MessageTypeConflict
     |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
-    |   |-- IllegalAdvance, IllegalSchedule
+    |   |-- IllegalAdvance, IllegalSchedule, IllegalLiteTopic
     |-- NotFound                 it is not here
     |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound, GroupNotFound, UserNotFound, RuleNotFound
     |   |-- ClientNotFound
@@ -15,6 +15,7 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions
     |-- AccessRefused            the caller may not
     |   |-- Unauthorized, Forbidden
     |-- StoreError               the files on disk are not what they should be
@@ -165,6 +166,12 @@ class IllegalSchedule(ClientMistake):
     code = "TW-149"
 
 
+class IllegalLiteTopic(ClientMistake):
+    """The lite topic is illegal."""
+
+    code, status = "TW-190", "ILLEGAL_LITE_TOPIC"
+
+
 class NotFound(TidewheelError):
     """It was not found."""
 
@@ -294,6 +301,18 @@ class ClientSilent(Busy):
     """The client does not answer."""
 
     code = "TW-175"
+
+
+class TooManyLiteTopics(Busy):
+    """The topic has as many lite topics as it may."""
+
+    code, status = "TW-176", "LITE_TOPIC_QUOTA_EXCEEDED"
+
+
+class TooManyLiteSubscriptions(Busy):
+    """The client subscribes to as many lite topics as it may."""
+
+    code, status = "TW-177", "LITE_SUBSCRIPTION_QUOTA_EXCEEDED"
 
 
 class ResultUnknown(Busy):

@@ -14,10 +14,11 @@ Host = tuple[str, int]
 
 
 class MessageType(Enum):
-    """What a topic takes; MIXED takes all but PRIORITY. The values are RocketMQ's names.
+    """What a topic takes; MIXED takes all but PRIORITY and LITE. The values are RocketMQ's names.
 
     In a topic of type PRIORITY a queue is a priority, and what lies in a higher queue goes out first; in any
-    other every queue has its turn, so that a priority there would be a promise that nobody keeps.
+    other every queue has its turn, so that a priority there would be a promise that nobody keeps. A topic of
+    type LITE holds many lite topics: each of its messages names one, and goes to who subscribed to that.
     """
 
     NORMAL = "NORMAL"
@@ -25,6 +26,7 @@ class MessageType(Enum):
     DELAY = "DELAY"
     TRANSACTION = "TRANSACTION"
     PRIORITY = "PRIORITY"
+    LITE = "LITE"
     MIXED = "MIXED"
 
 
@@ -36,7 +38,7 @@ class Message:
     holds a space comes back as two, since RocketMQ stores them so;
     `gzip` says that the body is transported compressed; `check_immunity_ms` is how long a half message
     is left alone before its first check-back (None: the topic's default); `priority` counts from 0, the
-    lowest (None: the message has none).
+    lowest (None: the message has none); `lite_topic` is the one that it belongs to under its topic.
     """
 
     topic: str
@@ -54,14 +56,17 @@ class Message:
     trace_context: str = ""
     check_immunity_ms: int | None = None
     priority: int | None = None
+    lite_topic: str = ""
 
     @property
     def message_type(self) -> MessageType:
-        """The type that its own attributes give it: transaction, then delay, then FIFO, then priority."""
+        """The type that its attributes give it: transaction, delay, FIFO, priority, lite, in this order."""
         if self.transactional:
             return MessageType.TRANSACTION
         if self.delivery_ms is not None:
             return MessageType.DELAY
         if self.message_group:
             return MessageType.FIFO
-        return MessageType.NORMAL if self.priority is None else MessageType.PRIORITY
+        if self.priority is not None:
+            return MessageType.PRIORITY
+        return MessageType.LITE if self.lite_topic else MessageType.NORMAL

@@ -18,6 +18,7 @@ MESSAGE_ID: Final = "UNIQ_KEY"
 TAG: Final = "TAGS"
 KEYS: Final = "KEYS"
 MESSAGE_GROUP: Final = "__SHARDINGKEY"
+LITE_TOPIC: Final = "__LITE_TOPIC"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 REAL_TOPIC: Final = "REAL_TOPIC"
@@ -53,9 +54,9 @@ PRIORITY_MAX: Final = 0x7FFFFFFF
 """The highest that the protocol can carry; what counts is limited by the queues of the topic."""
 
 RESERVED: Final = frozenset({
-    MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, PRIORITY, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID,
-    TRANSACTIONAL, PRODUCER_GROUP, CHECK_IMMUNITY_SECONDS, DUE_MS, DELIVER_MS, TIMER_OFFSET, OUTCOME, VERB,
-    REPLACES, REPLACED_DUE_MS, REASON, CANCELS, CANCELS_TOPIC,
+    MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, LITE_TOPIC, PRIORITY, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID,
+    TRANSACTION_ID, TRANSACTIONAL, PRODUCER_GROUP, CHECK_IMMUNITY_SECONDS, DUE_MS, DELIVER_MS, TIMER_OFFSET,
+    OUTCOME, VERB, REPLACES, REPLACED_DUE_MS, REASON, CANCELS, CANCELS_TOPIC,
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "MIN_OFFSET",
     "MAX_OFFSET", "WAIT", "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME",
     "MSG_REGION", "TRACE_ON", "CONSUME_START_TIME", "INSTANCE_ID", "CORRELATION_ID", "MSG_TYPE", "CLUSTER",
@@ -100,6 +101,8 @@ def of_message(message: Message) -> dict[str, str]:
         stored[MESSAGE_GROUP] = message.message_group
     if message.priority is not None:
         stored[PRIORITY] = str(message.priority)
+    if message.lite_topic:
+        stored[LITE_TOPIC] = message.lite_topic
     if message.trace_context:
         stored[TRACE_CONTEXT] = message.trace_context
     return stored
@@ -131,6 +134,7 @@ def to_message(record: Record) -> Message:
         trace_context=stored.get(TRACE_CONTEXT, ""),
         check_immunity_ms=int(immunity) * 1000 if immunity.isdigit() else None,
         priority=_priority(stored.get(PRIORITY, "")),
+        lite_topic=stored.get(LITE_TOPIC, ""),
     )
 
 

@@ -17,7 +17,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
-from consumequeue.entry import Entries, Entry, tags_code
+from consumequeue.entry import Entries, Entry, lite_code, tags_code
 from consumequeue.queue import ConsumeQueue
 
 
@@ -131,7 +131,9 @@ class Dispatch:
 def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
     """The entry at `queue_offset`, one of those that a record takes."""
     try:
-        tag = properties.value_of(pick(record, queue_offset).properties, properties.TAG)
+        stored = pick(record, queue_offset).properties
     except StoreDamaged:
         return Entry(record.physical_offset, 0, 0)
-    return Entry(record.physical_offset, record_bytes, tags_code(tag))
+    lite_topic = properties.value_of(stored, properties.LITE_TOPIC)
+    code = lite_code(lite_topic) if lite_topic else tags_code(properties.value_of(stored, properties.TAG))
+    return Entry(record.physical_offset, record_bytes, code)

@@ -8,7 +8,7 @@ binary search and moving the tails of the lists.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class OffsetRanges:
@@ -40,6 +40,18 @@ class OffsetRanges:
         self._firsts[low:high], self._ends[low:high] = [first], [end]
         self.count += end - first - swallowed
 
+    def take_out(self, offsets: Sequence[int]) -> None:
+        """Lets go of offsets, which ascend; costs one pass over all ranges."""
+        left, at = OffsetRanges(), 0
+        for first, count in self:
+            end = first + count
+            at = bisect_left(offsets, first, at)
+            while at < len(offsets) and offsets[at] < end:
+                left._append(first, offsets[at])
+                first, at = offsets[at] + 1, at + 1
+            left._append(first, end)
+        self._firsts, self._ends, self.count = left._firsts, left._ends, left.count
+
     def behind(self, offset: int) -> int:
         """The first offset at or above `offset` that is not in the set."""
         at = bisect_right(self._firsts, offset) - 1
@@ -53,3 +65,9 @@ class OffsetRanges:
         if self._firsts and self._firsts[0] < offset:
             self.count -= offset - self._firsts[0]
             self._firsts[0] = offset
+
+    def _append(self, first: int, end: int) -> None:
+        if first < end:
+            self._firsts.append(first)
+            self._ends.append(end)
+            self.count += end - first

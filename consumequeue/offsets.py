@@ -7,6 +7,10 @@ consumer until `visible_ms`, ready (its lease ended without an acknowledgement, 
 has come) and given out before anything fresh, lowest first, or parked behind its message group
 (`consumequeue.message_groups`). A lease is known by its generation, which is never used twice.
 
+A queue of lite topics is not read in order: messages are found by their lite topics (`lite_index.py`). There
+`fresh_offset` stays at `low_offset`, nothing is ready or parked, and a lite topic is a message group whose
+next message is looked for when the lease on the last one has ended.
+
 Memory: what is leased, ready or parked, each of which has a limit, and the holes between what is done.
 """
 
@@ -131,8 +135,12 @@ class Progress:
 
     def lease(self, lease: Lease) -> int:
         """Gives out the candidate, or the next of a run; returns which attempt this is, from 1."""
+        self._take(lease.queue_offset)
+        return self.lease_found(lease)
+
+    def lease_found(self, lease: Lease) -> int:
+        """Gives out a message that was found by its lite topic, whatever lies before it; likewise."""
         offset = lease.queue_offset
-        self._take(offset)
         self._hold(lease)
         attempts = self._attempts.setdefault(offset, Attempts())
         attempts.count += 1
@@ -196,6 +204,14 @@ class Progress:
         for turn in self._message_groups.cut(queue_offset):
             self._give_turn(turn)
         return missing
+
+    def reopen(self, offsets: list[int]) -> None:
+        """These, ascending, are not done after all, of a queue that is read by lite topics."""
+        if offsets[0] < self.low_offset:
+            self._done.add(offsets[0], self.low_offset)
+            self.low_offset = self.fresh_offset = offsets[0]
+        self._done.take_out(offsets)
+        self._rise(self._done.behind(self.low_offset))
 
     def give_back(self, offset: int, failure: Failure | None) -> None:
         """The lease ended without an acknowledgement: the message will be given out again.

@@ -21,7 +21,7 @@ from commitlog.disk import Disk
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from consumequeue import entry
-from consumequeue.entry import ENTRY_BYTES, Entry
+from consumequeue.entry import ENTRY_BYTES, Entries, Entry
 
 _READ_AHEAD_COUNT: Final = 64
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
@@ -74,12 +74,16 @@ class ConsumeQueue:
         """Up to `count` entries from `queue_offset` on, as far as they lie together; gaps have size 0."""
         return entry.decode_all(self._stored(queue_offset, count))
 
+    def rows(self, queue_offset: int, count: int) -> Entries:
+        """The same as an array."""
+        return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
+
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
         """The first of `count` entries from `queue_offset` on whose tag has one of these hashes.
 
         Where none has, the offset behind those that were looked at, which is at least one.
         """
-        rows = np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
+        rows = self.rows(queue_offset, count)
         hits = np.flatnonzero(np.isin(rows["tags_code"], tags_codes))
         return queue_offset + (int(hits[0]) if len(hits) else len(rows))
 

@@ -76,9 +76,13 @@ class ServeSettings(Environment):
     retain_bytes: int | None = Field(None, gt=0)
     group_pin_hours: float = Field(72.0, ge=0)
     housekeeping_ms: int = Field(10_000, ge=100)
+    client_metrics: Literal["on", "off"] = "on"
     auto_create: bool = True
     queue_count: int = Field(limits.QUEUE_COUNT_DEFAULT, ge=1, le=limits.QUEUE_COUNT_MAX)
     timers_per_topic: int = Field(limits.TIMERS_PER_TOPIC_MAX, ge=0)
+    lite_topics: int = Field(limits.LITE_TOPICS_MAX, ge=0)
+    lite_topic_bytes: int = Field(limits.LITE_TOPIC_BYTES_MAX, ge=1, le=limits.LITE_TOPIC_BYTES_LIMIT)
+    lite_subscriptions: int = Field(limits.LITE_SUBSCRIPTIONS_PER_CLIENT_MAX, ge=0)
     timer_history_hours: float = Field(limits.TIMER_HISTORY_MS / 3_600_000, gt=0)
     check_immunity_ms: int = Field(limits.CHECK_IMMUNITY_MS, ge=0)
     check_interval_ms: int = Field(limits.CHECK_INTERVAL_MS, ge=1)

@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,19 +30,17 @@ from commitlog import limits
 from commitlog.disk import Disk
 from commitlog.errors import ConfigurationError
 from commitlog.lock import StoreLock
-from commitlog.message import Host
 from commitlog.real_disk import RealDisk
-from commitlog.retention import RetentionPolicy
 from services import logs, memory
 from services.broker.broker import Broker
-from services.broker.group_values import From
-from services.broker.settings import BrokerSettings
 from services.config import Address, ServeSettings
+from services.core_settings import core_settings
 from services.doors import Doors, check_exposure, doors
 from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, credentials, own_files
 from services.front.front import LOOPBACK, Behind, Front, Peers
+from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
 from services.live.consumers import ConsumersOf
 from services.live.live_broker import LiveBroker
@@ -52,20 +49,14 @@ from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
 from services.ports import refusal
 from services.refusals import Refusals
-from services.rpc.clients import Clients
 from services.rpc.consumers import consumers
-from services.rpc.consuming import Consuming
 from services.rpc.endpoints import Advertised
-from services.rpc.guard import Guard, guarded
-from services.rpc.producers import Producers
-from services.rpc.producing import Producing
+from services.rpc.everything import all_rpcs
 from services.rpc.questions import Questions
-from services.rpc.routing import Routing
 from services.rpc.server import GrpcServer
-from services.rpc.service import Rpc, table
+from services.rpc.service import Rpc
 from services.rpc.sessions import Sessions
 from spark_jobs.explain.evidence import Files, Folder
-from txn.checkback import CheckBackPolicy
 
 GRACE_SECONDS = 2.0
 SWITCH_SECONDS = 0.00002
@@ -75,7 +66,6 @@ CROWDED_SWITCH_SECONDS = 0.0005
 Measured: with 2,000 timers a second the shorter halves the lateness of the slowest hundredth; with a million
 due at once it would give the loop so many more turns between ticks that sends took four times as long.
 """
-HOUR_MS = 3_600_000
 
 log = structlog.get_logger()
 
@@ -131,18 +121,22 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         sessions = Sessions(wall_clock_ms)
         consuming, questions = partial(consumers, sessions), Questions(sessions)
         asked = doors(settings, live, wall_clock_ms)
-        metrics, files = Metrics(live, sessions, consuming, asked.refusals.counts), Folder(settings.store)
+        measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
+        metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
+        files = Folder(settings.store)
         peers = Peers()
         server = GrpcServer(peers.host_of)
         listen, http_address = (Address(*one.getsockname()[:2]) for one in (listening, http_socket))
-        rpcs = all_rpcs(live, sessions, advertised(settings, listen, boot), asked.guard, questions)
+        address = advertised(settings, listen, boot)
+        has_admin = asked.guard is not None or not asked.token  # else anybody could do what takes the token
+        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
         limits_of_front = Limits(settings.connections_per_address)
         refuse = partial(tell_refused, asked.refusals)
         front = Front(behind(server, settings), limits_of_front, str(http_address), peers, refuse)
         await stack.enter_async_context(taking_connections(front, listening))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
         http = await stack.enter_async_context(
-            serving_http(http_socket, live, metrics, consuming, files, asked, questions)
+            serving_http(http_socket, live, metrics, consuming, files, asked, questions, measured)
         )
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot)
@@ -226,69 +220,10 @@ def tell_recovery(core: Broker) -> None:
         log.error("log damaged", first_offset=damage.first_offset, end_offset=damage.end_offset)
 
 
-def core_settings(settings: ServeSettings) -> BrokerSettings:
-    """Return the core's part of the settings."""
-    return BrokerSettings(
-        broker_name=settings.broker_name,
-        store_host=store_host(settings.advertise or settings.listen),
-        segment_bytes=settings.segment_bytes,
-        auto_create_topics=settings.auto_create,
-        queue_count=settings.queue_count,
-        invisible_ms_min=settings.invisible_ms_min,
-        auto_renew_lease_ms=settings.auto_renew_lease_ms,
-        attempts_max=settings.attempts_max,
-        group_start=From(settings.group_start),
-        sync_flush=settings.flush == "sync",
-        housekeeping_ms=settings.housekeeping_ms,
-        timers_per_topic_max=settings.timers_per_topic,
-        timer_history_ms=int(settings.timer_history_hours * HOUR_MS),
-        retention=RetentionPolicy(
-            age_ms=None if settings.retain_hours is None else int(settings.retain_hours * HOUR_MS),
-            log_bytes_max=settings.retain_bytes,
-            group_pin_ms=int(settings.group_pin_hours * HOUR_MS),
-        ),
-        check_back=CheckBackPolicy(
-            immunity_ms=settings.check_immunity_ms,
-            interval_ms=settings.check_interval_ms,
-            count_max=settings.check_count_max,
-        ),
-    )
-
-
-def store_host(address: Address) -> Host:
-    """Return the address that records carry as the place they were stored at; it must be an IP."""
-    try:
-        host = ip_address(address.host)
-    except ValueError:
-        return "127.0.0.1", address.port
-    return ("127.0.0.1" if host.is_unspecified else str(host)), address.port
-
-
 def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:
     """Return what clients are told: the fixed address, or what they dialled."""
     host, port = settings.advertise or listen
     return Advertised(host, port, boot, fixed=settings.advertise is not None)
-
-
-def all_rpcs(
-    live: LiveBroker,
-    sessions: Sessions,
-    advertised: Advertised,
-    guard: Guard | None = None,
-    questions: Questions | None = None,
-) -> dict[str, Rpc]:
-    """Join the handlers of the gRPC service, behind a guard if there is one."""
-    producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
-    live.ask_with(producers.ask)
-    live.transactions.producers = producers.views
-    live.renew_with(sessions.present)
-    rpcs = table(
-        Routing(live, sessions, advertised),
-        Producing(live, sessions, producers),
-        Consuming(live, sessions),
-        Clients(live, sessions, producers, questions),
-    )
-    return guarded(rpcs, guard) if guard else rpcs
 
 
 @asynccontextmanager
@@ -346,9 +281,10 @@ async def serving_http(
     files: Files,
     asked: Doors,
     questions: Questions,
+    measured: ClientMetrics | None,
 ) -> AsyncIterator[Address]:
     """Serve the HTTP interface on a socket that listens already."""
-    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token, questions)
+    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token, questions, measured)
     server = HttpServer(app)
     serving = asyncio.create_task(server.serve([bound]))
     try:

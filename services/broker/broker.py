@@ -31,6 +31,7 @@ from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import TOPIC_TOPIC, is_system
 from services.broker.values import (
+    Bell,
     Effect,
     ReadTimers,
     Retire,
@@ -98,6 +99,7 @@ class Broker(Verbs):
         broker.damaged = scan.damaged
         broker._housekeeping.follow()
         broker._receiving.resume(now_ms)
+        broker._lite_topics.begin()
         broker._housekeeping.see_to_room()
         broker._read_ahead_now(now_ms)
         broker._agenda.place(Purpose.HOUSE, 0, now_ms)
@@ -175,9 +177,11 @@ class Broker(Verbs):
                 woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None
+                self.lite.arrived(found.record)
         self._store.dispatch.write()
         self.statistics.flushes += 1
-        return [Wake(topic) for topic in woken]
+        bells: list[Bell] = [*woken, *self.lite.take_woken()]
+        return [Wake(bell) for bell in bells]
 
     @property
     def is_quiet(self) -> bool:
@@ -286,6 +290,7 @@ class Broker(Verbs):
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         retirement = self._housekeeping.look(now_ms)
+        self.lite.keep_house(now_ms)
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
         if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:

@@ -12,15 +12,17 @@ from __future__ import annotations
 from typing import Final
 
 from commitlog import properties
-from commitlog.errors import MessageNotFound
+from commitlog.errors import MessageNotFound, MessageTypeConflict
+from commitlog.message import MessageType
 from commitlog.record import COMPRESSION, Record
-from consumequeue.entry import tags_code
+from consumequeue.entry import lite_code, tags_code
 from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
 from services.broker.groups import GroupQueue, Groups
 from services.broker.reading import Reading
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import DEAD_LETTER_PREFIX, Topics, check_group_name, check_topic_name
+from services.broker.values import Topic
 
 OPERATORS: Final = "TW_SYS_OPERATORS"
 _MARKS: Final = (
@@ -102,9 +104,7 @@ class DeadLetters:
         if topic.name == origin:
             marks[properties.FOR_GROUP] = group
         again = _copy(record, topic.name, marks)
-        message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
-        turn = tags_code(message_group) if message_group else queue_offset
-        again.queue_id = turn % topic.queue_count
+        again.queue_id = _turn(record, topic, queue_offset) % topic.queue_count
         self._store.append(again, now_ms)
         return self._groups.finish(key, queue_offset)
 
@@ -125,6 +125,20 @@ class DeadLetters:
                 f"or never was. List what is open: tidewheel dlq ls {group}"
             )
         return key, record
+
+
+def _turn(record: Record, topic: Topic, queue_offset: int) -> int:
+    """What decides about the queue of a message that is sent again: its order, if it has one."""
+    lite_topic = properties.value_of(record.properties, properties.LITE_TOPIC)
+    if (topic.message_type is MessageType.LITE) != bool(lite_topic):
+        which = f"of the lite topic {lite_topic!r}" if lite_topic else "of no lite topic"
+        raise MessageTypeConflict(
+            f"{topic.name!r} takes {topic.message_type.value} messages, this one is {which}. Name another."
+        )
+    message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
+    if lite_topic:
+        return lite_code(lite_topic)
+    return tags_code(message_group) if message_group else queue_offset
 
 
 def _key(group: str) -> GroupQueue:

@@ -33,12 +33,14 @@ class GroupPolicy:
 
     `retry_after_ms` is what its consumers are told to wait before the next attempt; `fifo_run_max` is how
     many messages of one message group a single receive may take, in their order. 1 keeps them apart.
+    `is_lite_exclusive`: a lite topic belongs to the client of the group that subscribed to it last.
     """
 
     attempts_max: int = limits.ATTEMPTS_MAX
     retry_after_ms: tuple[int, ...] = limits.RETRY_AFTER_MS
     fifo_run_max: int = 1
     is_paused: bool = False
+    is_lite_exclusive: bool = False
 
 
 @dataclass(slots=True, frozen=True)

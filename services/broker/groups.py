@@ -5,6 +5,8 @@ A group is known from its first receive of a topic on. The body of a `TW_SYS_GRO
     {"group", "topic"}                the group receives the topic, from its earliest message on
     {"group", "topic", "positions"}   and from now on from these offsets ({queue id: offset}); leases end
     {"group", "topic", "left"}        it no longer does; with an empty topic nothing is known of the group
+    {"group", "topic", "reopened"}    these messages of lite topics are not done after all, which
+                                      ({queue id: [the first offset, how far on the next one is, ...]})
     {"group", "policy"}               how its messages are given out (`services.broker.group_values`)
 
 What is acknowledged in one turn of the loop is written as one record (`consumequeue.acks`) when the next
@@ -18,6 +20,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from commitlog.record import TYPE_SYSTEM, Record
@@ -88,6 +91,18 @@ class Groups:
         """A group goes on at these offsets, leases void; returns what must be durable."""
         self.write_pending()
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
+
+    def reopen(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
+        """Messages of a queue, ascending, are to come again; returns what must be durable."""
+        self.write_pending()
+        steps = [offset - before for before, offset in pairwise([0, *offsets])]
+        reopened = {str(key.queue_id): steps}
+        return self._write({"group": key.group, "topic": key.topic, "reopened": reopened}, now_ms)
+
+    def lowest_open(self, topic: str, queue_id: int) -> int | None:
+        """The lowest offset of a queue that some group has not done; None if no group receives it."""
+        keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
+        return min((self.look(key).low_offset for key in keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
         """A group no longer receives a topic, or (empty) is forgotten whole; returns what must be durable."""
@@ -272,6 +287,8 @@ class Groups:
             self._drop(group, said["topic"])
         else:
             self._add(group, said["topic"])
+            for queue_id, steps in said.get("reopened", {}).items():
+                self.progress(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
             for queue_id, offset in said.get("positions", {}).items():
                 self._progress[GroupQueue(group, said["topic"], int(queue_id))] = Progress(offset)
 

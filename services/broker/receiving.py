@@ -6,7 +6,8 @@ again, up to the group's `attempts_max`, then it goes to the group's dead letter
 as long as their client is heard from.
 
 Of a message group one message at a time is leased; later ones are parked until it is done. Such leases are
-records, so that a restart does not give the message to somebody else meanwhile.
+records, so that a restart does not give the message to somebody else meanwhile. Topics of type LITE are
+looked into in a way of their own (`services.broker.lite_receiving`).
 
 Cost: a receive looks at `SCANNED_PER_RECEIVE_MAX` messages at most, whatever the filter lets through; entries
 whose tag cannot match are passed over by numpy, and count a hundredth.
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -32,56 +32,22 @@ from consumequeue.offsets import Lease, Progress
 from consumequeue.queue import ConsumeQueue
 from consumequeue.receipts import Receipt
 from services.broker.dead_letters import DeadLetters
-from services.broker.group_values import From, GroupPolicy, Received
+from services.broker.group_values import From, Received
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, failure_of
-from services.broker.reading import Reading, delivery
+from services.broker.lending import Lending, Look, Wanted, is_wanted
+from services.broker.lite_receiving import LiteReceiving
+from services.broker.reading import Reading
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
-from services.broker.values import Delivery, Topic
+from services.broker.values import Topic
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
 PRIORITY: Final = "PRIORITY"
-
-
-@dataclass(slots=True, frozen=True)
-class Wanted:
-    """What a receive asks for; `is_renewed`: the broker keeps the leases for the client."""
-
-    group: str
-    topic: str
-    filter: Filter
-    tags_codes: Integers | None
-    invisible_ms: int
-    client_id: str
-    is_renewed: bool
-    attempt_id: str
-    policy: GroupPolicy
-
-
-@dataclass(slots=True)
-class Look:
-    """One receive while it looks: what it has leased, and how much it has looked at."""
-
-    count_max: int
-    deliveries: list[Delivery] = field(default_factory=list)
-    runs: Counter[str] = field(default_factory=Counter)
-    scanned: int = 0
-    durable_at: int = 0
-    is_crowded: bool = False
-
-    @property
-    def is_tired(self) -> bool:
-        """Whether it has looked at as much as one call may."""
-        return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is to look no further."""
-        return self.is_tired or len(self.deliveries) >= self.count_max
+LITE: Final = "LITE"
 
 
 class Receiving:
@@ -93,6 +59,8 @@ class Receiving:
         topics: Topics,
         groups: Groups,
         leases: Leases,
+        lending: Lending,
+        lite: LiteReceiving,
         reading: Reading,
         dead_letters: DeadLetters,
         settings: BrokerSettings,
@@ -102,6 +70,8 @@ class Receiving:
         self._topics = topics
         self._groups = groups
         self._leases = leases
+        self._lending = lending
+        self._lite = lite
         self._reading = reading
         self._dead_letters = dead_letters
         self._settings = settings
@@ -142,7 +112,7 @@ class Receiving:
         topic = self._topics.route(topic_name, now_ms)
         self._give_back_unheard(client_id, attempt_id, now_ms)
         look = Look(min(batch_size, limits.RECEIVE_BATCH_MAX))
-        look.durable_at = self._join(group, topic_name, now_ms)
+        look.durable_at = self.join(group, topic_name, now_ms)
         if not wanted.policy.is_paused:
             self._look(wanted, topic, look, now_ms)
         return Received(look.deliveries, look.durable_at, look.is_tired)
@@ -150,7 +120,7 @@ class Receiving:
     def ack(self, group: str, topic: str, handle: str) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
         receipt, key, _ = self._held(group, topic, handle)
-        self._leases.end(receipt.generation)
+        self._end(receipt.generation)
         self._statistics.acknowledged[(topic, group)] += 1
         return self._groups.finish(key, receipt.queue_offset)
 
@@ -178,13 +148,13 @@ class Receiving:
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
         """Takes a lease back that its consumer never heard of: the attempt does not count."""
         receipt, key, lease = self._held(group, topic, handle)
-        self._leases.end(receipt.generation)
+        self._end(receipt.generation)
         self._groups.give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
         receipt, key, _ = self._held(group, topic, handle)
-        self._leases.end(receipt.generation)
+        self._end(receipt.generation)
         queue, offset = self._store.dispatch.queue(topic, receipt.queue_id), receipt.queue_offset
         record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
         if record is None:
@@ -192,16 +162,17 @@ class Receiving:
         return self._dead_letters.bury(key, record, "its consumer gave it up", now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
-        """Renews the leases that the broker keeps for this client."""
+        """Renews the leases that the broker keeps for this client, and its subscriptions."""
         self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
+        self._lite.subscriptions.client_alive(client_id, now_ms)
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
-        """Ends those leases with the next tick."""
+        """Ends those leases with the next tick. Its subscriptions stay for a while: it may come back."""
         self._leases.forsake(client_id, now_ms)
 
     def expire(self, generation: int, now_ms: int) -> str:
         """A lease has run out: its message will be given out again. Returns the topic."""
-        key, lease = self._leases.end(generation)
+        key, lease = self._end(generation)
         self._groups.give_back(key, lease, failure_of(lease, now_ms), now_ms)
         return key.topic
 
@@ -210,6 +181,15 @@ class Receiving:
         for key, lease in list(self._groups.leases()):
             if (key.group, key.topic) == (group, topic):
                 self._leases.end(lease.generation)
+        self._lite.subscriptions.stir_all(group, topic)
+
+    def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
+        """Ends every lease of a message group or lite topic on a queue; no attempt counts."""
+        for lease in [
+            one for one in self._groups.progress(key).leases() if one.message_group == message_group
+        ]:
+            self._end(lease.generation)
+            self._groups.give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int) -> None:
         """After a restart the leases that were recorded stand again."""
@@ -220,10 +200,17 @@ class Receiving:
     def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
         """A receive is asked again whose answer was lost in a restart: its leases are free."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
-            self._leases.end(lease.generation)
+            self._end(lease.generation)
             self._groups.give_back(key, lease, None, now_ms)
 
-    def _join(self, group: str, topic: str, now_ms: int) -> int:
+    def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
+        """A lease is over; if its message was of a lite topic, the next of that may go out."""
+        key, lease = self._leases.end(generation)
+        if lease.message_group:
+            self._lite.subscriptions.stir(key.topic, lease.message_group, key.group)
+        return key, lease
+
+    def join(self, group: str, topic: str, now_ms: int) -> int:
         """The first receive makes a group receive the topic; returns what must be durable first."""
         if self._groups.receives(group, topic):
             return 0
@@ -236,10 +223,10 @@ class Receiving:
         return self._groups.join(group, topic, positions, now_ms)
 
     def _look(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
-        for queue_id in self._rotation(wanted, topic):
-            self._look_into(GroupQueue(wanted.group, wanted.topic, queue_id), wanted, look, now_ms)
-            if look.is_over:
-                break
+        if topic.message_type.value == LITE:
+            self._lite.look(wanted, topic, look, now_ms)
+        else:
+            self._look_round(wanted, topic, look, now_ms)
         if look.deliveries:
             label = (wanted.topic, wanted.group)
             self._statistics.messages_out[label] += len(look.deliveries)
@@ -249,6 +236,12 @@ class Receiving:
                 f"{wanted.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {wanted.topic} in flight. "
                 "Acknowledge what was received before more is asked for."
             )
+
+    def _look_round(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
+        for queue_id in self._rotation(wanted, topic):
+            self._look_into(GroupQueue(wanted.group, wanted.topic, queue_id), wanted, look, now_ms)
+            if look.is_over:
+                return
 
     def _rotation(self, wanted: Wanted, topic: Topic) -> Iterator[int]:
         """Every queue once, each time beginning with the next one, so that none starves."""
@@ -268,7 +261,7 @@ class Receiving:
                 return
             record = self._reading.record(queue.entry(offset), offset)
             look.scanned += 1
-            if record is None or not _is_wanted(record, wanted):
+            if record is None or not is_wanted(record, wanted):
                 progress.finish(offset)
             elif progress.attempts(offset).count >= wanted.policy.attempts_max:
                 self._dead_letters.bury(key, record, "attempts used up", now_ms)
@@ -295,7 +288,7 @@ class Receiving:
         if message_group and not self._may_lease(progress, record.queue_offset, message_group, wanted, look):
             progress.park(record.queue_offset, message_group)
             return
-        self._lease(key, progress, record, message_group, wanted, look, now_ms)
+        self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
         if message_group:
             look.runs[message_group] += 1
             self._run_on(key, progress, message_group, wanted, look, now_ms)
@@ -322,41 +315,12 @@ class Receiving:
         while not look.is_over and look.runs[message_group] < wanted.policy.fifo_run_max:
             offset = progress.next_parked(message_group)
             record = None if offset is None else self._reading.record(queue.entry(offset), offset)
-            if record is None or not _is_wanted(record, wanted):
+            if record is None or not is_wanted(record, wanted):
                 return
             if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:
                 return  # its turn comes, and it goes to the dead letters
-            self._lease(key, progress, record, message_group, wanted, look, now_ms)
+            self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
             look.runs[message_group] += 1
-
-    def _lease(
-        self,
-        key: GroupQueue,
-        progress: Progress,
-        record: Record,
-        message_group: str,
-        wanted: Wanted,
-        look: Look,
-        now_ms: int,
-    ) -> None:
-        visible_ms = now_ms + wanted.invisible_ms
-        lease = self._leases.grant(
-            key, record.queue_offset, visible_ms, wanted.client_id, wanted.is_renewed, message_group
-        )
-        lease.leased_ms, lease.attempt_id = now_ms, wanted.attempt_id
-        attempt = progress.lease(lease)
-        if message_group:
-            look.durable_at = self._groups.keep_lease(key, lease)
-        receipt = Receipt(
-            queue_id=key.queue_id,
-            queue_offset=record.queue_offset,
-            physical_offset=record.physical_offset,
-            leased_ms=now_ms,
-            invisible_ms=wanted.invisible_ms,
-            generation=lease.generation,
-        )
-        handle = receipts.encode(receipt, self._settings.broker_name)
-        look.deliveries.append(delivery(record, attempt, handle, visible_ms))
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[Receipt, GroupQueue, Lease]:
         receipt = receipts.decode(handle)
@@ -376,12 +340,6 @@ class Receiving:
         if not low_ms <= invisible_ms <= high_ms:
             raise IllegalInvisibleTime(f"{invisible_ms} ms is not from {low_ms} to {high_ms} ms.")
         return invisible_ms
-
-
-def _is_wanted(record: Record, wanted: Wanted) -> bool:
-    """Whether the filter lets a record through, and it was not redriven for another group."""
-    for_group = properties.value_of(record.properties, properties.FOR_GROUP)
-    return wanted.filter.matches(record.properties) and for_group in ("", wanted.group)
 
 
 @lru_cache(maxsize=1024)

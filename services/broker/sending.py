@@ -17,6 +17,7 @@ from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
 from services.broker import recall
 from services.broker.carrying import Carrying
+from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -37,6 +38,7 @@ class Sending:
         self,
         store: Store,
         topics: Topics,
+        lite_topics: LiteTopics,
         timers: Timers,
         carrying: Carrying,
         settings: BrokerSettings,
@@ -44,6 +46,7 @@ class Sending:
     ) -> None:
         self._store = store
         self._topics = topics
+        self._lite_topics = lite_topics
         self._timers = timers
         self._carrying = carrying
         self._settings = settings
@@ -157,6 +160,8 @@ class Sending:
             return min(message.priority, topic.queue_count - 1)
         if message.message_group:
             return tags_code(message.message_group) % topic.queue_count
+        if message.lite_topic:
+            return self._lite_topics.admit(message, topic)
         self._turns[topic.name] += 1
         return self._turns[topic.name] % topic.queue_count
 
@@ -253,5 +258,6 @@ _RECORDS: Final[dict[MessageType, Callable[[Message, int], Record]]] = {
     MessageType.NORMAL: _message_record,
     MessageType.FIFO: _message_record,
     MessageType.PRIORITY: _message_record,
+    MessageType.LITE: _message_record,
     MessageType.TRANSACTION: half.half_record,
 }

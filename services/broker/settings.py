@@ -31,6 +31,9 @@ class BrokerSettings:
     dedupe_ms: int = limits.DEDUPE_MS
     timer_history_ms: int = limits.TIMER_HISTORY_MS
     timers_per_topic_max: int = limits.TIMERS_PER_TOPIC_MAX
+    lite_topics_max: int = limits.LITE_TOPICS_MAX
+    lite_topic_bytes_max: int = limits.LITE_TOPIC_BYTES_MAX
+    lite_subscriptions_per_client_max: int = limits.LITE_SUBSCRIPTIONS_PER_CLIENT_MAX
     sync_flush: bool = True
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     housekeeping_ms: int = 10_000

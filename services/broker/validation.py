@@ -12,6 +12,7 @@ from commitlog.errors import (
     ClientMistake,
     IllegalDeliveryTime,
     IllegalKey,
+    IllegalLiteTopic,
     IllegalMessageGroup,
     IllegalMessageId,
     IllegalProperty,
@@ -22,9 +23,16 @@ from commitlog.errors import (
 from commitlog.message import Message, MessageType
 from services.broker.values import Topic
 
+_LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _REFUSED: Final = properties.RESERVED | {""}
 _CHARACTER_BYTES_MAX: Final = 4
+_APART: Final = {
+    MessageType.PRIORITY: "whose topics have a queue for each priority. "
+    "Create one: tidewheel topic create NAME --type priority --queues 10",
+    MessageType.LITE: "whose topics hold many lite topics. "
+    "Create one: tidewheel topic create NAME --type lite",
+}
 
 
 def check_message(message: Message, topic: Topic, delay_ms_max: int, now_ms: int) -> None:
@@ -41,8 +49,20 @@ def check_message(message: Message, topic: Topic, delay_ms_max: int, now_ms: int
         _check_immunity(message.check_immunity_ms)
     if message.priority is not None:
         _check_priority(message.priority, message_type)
+    if message.lite_topic and message_type is not MessageType.LITE:
+        raise MessageTypeConflict(
+            f"A {message_type.value} message cannot belong to a lite topic too. Leave one of them out."
+        )
     if topic.message_type is not message_type:
         _check_type(message_type, topic)
+
+
+def check_lite_topic(name: str, bytes_max: int) -> None:
+    """Raises `IllegalLiteTopic` unless a lite topic may have this name."""
+    if not _LITE_TOPIC.fullmatch(name) or len(name) > bytes_max:
+        raise IllegalLiteTopic(
+            f"{name[:bytes_max]!r} must have 1 to {bytes_max} letters, digits, '_' or '-', not {len(name)}."
+        )
 
 
 def _refuse_body(body: bytes) -> NoReturn:
@@ -141,10 +161,9 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
 
 
 def _check_type(message_type: MessageType, topic: Topic) -> None:
-    if message_type is MessageType.PRIORITY and topic.message_type is MessageType.MIXED:
+    if message_type in _APART and topic.message_type is MessageType.MIXED:
         raise MessageTypeConflict(
-            f"{topic.name!r} takes every type but PRIORITY, whose topics have a queue for each priority. "
-            "Create one: tidewheel topic create NAME --type priority --queues 10"
+            f"{topic.name!r} takes every type but PRIORITY and LITE, {_APART[message_type]}"
         )
     if topic.message_type not in (MessageType.MIXED, message_type):
         raise MessageTypeConflict(

@@ -197,11 +197,23 @@ class Delivery:
     """Where it was found when looked up by key: timers and halves wait in the broker's own topics."""
 
 
+class Subscriber(NamedTuple):
+    """One client of one group under one topic, as it subscribes to lite topics."""
+
+    group: str
+    topic: str
+    client_id: str
+
+
+Bell = str | Subscriber
+"""What a receiver waits at: its topic, or where that is of type LITE, what is its own."""
+
+
 @dataclass(slots=True, frozen=True)
 class Wake:
-    """A topic has something to receive: wake its waiting receivers."""
+    """There is something to receive, in a topic or for a subscriber of lite topics: wake who waits there."""
 
-    topic: str
+    bell: Bell
 
 
 @dataclass(slots=True, frozen=True)

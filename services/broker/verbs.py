@@ -34,6 +34,11 @@ from services.broker.groups import Groups
 from services.broker.half_views import HalfViews
 from services.broker.housekeeping import Housekeeping
 from services.broker.leases import Leases
+from services.broker.lending import Lending
+from services.broker.lite_receiving import LiteReceiving
+from services.broker.lite_subscribing import LiteSubscribing
+from services.broker.lite_subscriptions import LiteSubscriptions
+from services.broker.lite_topics import LiteTopics
 from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.schedule import Occurrence, Schedule, ScheduleView
@@ -102,11 +107,18 @@ class Verbs:
             self._store, self._agenda, self._topics, self._timers, self._carrying, settings, self.statistics
         )
         self._half_views = HalfViews(self._store, self._transactions)
+        self._groups = Groups(self._store, settings)
+        self._lite_topics = LiteTopics(self._store, self._topics, self._groups, settings)
         self._sending = Sending(
-            self._store, self._topics, self._timers, self._carrying, settings, self.statistics
+            self._store,
+            self._topics,
+            self._lite_topics,
+            self._timers,
+            self._carrying,
+            settings,
+            self.statistics,
         )
         self._sending_timers = SendingTimers(self._store, self._topics, self._timers, self._sending)
-        self._groups = Groups(self._store, settings)
         self._housekeeping = Housekeeping(
             disk,
             self._store,
@@ -129,16 +141,38 @@ class Verbs:
         self._dead_letters = DeadLetters(
             self._store, self._topics, self._groups, self._reading, self.statistics
         )
+        lending = Lending(self._groups, leases, settings.broker_name)
+        self._lite_subscriptions = LiteSubscriptions(settings)
+        lite_receiving = LiteReceiving(
+            self._store,
+            self._groups,
+            self._lite_topics,
+            self._lite_subscriptions,
+            lending,
+            self._reading,
+            self._dead_letters,
+        )
         self._receiving = Receiving(
             self._store,
             self._topics,
             self._groups,
             leases,
+            lending,
+            lite_receiving,
             self._reading,
             self._dead_letters,
             settings,
             self.statistics,
         )
+        self.lite = LiteSubscribing(
+            self._topics,
+            self._groups,
+            self._lite_topics,
+            self._lite_subscriptions,
+            self._receiving,
+            self._reading,
+        )
+        """Subscriptions to lite topics; its verbs are `subscribe`, `unsubscribe`, `replace` and `forget`."""
         self._group_views = GroupViews(
             self._store, self._topics, self._groups, self._reading, self._receiving
         )
@@ -299,6 +333,10 @@ class Verbs:
         """Looks at all consumer groups, by name."""
         return self._group_views.all()
 
+    def receives(self, group: str, topic: str) -> bool:
+        """Whether a group receives a topic."""
+        return self._groups.receives(group, topic)
+
     def group(self, name: str, now_ms: int) -> GroupView:
         """Looks at one consumer group; raises `GroupNotFound`."""
         return self._group_views.one(name)
@@ -313,7 +351,9 @@ class Verbs:
 
     def set_group(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
         """Says how a group's messages are given out."""
-        return self._group_views.set_policy(name, policy, now_ms)
+        view = self._group_views.set_policy(name, policy, now_ms)
+        self._lite_subscriptions.stir_all(name)
+        return view
 
     def delete_group(self, name: str, topic: str, now_ms: int) -> int:
         """Lets a group leave a topic, or all; returns what must be durable. Raises `GroupNotFound`."""

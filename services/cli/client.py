@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ ClientArgument = Annotated[str, typer.Argument(help="A client's id, as `tidewhee
 
 @app.callback()
 def client() -> None:
-    """Who is connected; what a client's threads do; have it try a message, or connect again."""
+    """Who is connected; what a client measured, what its threads do; have it try a message, or reconnect."""
 
 
 @app.command("list")
@@ -44,6 +44,44 @@ def list_clients(http: HttpOption = None, as_json: JsonOption = False) -> None:
         for one in answer["clients"]
     )
     output.print_table(columns, rows, whole=("client",))
+
+
+@app.command()
+def show(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show a client, and what it measured of itself; it tells every minute.
+
+    Python, Java, C#, Go and C++ clients measure; `median` and `p99` are the bounds of their buckets.
+
+    Example: tidewheel client show host@4711@1@x
+    """
+    answer = Api(http).get("clients", "show", client=client)
+    if as_json:
+        output.print_json(answer)
+        return
+    one = answer["client"]
+    print(f"{one['client_id']}   {one['kind']} {one['group']}".rstrip())
+    print(f"{one['language']} {one['version']}   seen {exactly(int(one['seen_ms']))}")
+    if not answer["measured"]:
+        print("It has not told yet what it measured: clients do every minute, if they do at all.")
+        return
+    columns = ("measured", "topic", "group", "status", "count", "mean", "median", "p99")
+    output.print_table(columns, map(measured_row, answer["measured"]), whole=("measured",))
+
+
+def measured_row(one: dict[str, Any]) -> tuple[str, ...]:
+    """A series of a client: a time of so many calls, or a number."""
+    what = (one["name"].removeprefix("rocketmq_"), one["topic"], one["group"], one["status"])
+    if one["count"] is None:
+        return (*what, f"{one['value']:,.0f}", "", "", "")
+    mean = "" if one["mean_ms"] is None else f"{one['mean_ms']:,.1f} ms"
+    return (*what, f"{one['count']:,}", mean, bound(one, "p50_ms"), bound(one, "p99_ms"))
+
+
+def bound(one: dict[str, Any], part: str) -> str:
+    """Which bound a part of the calls kept to."""
+    if one[part] is None:
+        return f"> {one['bounds_ms'][-1]:,.0f} ms" if one["count"] else ""
+    return f"<= {one[part]:,.0f} ms"
 
 
 @app.command()

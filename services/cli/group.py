@@ -141,6 +141,13 @@ def set_policy(
         int | None,
         typer.Option("--fifo-run", help="How many of one message group a receive may take.", min=1),
     ] = None,
+    lite_exclusive: Annotated[
+        bool | None,
+        typer.Option(
+            "--lite-exclusive/--lite-shared",
+            help="Whether who subscribes to a lite topic takes it from the group's others.",
+        ),
+    ] = None,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,10 +161,11 @@ def set_policy(
         "attempts_max": attempts,
         "retry_after_ms": [parse_ms(one.strip(), "--retry-after") for one in retry_after.split(",") if one],
         "fifo_run_max": fifo_run,
+        "is_lite_exclusive": lite_exclusive,
     }
-    wanted = {field: value for field, value in given.items() if value}
+    wanted = {field: value for field, value in given.items() if value not in (None, [])}
     if not wanted:
-        raise ConfigurationError("Give --attempts, --retry-after or --fifo-run.")
+        raise ConfigurationError("Give --attempts, --retry-after, --fifo-run or --lite-exclusive.")
     group = Api(http).put("groups", name, body=wanted)
     if as_json:
         output.print_json(group)
@@ -166,6 +174,7 @@ def set_policy(
     print(
         f"{name}: {policy['attempts_max']} attempts, again after {retries(policy['retry_after_ms'])}, "
         f"{policy['fifo_run_max']} of one message group at once"
+        + (", lite topics exclusive" if policy["is_lite_exclusive"] else "")
     )
 
 

@@ -56,6 +56,7 @@ def group_lines(group: Answer) -> Iterator[str]:
         "fifo run": f"{policy['fifo_run_max']} of one message group at once"
         if policy["fifo_run_max"] > 1
         else "",
+        "lite": "exclusive: who subscribes last has one" if policy["is_lite_exclusive"] else "",
     }
     yield from (f"  {name:<10} {value}" for name, value in facts.items() if value)
     for queue in group.get("queues", ()):

@@ -37,6 +37,9 @@ def send(
         int | None,
         typer.Option(help="For a topic of type priority: higher goes out first; 0 is lowest.", min=0),
     ] = None,
+    lite_topic: Annotated[
+        str, typer.Option(help="For a topic of type lite: the lite topic that it belongs to.")
+    ] = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,6 +59,7 @@ def send(
         "timer_key": timer_key,
         "unique": unique,
         "priority": priority,
+        "lite_topic": lite_topic,
     }
     if in_ is not None and at is not None:
         raise ConfigurationError("--in and --at both say when: give one of them.")

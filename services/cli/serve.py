@@ -91,6 +91,9 @@ def serve(
         bool | None, allowed("Serve everybody, on addresses that others can reach, too.", "--insecure")
     ] = None,
     ready_file: Annotated[Path | None, where("File written once it serves: addresses and pid.")] = None,
+    client_metrics: Annotated[
+        str | None, where("on: clients send what they measure of themselves every minute; or off.")
+    ] = None,
     broker_name: Annotated[str | None, where("Its name in routes and metrics.")] = None,
     housekeeping_ms: Annotated[int | None, tuned("How often to look at the room on disk.")] = None,
     check_immunity_ms: Annotated[int | None, tuned("How long a half message is left alone.")] = None,
@@ -101,6 +104,11 @@ def serve(
     ] = None,
     group_start: Annotated[
         str | None, handed_out("Where a new consumer group begins in a topic: earliest or latest.")
+    ] = None,
+    lite_topics: Annotated[int | None, handed_out("Lite topics that one topic may have.")] = None,
+    lite_topic_bytes: Annotated[int | None, handed_out("How long the name of one may be.")] = None,
+    lite_subscriptions: Annotated[
+        int | None, handed_out("Lite topics that one client may subscribe to.")
     ] = None,
     attempts_max: Annotated[
         int | None, handed_out("Attempts before a message is a dead letter, for groups without a number.")

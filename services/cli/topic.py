@@ -26,11 +26,14 @@ class TopicType(StrEnum):
     TRANSACTION = "transaction"
     MIXED = "mixed"
     PRIORITY = "priority"
+    LITE = "lite"
 
 
 TypeOption = Annotated[
     TopicType,
-    typer.Option("--type", help="What it takes; mixed takes all but priority.", case_sensitive=False),
+    typer.Option(
+        "--type", help="What it takes; mixed takes all but priority and lite.", case_sensitive=False
+    ),
 ]
 
 
@@ -82,6 +85,8 @@ def show(
     if as_json:
         output.print_json(topic)
         return
-    print(f"{topic['name']} takes {topic['message_type'].lower()}")
+    is_lite = topic["message_type"] == TopicType.LITE.name
+    lite_topics = f", lite topics: {topic['lite_topics']:,}" if is_lite else ""
+    print(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
     rows = ((queue["queue_id"], queue["min_offset"], queue["next_offset"]) for queue in topic["queues"])
     output.print_table(("queue", "first", "next"), rows)

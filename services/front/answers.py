@@ -1,8 +1,8 @@
 """A sentence for those who are sent away, in the protocol that they speak.
 
 HTTP/1 gets a response; a client of RocketMQ 4 the answer to its request, which it shows as the reason of its
-failure; HTTP/2 a GOAWAY with the sentence as its debug data (RFC 9113, 6.8), behind the SETTINGS that must be
-the first frame; TLS the alert `access_denied` (RFC 8446, 6.2), which has no room for a sentence.
+failure; TLS the alert `access_denied` (RFC 8446, 6.2), which has no room for a sentence; HTTP/2 an answer to
+its first call (`services.front.grpc_refusal`).
 
 A remoting frame, all numbers big-endian (RemotingCommand of Apache RocketMQ):
 
@@ -22,6 +22,7 @@ from typing import Final
 
 from services.front.client_hello import is_whole_record
 from services.front.first_bytes import Protocol
+from services.front.grpc_refusal import asked_stream, refusal
 
 SYSTEM_ERROR: Final = 1
 IS_RESPONSE: Final = 1
@@ -31,10 +32,6 @@ _LENGTHS: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">5xI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _BINARY: Final = 1
-_SETTINGS: Final = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-_GOAWAY: Final = struct.Struct(">I5xII")
-_GOAWAY_TYPE: Final = 7
-_ENHANCE_YOUR_CALM: Final = 11
 _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
 NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
 """The alert `no_application_protocol`: whoever offers other protocols only than HTTP/2 (RFC 7301, 3.2)."""
@@ -71,17 +68,12 @@ def said(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes
         case Protocol.HTTP1:
             return _http1(text, http_status)
         case Protocol.HTTP2:
-            return _SETTINGS + _goaway(text.encode())
+            return refusal(text, first)
         case Protocol.TLS:
             return _ACCESS_DENIED
         case Protocol.REMOTING:
             return _remoting(text, first)
     return text.encode() + b"\n"
-
-
-def _goaway(debug_data: bytes) -> bytes:
-    length_and_type = (8 + len(debug_data)) << 8 | _GOAWAY_TYPE
-    return _GOAWAY.pack(length_and_type, 0, _ENHANCE_YOUR_CALM) + debug_data
 
 
 def _http1(text: str, status: str) -> bytes:
@@ -112,6 +104,11 @@ def opaque_of(frame: bytes) -> int:
         return int(json.loads(header)["opaque"])
     except (struct.error, ValueError, KeyError, TypeError):
         return 0
+
+
+def can_be_told(protocol: Protocol, first: bytes) -> bool:
+    """Whether all has come that a farewell needs: over HTTP/2 a call, which follows our SETTINGS."""
+    return protocol is not Protocol.HTTP2 or bool(asked_stream(first)) or len(first) > HEADER_BYTES_MAX
 
 
 def is_whole(protocol: Protocol, first: bytes) -> bool:

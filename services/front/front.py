@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.front.admission import IDLE, SILENT, TOO_MANY, Admission, Limits
-from services.front.answers import NO_HTTP2_ALERT, answer, farewell
+from services.front.answers import NO_HTTP2_ALERT, answer, can_be_told, farewell
 from services.front.client_hello import H2, offered
 from services.front.first_bytes import Protocol
+from services.front.grpc_refusal import SETTINGS
 from services.front.handshake import BROKER, Handshake
 from services.front.piping import Incoming, Side
 
 BACKLOG: Final = 1_024
 FAREWELLS_MAX: Final = 64
-FAREWELL_SECONDS: Final = 1.0
+FAREWELL_SECONDS: Final = 2.0
 """How many that are too many may say at once what they speak, and for how long, to be told why they go."""
 LOOPBACK: Final = "127.0.0.1"
 
@@ -65,6 +66,7 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._connections: set[Incoming] = set()
         self._leaving: set[Incoming] = set()
+        self._greeted: set[Incoming] = set()
         self._joining: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -109,8 +111,19 @@ class Front:
         self._leaving.add(one)
         self._loop.call_later(FAREWELL_SECONDS, one.transport.abort)
 
+    def _say_farewell(self, one: Incoming, protocol: Protocol, first: bytes) -> None:
+        if can_be_told(protocol, first):
+            one.transport.write(farewell(protocol, first))
+            one.transport.close()
+            return
+        if one not in self._greeted:
+            self._greeted.add(one)
+            one.transport.write(SETTINGS)
+        one.transport.resume_reading()
+
     def _lost(self, one: Incoming) -> None:
         self._leaving.discard(one)
+        self._greeted.discard(one)
         if one in self._connections:
             self._connections.remove(one)
             self._admission.leave(one.host)
@@ -123,8 +136,7 @@ class Front:
 
     def _told(self, one: Incoming, protocol: Protocol, first: bytes) -> None:
         if one in self._leaving:
-            one.transport.write(farewell(protocol, first))
-            one.transport.close()
+            self._say_farewell(one, protocol, first)
             return
         port = self._behind.port_for(protocol)
         if port is None:

@@ -53,7 +53,9 @@ class Side(asyncio.Protocol):
 
 
 class Incoming(Side):
-    """A client's connection: `told` is called once, with what it speaks and its first bytes.
+    """A client's connection: `told` is called with what it speaks and its first bytes.
+
+    It is called once; or again with what has come since, when it goes on reading without another side.
 
     `has_spoken` is for whoever looks for idle clients, and takes it back; `handshake` is there until one of
     TLS is over.

@@ -1,4 +1,5 @@
-"""Long polls: receivers that found nothing sleep until their topic has something for them.
+"""Long polls: receivers that found nothing sleep until their topic has something for them, or where
+that is of type LITE, one of their lite topics.
 
 Those who want the same (one group with one filter) stand in line. An arrival rings the first of each line;
 who is rung looks, and who took as much as it could rings the next. So a message costs one look a line, not
@@ -15,18 +16,20 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Hashable
 
+from services.broker.values import Bell
+
 Ring = asyncio.Future[None]
 
 
 class Arrivals:
-    """Who sleeps on which topic, in which line."""
+    """Who sleeps at which bell, in which line."""
 
     def __init__(self) -> None:
-        self._asleep: defaultdict[str, dict[Hashable, dict[Ring, None]]] = defaultdict(dict)
+        self._asleep: defaultdict[Bell, dict[Hashable, dict[Ring, None]]] = defaultdict(dict)
         self._closed = False
 
-    async def wait(self, topic: str, seconds: float, line: Hashable = None) -> bool:
-        """Sleep until something arrives in `topic`; False when the time is up or the broker stops.
+    async def wait(self, bell: Bell, seconds: float, line: Hashable = None) -> bool:
+        """Sleep until something arrives at `bell`; False when the time is up or the broker stops.
 
         Without a `line` every arrival rings.
         """
@@ -34,45 +37,45 @@ class Arrivals:
             return False
         ring = asyncio.get_running_loop().create_future()
         line = ring if line is None else line
-        self._asleep[topic].setdefault(line, {})[ring] = None
+        self._asleep[bell].setdefault(line, {})[ring] = None
         is_heard = False
         try:  # asyncio.wait_for of Python 3.11 would lose a cancellation that comes with the ring
             await asyncio.wait([ring], timeout=seconds)
             is_heard = ring.done()
         finally:
-            self._forget(topic, line, ring)
+            self._forget(bell, line, ring)
             if ring.done() and not is_heard:
-                self.ring(topic, line)
+                self.ring(bell, line)
         return is_heard and not self._closed
 
-    def wake(self, topic: str) -> None:
+    def wake(self, bell: Bell) -> None:
         """Something has arrived: ring the first of every line."""
-        for line in list(self._asleep.get(topic, ())):
-            self.ring(topic, line)
+        for line in list(self._asleep.get(bell, ())):
+            self.ring(bell, line)
 
-    def ring(self, topic: str, line: Hashable) -> None:
+    def ring(self, bell: Bell, line: Hashable) -> None:
         """Ring the first of one line: there may be more than the last one took."""
-        waiting = self._asleep.get(topic, {}).get(line)
+        waiting = self._asleep.get(bell, {}).get(line)
         if waiting:
             ring = next(iter(waiting))
-            self._forget(topic, line, ring)
+            self._forget(bell, line, ring)
             ring.set_result(None)
 
     def wake_all(self) -> None:
         """Ring everybody."""
-        for topic, lines in list(self._asleep.items()):
+        for bell, lines in list(self._asleep.items()):
             for line, waiting in list(lines.items()):
                 for _ in list(waiting):
-                    self.ring(topic, line)
+                    self.ring(bell, line)
 
     def close(self) -> None:
         """Send every sleeper home, now and from now on."""
         self._closed = True
         self.wake_all()
 
-    def _forget(self, topic: str, line: Hashable, ring: Ring) -> None:
-        lines = self._asleep.get(topic, {})
+    def _forget(self, bell: Bell, line: Hashable, ring: Ring) -> None:
+        lines = self._asleep.get(bell, {})
         waiting = lines.get(line, {})
         waiting.pop(ring, None)
         if not waiting and lines.pop(line, None) is not None and not lines:
-            del self._asleep[topic]
+            del self._asleep[bell]

@@ -31,6 +31,9 @@ class AskClients(Protocol):
     def views(self) -> list[ClientView]:
         """Everybody who is there, by id."""
 
+    def view(self, client_id: str) -> ClientView:
+        """One who is there."""
+
     async def stack(self, client_id: str) -> str:
         """What its threads do."""
 
@@ -47,6 +50,10 @@ class Nobody:
     def views(self) -> list[ClientView]:
         """Nobody."""
         return []
+
+    def view(self, client_id: str) -> ClientView:
+        """Not there."""
+        raise unknown(client_id)
 
     async def stack(self, client_id: str) -> str:
         """Not there."""

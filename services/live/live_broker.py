@@ -275,10 +275,11 @@ class LiveBroker(LiveVerbs):
         refusal = ResultUnknown(
             f"Writing to the store failed ({error}). Send again with the same message id once the disk works."
         )
-        trusted = self._broker.trusted_offset
+        trusted, before = self._broker.trusted_offset, self._broker
         log.error("write failed", error=str(error), durable_offset=trusted)
         try:
             self._broker = self._open(trusted)
+            self._broker.lite.take_over(before.lite)
         finally:
             self._durable.refuse(refusal, trusted)
         self._arrivals.wake_all()
@@ -349,8 +350,8 @@ class LiveBroker(LiveVerbs):
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Wake(topic):
-                    self._arrivals.wake(topic)
+                case Wake(bell):
+                    self._arrivals.wake(bell)
                 case Retire(retirement):
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case Warn(text):

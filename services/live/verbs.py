@@ -19,12 +19,15 @@ from commitlog.message import Message, MessageType
 from consumequeue.filter import Filter
 from services.broker.broker import Broker
 from services.broker.group_values import Received
+from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.values import (
+    Bell,
     Delivery,
     EndReceipt,
     PendingTimer,
     Resolution,
     SendReceipt,
+    Subscriber,
     TimerFilter,
     TimerName,
     TimerPage,
@@ -149,14 +152,15 @@ class LiveVerbs(ABC):
 
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
         received = self._call(look)
+        bell = self._broker.lite.bell(group, topic, client_id)
         try:
-            while not received.deliveries and await self._may_look_again(topic, line, received, ends):
+            while not received.deliveries and await self._may_look_again(bell, line, received, ends):
                 received = self._call(look)
         except asyncio.CancelledError:  # the ring that this one may have heard is another's now
-            self._arrivals.ring(topic, line)
+            self._arrivals.ring(bell, line)
             raise
         if received.is_unfinished or len(received.deliveries) >= min(batch_size, RECEIVE_BATCH_MAX):
-            self._arrivals.ring(topic, line)
+            self._arrivals.ring(bell, line)
         await self._show(group, topic, received)
         return [self.clock.outward(delivery) for delivery in received.deliveries]
 
@@ -185,6 +189,30 @@ class LiveVerbs(ABC):
     def client_gone(self, client_id: str) -> None:
         """Give up the leases of a client that has left."""
         self._call(self._broker.client_gone, client_id)
+
+    async def subscribe_lite(
+        self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart
+    ) -> list[tuple[str, str]]:
+        """Subscribe to lite topics, too; return which clients have lost which of them."""
+        at = start.at + self.clock.offset_ms if start.kind is LiteFrom.TIME else start.at
+        wanted = (subscriber, lite_topics, replace(start, at=at))
+        return await self._subscribed(subscriber, self._broker.lite.subscribe, *wanted)
+
+    async def unsubscribe_lite(self, subscriber: Subscriber, lite_topics: list[str]) -> None:
+        """Subscribe to these no longer."""
+        await self._subscribed(subscriber, self._broker.lite.unsubscribe, subscriber, lite_topics)
+
+    async def replace_lite(self, subscriber: Subscriber, lite_topics: list[str]) -> list[tuple[str, str]]:
+        """Subscribe to just these; return which the client cannot have."""
+        return await self._subscribed(subscriber, self._broker.lite.replace, subscriber, lite_topics)
+
+    async def forget_lite(self, subscriber: Subscriber) -> None:
+        """Subscribe to nothing any more."""
+        await self._subscribed(subscriber, self._broker.lite.forget, subscriber)
+
+    def said_goodbye(self, client_id: str) -> None:
+        """Forget what a client subscribed to that has left for good."""
+        self._call(self._broker.lite.said_goodbye, client_id)
 
     # Looks.
 
@@ -245,12 +273,12 @@ class LiveVerbs(ABC):
         until_ms = wanted.until_ms + offset_ms if wanted.until_ms != nothing.until_ms else wanted.until_ms
         return replace(wanted, from_ms=from_ms, until_ms=until_ms)
 
-    async def _may_look_again(self, topic: str, line: Hashable, received: Received, ends: float) -> bool:
+    async def _may_look_again(self, bell: Bell, line: Hashable, received: Received, ends: float) -> bool:
         """Whether a receive that found nothing may look again, now or when something has arrived."""
         if received.is_unfinished:
             await asyncio.sleep(0)
             return self._loop.time() < ends
-        return await self._arrivals.wait(topic, ends - self._loop.time(), line)
+        return await self._arrivals.wait(bell, ends - self._loop.time(), line)
 
     async def _show(self, group: str, topic: str, received: Received) -> None:
         """Return once what was leased may be shown; who is no longer there to see it gives it back."""
@@ -261,6 +289,15 @@ class LiveVerbs(ABC):
                 with suppress(TidewheelError):
                     self.release(group, topic, delivery.receipt_handle)
             raise
+
+    async def _subscribed(
+        self, subscriber: Subscriber, verb: Callable[..., Subscribed], *arguments: object
+    ) -> list[tuple[str, str]]:
+        """Call a verb on subscriptions; who waits to receive looks again."""
+        subscribed = self._call(verb, *arguments)
+        self._arrivals.wake(subscriber)
+        await self._durable.reach(subscribed.durable_at)
+        return subscribed.lost
 
     async def _settled(self, verb: Callable[..., int], *arguments: object) -> None:
         """Call a verb and return once what it says is durable."""

@@ -44,6 +44,7 @@ class QueueAnswer(TypedDict):
 class OneTopicAnswer(TopicAnswer):
     """A topic and its queues."""
 
+    lite_topics: int
     queues: list[QueueAnswer]
 
 
@@ -63,6 +64,7 @@ class ContentAnswer(BodyAnswer):
     keys: list[str]
     message_group: str
     priority: int | None
+    lite_topic: str
     properties: dict[str, str]
     born_ms: str
     delivery_ms: str | None

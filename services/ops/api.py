@@ -91,7 +91,8 @@ class Api:
         if query.since_ms is not None:
             for queue_id, shape in enumerate(queues):
                 shape["since_offset"] = str(self._live.offset_at(topic.name, queue_id, query.since_ms))
-        return JSONResponse({**topic_shape(topic), "queues": queues})
+        lite_topics = self._live.core.lite.count(topic)
+        return JSONResponse({**topic_shape(topic), "lite_topics": lite_topics, "queues": queues})
 
     async def messages(self, request: Request) -> JSONResponse:
         """Show messages of one queue."""

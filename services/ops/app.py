@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from commitlog.errors import TidewheelError
+from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, Nobody
 from services.live.consumers import ConsumersOf, nobody
 from services.live.letter_tasks import LetterTasks
@@ -41,6 +42,7 @@ def make_app(
     refusals: Refusals | None = None,
     token: str = "",
     clients: AskClients | None = None,
+    measured: ClientMetrics | None = None,
 ) -> Starlette:
     """Return the application that serves a broker's HTTP interface; `files` are those of its store.
 
@@ -58,7 +60,7 @@ def make_app(
         GroupsApi(live, consuming),
         DeadLettersApi(live, letters),
         AccessApi(live, refusals),
-        ClientsApi(live, clients or Nobody()),
+        ClientsApi(live, clients or Nobody(), measured),
         explaining,
     )
     app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})

@@ -8,6 +8,8 @@ from services.ops.clients import (
     ClientsAnswer,
     ClientsApi,
     OneClient,
+    OneClientAnswer,
+    OneClientQuery,
     OneMessageOfClient,
     ReconnectAnswer,
     StackAnswer,
@@ -20,6 +22,14 @@ REFUSALS = (400, 404, 503)
 CLIENT_OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     ClientsApi: (
         Operation("GET", "/api/clients", ClientsApi.all, {200: ClientsAnswer}),
+        Operation(
+            "GET",
+            "/api/clients/show",
+            ClientsApi.one,
+            {200: OneClientAnswer},
+            query=OneClientQuery,
+            refusals=(400, 404),
+        ),
         Operation(
             "POST",
             "/api/clients/stack",

@@ -1,16 +1,16 @@
 """`/api/clients`: who is connected, and questions to one of them.
 
     GET  /api/clients             everybody who is there
+    GET  /api/clients/show        ?client=: one of them, and what it measured of itself
     POST /api/clients/stack       {"client"}: what its threads do
     POST /api/clients/verify      {"client", "topic", "queue_id", "queue_offset"}: consume it once more
     POST /api/clients/reconnect   {"client"}: connect again
 
-A client's id may have slashes in it, so it stands in the body. A client that does not answer is a 503.
+A client's id may have slashes in it, so it stands in the body or in the query. A client that does not answer
+is a 503.
 """
 
 from __future__ import annotations
-
-from dataclasses import asdict
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -18,8 +18,11 @@ from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
 from commitlog.errors import MessageNotFound
-from services.live.clients import AskClients
+from services.live.client_metrics import ClientMetrics
+from services.live.clients import AskClients, ClientView
 from services.live.live_broker import LiveBroker
+from services.ops.client_metrics import MeasuredAnswer, shapes
+from services.ops.queries import Nothing, asked
 from services.ops.shapes import body_of, parse
 
 
@@ -39,6 +42,19 @@ class ClientsAnswer(TypedDict):
     """Everybody who is there."""
 
     clients: list[ClientAnswer]
+
+
+class OneClientAnswer(TypedDict):
+    """A client, and what it reported last of what it measured; nothing before its first minute is over."""
+
+    client: ClientAnswer
+    measured: list[MeasuredAnswer]
+
+
+class OneClientQuery(Nothing):
+    """Which client."""
+
+    client: str = Field(min_length=1, max_length=1_024)
 
 
 class StackAnswer(TypedDict):
@@ -79,13 +95,18 @@ class OneMessageOfClient(OneClient):
 class ClientsApi:
     """The handlers of `/api/clients`."""
 
-    def __init__(self, live: LiveBroker, clients: AskClients) -> None:
-        self._live, self._clients = live, clients
+    def __init__(self, live: LiveBroker, clients: AskClients, measured: ClientMetrics | None = None) -> None:
+        self._live, self._clients, self._measured = live, clients, measured or ClientMetrics()
 
     async def all(self, request: Request) -> JSONResponse:
         """List the clients that are there."""
-        shapes = [asdict(one) | {"seen_ms": str(one.seen_ms)} for one in self._clients.views()]
-        return JSONResponse({"clients": shapes})
+        return JSONResponse({"clients": [client_shape(one) for one in self._clients.views()]})
+
+    async def one(self, request: Request) -> JSONResponse:
+        """Show a client, and what it measured of itself."""
+        found = self._clients.view(asked(OneClientQuery, request).client)
+        measured = shapes(self._measured.of(found.client_id))
+        return JSONResponse({"client": client_shape(found), "measured": measured})
 
     async def stack(self, request: Request) -> JSONResponse:
         """Ask a client what its threads do."""
@@ -107,3 +128,16 @@ class ClientsApi:
         wanted = parse(OneClient, await body_of(request))
         self._clients.reconnect(wanted.client)
         return JSONResponse({"client": wanted.client})
+
+
+def client_shape(one: ClientView) -> ClientAnswer:
+    """A client as it is shown."""
+    return ClientAnswer(
+        client_id=one.client_id,
+        kind=one.kind,
+        group=one.group,
+        language=one.language,
+        version=one.version,
+        can_be_asked=one.can_be_asked,
+        seen_ms=str(one.seen_ms),
+    )

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -51,6 +52,7 @@ class PolicyAnswer(TypedDict):
     retry_after_ms: list[int]
     fifo_run_max: int
     is_paused: bool
+    is_lite_exclusive: bool
 
 
 class GroupAnswer(TypedDict):
@@ -152,18 +154,20 @@ class NewPolicy(BaseModel):
     attempts_max: int | None = Field(None, ge=1, le=limits.ATTEMPTS_LIMIT)
     retry_after_ms: list[RetryAfterMs] | None = Field(None, min_length=1, max_length=RETRIES_MAX)
     fifo_run_max: int | None = Field(None, ge=1, le=limits.RECEIVE_BATCH_MAX)
+    is_lite_exclusive: bool | None = Field(
+        None, description="Whether who subscribes to a lite topic takes it from the group's other clients."
+    )
 
     def over(self, policy: GroupPolicy) -> GroupPolicy:
         """Return the policy with what is given put into it; raises `ClientMistake` when that is nothing."""
         if not self.model_fields_set:
-            raise ClientMistake("Nothing is set: give attempts_max, retry_after_ms or fifo_run_max.")
-        retry_after_ms = self.retry_after_ms
-        return GroupPolicy(
-            attempts_max=policy.attempts_max if self.attempts_max is None else self.attempts_max,
-            retry_after_ms=policy.retry_after_ms if retry_after_ms is None else tuple(retry_after_ms),
-            fifo_run_max=policy.fifo_run_max if self.fifo_run_max is None else self.fifo_run_max,
-            is_paused=policy.is_paused,
-        )
+            raise ClientMistake(
+                "Nothing is set: give attempts_max, retry_after_ms, fifo_run_max or is_lite_exclusive."
+            )
+        given = self.model_dump(exclude_none=True)
+        if self.retry_after_ms is not None:
+            given["retry_after_ms"] = tuple(self.retry_after_ms)
+        return replace(policy, **given)
 
 
 class NewReset(BaseModel):
@@ -220,6 +224,7 @@ def policy_shape(policy: GroupPolicy) -> PolicyAnswer:
         "retry_after_ms": list(policy.retry_after_ms),
         "fifo_run_max": policy.fifo_run_max,
         "is_paused": policy.is_paused,
+        "is_lite_exclusive": policy.is_lite_exclusive,
     }
 
 

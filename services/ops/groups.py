@@ -3,7 +3,7 @@
     GET    /api/groups               every group, with its lag over all queues, or with each: queues=true
     POST   /api/groups               {"name", "topic", "start"}: lets a group receive a topic, from there on
     GET    /api/groups/NAME          one, with every queue
-    PUT    /api/groups/NAME          its policy: attempts_max, retry_after_ms, fifo_run_max
+    PUT    /api/groups/NAME          its policy: attempts_max, retry_after_ms, fifo_run_max, is_lite_exclusive
     DELETE /api/groups/NAME          the group, or it on one topic; its dead letters stay
     POST   /api/groups/NAME/pause    gives it no more messages until /resume; what is leased may be answered
     POST   /api/groups/NAME/reset    {"to", "topic", "dry_run"}: sets where it goes on

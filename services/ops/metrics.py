@@ -27,8 +27,10 @@ from prometheus_client.registry import Collector
 
 from services.broker.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
 from services.broker.values import TimerFilter
+from services.live.client_metrics import ClientMetrics
 from services.live.consumers import ConsumersOf, nobody
 from services.live.live_broker import LiveBroker
+from services.ops.client_metrics import families
 from services.ops.group_metrics import connections, standings
 from services.ops.horizon import counts_within
 
@@ -67,9 +69,11 @@ class Metrics(Collector):
         clients: Iterable[Client],
         consuming: ConsumersOf = nobody,
         sent_away: Mapping[str, int] = NOBODY,
+        measured: ClientMetrics | None = None,
     ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._live, self._clients, self._consuming, self._sent_away = live, clients, consuming, sent_away
+        self._measured = measured
         self._node = ("tidewheel", "broker", live.settings.broker_name)
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -105,6 +109,8 @@ class Metrics(Collector):
         yield from self._timers(statistics, gauges)
         yield from self._storage(statistics, gauges)
         yield from self._connections()
+        if self._measured is not None:
+            yield from families(self._measured, dict(zip(NODE, self._node, strict=True)))
         sent_away = self._sent_away.items()
         yield self._counters("tidewheel_refused", "Callers sent away, by reason.", ("reason",), sent_away)
 

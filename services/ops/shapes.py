@@ -64,6 +64,7 @@ class NewMessage(BaseModel):
     timer_key: str = ""
     unique: bool = False
     priority: int | None = Field(None, ge=0, description="For a topic of type PRIORITY; 0 is the lowest.")
+    lite_topic: str = Field("", description="For a topic of type LITE: the one that it belongs to.")
 
     def to_message(self, message_id: str, now_ms: int) -> Message:
         """Return the message as the core takes it; raises `IllegalDeliveryTime`."""
@@ -78,6 +79,7 @@ class NewMessage(BaseModel):
             properties=self.properties | self._timer_properties(),
             born_ms=now_ms,
             priority=self.priority,
+            lite_topic=self.lite_topic,
         )
         return dated(message, now_ms)
 
@@ -162,6 +164,7 @@ def content_shape(message: Message) -> ContentAnswer:
         "keys": list(message.keys),
         "message_group": message.message_group,
         "priority": message.priority,
+        "lite_topic": message.lite_topic,
         "properties": message.properties,
         "born_ms": str(message.born_ms),
         "delivery_ms": None if message.delivery_ms is None else str(message.delivery_ms),

@@ -10,7 +10,7 @@ class Caller:
     """One call's sender. `seconds_left` is what remains of the call's deadline; None when it has none.
 
     `authorization` and `date` are what it signed, as it wrote it; `user` is who has been found to be behind
-    it, empty while nobody asks (`services.rpc.guard`).
+    it, empty while nobody asks (`services.rpc.guard`). `is_encrypted` is known of streams both ways only.
     """
 
     client_id: str
@@ -21,3 +21,5 @@ class Caller:
     authorization: str = field(default="", repr=False)
     date: str = ""
     user: str = ""
+    namespace: str = ""
+    is_encrypted: bool = False

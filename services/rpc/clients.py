@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -34,9 +35,11 @@ from services.rpc.names import stored_name
 from services.rpc.producers import Producers
 from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions, Stream
+from services.rpc.settings import MetricFor, nowhere
 from services.rpc.statuses import OK, refusal
 
 LEAVE_AFTER_SECONDS = 2.0
+FAREWELL_SECONDS = 0.5
 RENEWALS_PER_LEASE = 3
 
 log = structlog.get_logger()
@@ -46,10 +49,16 @@ class Clients:
     """Keeps track of who is there."""
 
     def __init__(
-        self, live: LiveBroker, sessions: Sessions, producers: Producers, questions: Questions | None = None
+        self,
+        live: LiveBroker,
+        sessions: Sessions,
+        producers: Producers,
+        questions: Questions | None = None,
+        metric_for: MetricFor = nowhere,
     ) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
         self._questions = questions or Questions(sessions)
+        self._metric_for = metric_for
         self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
         self._is_renewing = False
         self._readers: set[asyncio.Task[None]] = set()
@@ -86,14 +95,20 @@ class Clients:
     async def notify_client_termination(
         self, request: NotifyClientTerminationRequest, caller: Caller
     ) -> NotifyClientTerminationResponse:
-        """Say goodbye to a client: its leases are free at once."""
+        """Say goodbye to a client: its leases are free at once, and it subscribes to nothing."""
+        streams = self._farewell(self._sessions.find(caller.client_id))
         self._leave(caller.client_id)
+        self._live.said_goodbye(caller.client_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                for stream in streams:
+                    await stream.ended.wait()
         return NotifyClientTerminationResponse(status=OK)
 
     async def _read(self, commands: AsyncIterator[TelemetryCommand], stream: Stream) -> None:
         try:
             async for command in commands:
-                if stream not in stream.session.streams:
+                if stream.is_over:
                     return
                 if command.HasField("settings"):
                     self._introduce(command.settings, stream)
@@ -111,7 +126,21 @@ class Clients:
         session.describe(described)
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
-        stream.write(settings.answer(described, self._live))
+        stream.write(settings.answer(described, self._live, self._metric_for(described, session)))
+
+    def _farewell(self, session: Session | None) -> list[Stream]:
+        """Turn the metrics of a client off that goes; returns the streams that are to end before it may.
+
+        Python's client leaves its exporter running, which would hold up the end of its process for seconds
+        once we are gone. As it is turned off it tells at once what it has not told yet.
+        """
+        if session is None or session.described is None:
+            return []
+        if not self._metric_for(session.described, session).on:
+            return []
+        for stream in session.streams:
+            stream.write(settings.answer(session.described, self._live))
+        return list(session.streams)
 
     def _renew_later(self) -> None:
         if not self._is_renewing:

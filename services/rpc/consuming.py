@@ -28,6 +28,7 @@ from services.rpc.generated.service_pb2 import (
     ReceiveMessageResponse,
 )
 from services.rpc.handover import give_back, lent
+from services.rpc.lite_consuming import refuse_strangers
 from services.rpc.messages import show, span_ms, timestamp
 from services.rpc.names import stored_name
 from services.rpc.sessions import Session, Sessions
@@ -51,6 +52,7 @@ class Consuming:
         """Yield the status, the messages, then the time they left; waits for the first message."""
         group, topic = stored_name(request.group), stored_name(request.message_queue.topic)
         session = self._sessions.seen(caller)
+        refuse_strangers(session, topic, self._live)
         self._give_back_unheard(session, group, topic, request.attempt_id)
         deliveries = await self._lease(request, session, poll_seconds(request, session, caller))
         if not deliveries:

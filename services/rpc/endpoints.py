@@ -39,6 +39,14 @@ class Advertised:
         chosen = dialled if dialled.addresses and not self.fixed else known
         return spelling(chosen, (self.boot + turn) % 2 == 1)
 
+    def steady(self, dialled: Endpoints) -> Endpoints:
+        """Return one address that is the same for a client whichever spelling it was given."""
+        known = Address(host=self.host, port=self.port)
+        chosen = dialled.addresses[0] if dialled.addresses and not self.fixed else known
+        return spelling(
+            Endpoints(addresses=[Address(host=chosen.host.lower(), port=chosen.port)]), second=False
+        )
+
 
 def spelling(endpoints: Endpoints, second: bool) -> Endpoints:
     """Return the endpoints in their first or second spelling."""

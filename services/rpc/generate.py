@@ -7,6 +7,8 @@ left as it is, our messages and those of an official client would have the same 
 be loaded into a process would fail with "duplicate symbol". Imports become relative: left as they are, a
 top-level package `apache` would lie on everybody's path. Only messages are generated; the service, whose name
 is seen on the wire, is a table of handlers (`services.rpc.service`).
+
+`opencensus.proto` is our own: the part of OpenCensus' metrics that is read.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 
 ROOM = Path(__file__).parent
 SOURCES = ROOM / "protos" / "apache" / "rocketmq" / "v2"
-PROTOS = ("definition.proto", "service.proto")
+PROTOS = ("definition.proto", "service.proto", "admin.proto")
+OPENCENSUS = "opencensus.proto"
 WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
 PACKAGE = "tidewheel/wire"
 TITLE = '"""Made by `python -m services.rpc.generate` from apache/rocketmq-apis; do not edit."""\n'
@@ -35,6 +38,7 @@ def main() -> None:
         renamed.mkdir(parents=True)
         for name in PROTOS:
             (renamed / name).write_text(rename((SOURCES / name).read_text()))
+        (renamed / OPENCENSUS).write_text((ROOM / "protos" / OPENCENSUS).read_text())
         compile_in(Path(scratch))
         for made in sorted(renamed.glob("*_pb2.py*")):
             (target / made.name).write_text(
@@ -51,7 +55,7 @@ def rename(proto: str) -> str:
 
 def compile_in(folder: Path) -> None:
     """Run protoc; modules and their type stubs land beside the protos under `folder`."""
-    protos = [f"{PACKAGE}/{name}" for name in PROTOS]
+    protos = [f"{PACKAGE}/{name}" for name in (*PROTOS, OPENCENSUS)]
     failed = protoc.main(
         ["protoc", f"-I{folder}", f"-I{WELL_KNOWN}", f"--python_out={folder}", f"--pyi_out={folder}", *protos]
     )

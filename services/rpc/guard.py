@@ -9,6 +9,8 @@ Rules:
 - A request is refused as a whole if one of its parts is.
 - A stream is judged when it opens and whenever it says something: a receive may have waited while its right
   was taken away. Questions to producers are judged when they are asked (`services.rpc.producers`).
+- What a client measured of itself may bear an old date: Python's client signs its exports once, when it
+  begins to send them. Whoever overhears that can tell tales of how long the user's clients take, no more.
 - Every refusal is noted with its reason (`services.refusals`), never with what the caller signed.
 """
 
@@ -23,12 +25,15 @@ from commitlog.errors import Forbidden, Unauthorized
 from services.auth.rights import Kind, Need, Verb
 from services.auth.signature import Reason, Refused, check, parse
 from services.live.access import LiveAccess
+from services.live.client_metrics import Key
 from services.refusals import Refusals
 from services.rpc.caller import Caller
+from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.service import Rpc, Streaming, Unary
 
 FORBIDDEN: Final = "no right"
+SIGNED_ONCE: Final = frozenset((OTLP, OPENCENSUS))
 SENTENCES: Final = {
     Reason.UNSIGNED: "Give the client the access key and secret of a user: tidewheel auth user add NAME",
     Reason.MALFORMED: "Its authorization or x-mq-date-time header is none that an official client writes.",
@@ -62,10 +67,16 @@ class Guard:
         """Whether a user may end the transactions of a topic, and so be asked about them."""
         return self._access.allows(user, Need(Verb.TRANSACT, Kind.TOPIC, topic))
 
+    def may_name(self, user: str, key: Key) -> bool:
+        """Whether a user has to do with the topic and the group of what its clients measured."""
+        asked = [Need(None, Kind.TOPIC, key.topic)] + [Need(None, Kind.GROUP, key.group)] * bool(key.group)
+        return all(self._access.allows(user, need) for need in asked)
+
     def _user_of(self, rpc: str, caller: Caller) -> str:
         try:
             signed = parse(caller.authorization, caller.date)
-            check(signed, self._access.secret_of(signed.access_key), self._clock())
+            now_ms = None if rpc in SIGNED_ONCE else self._clock()
+            check(signed, self._access.secret_of(signed.access_key), now_ms)
         except Refused as refused:
             self._refusals.add(refused.reason, caller.host, rpc, refused.access_key)
             raise Unauthorized(f"{refused.reason.capitalize()}. {SENTENCES[refused.reason]}") from None

@@ -84,6 +84,7 @@ def from_wire(sent: wire.Message, caller: Caller) -> Message:
         trace_context=system.trace_context,
         check_immunity_ms=immunity_ms(system),
         priority=system.priority if system.HasField("priority") else None,
+        lite_topic=system.lite_topic,
     )
 
 
@@ -136,7 +137,7 @@ def fill_system(system: wire.SystemProperties, message: Message) -> None:
     digest.checksum = md5(message.body, usedforsecurity=False).hexdigest().upper()
     set_time(system.born_timestamp, message.born_ms)
     system.born_host = message.born_host[0]
-    for name in ("tag", "message_group", "trace_context"):
+    for name in ("tag", "message_group", "trace_context", "lite_topic"):
         if value := getattr(message, name):
             setattr(system, name, value)
     if message.priority is not None:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
-from services.auth.rights import Kind, Need, Verb
+from services.auth.rights import WILD, Kind, Need, Verb
 from services.broker import verb_properties
+from services.rpc.exports import OPENCENSUS, OTLP
+from services.rpc.generated import admin_pb2
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.definition_pb2 import Resource
 from services.rpc.messages import stored_properties
 from services.rpc.names import stored_name
+from services.rpc.service import ADMIN
 
 NeedsOf = Callable[[Any], Iterator[Need]]
 
@@ -55,7 +58,7 @@ def receiving(request: Any) -> Iterator[Need]:
 
 
 def answering(request: Any) -> Iterator[Need]:
-    """The same for what becomes of a delivery."""
+    """The same for what becomes of a delivery, and for a subscription to lite topics."""
     yield on_topic(Verb.RECEIVE, request.topic)
     yield Need(Verb.RECEIVE, Kind.GROUP, stored_name(request.group))
 
@@ -63,6 +66,17 @@ def answering(request: Any) -> Iterator[Need]:
 def looking(request: Any) -> Iterator[Need]:
     """A topic that a user has to do with in any way; a look may create it."""
     yield on_topic(None, request.topic)
+
+
+def operating(request: Any) -> Iterator[Need]:
+    """Every topic and group that an operator names; if it names none, all there are."""
+    fields = request.DESCRIPTOR.fields_by_name
+    topics = [*request.topics[: ENTRIES_PER_REQUEST_MAX + 1]] if "topics" in fields else []
+    topics += [request.topic] if "topic" in fields else []
+    named = [Need(Verb.ADMIN, Kind.TOPIC, stored_name(one)) for one in topics if stored_name(one)]
+    if "group" in fields and stored_name(request.group):
+        named.append(Need(Verb.ADMIN, Kind.GROUP, stored_name(request.group)))
+    yield from named or [Need(Verb.ADMIN, kind, WILD) for kind in Kind]
 
 
 def nothing(request: Any) -> Iterator[Need]:
@@ -80,7 +94,14 @@ NEEDS: Final[dict[str, NeedsOf]] = {
     "AckMessage": answering,
     "ChangeInvisibleDuration": answering,
     "ForwardMessageToDeadLetterQueue": answering,
+    "SyncLiteSubscription": answering,
     "Telemetry": nothing,
     "Heartbeat": nothing,
     "NotifyClientTermination": nothing,
+    OTLP: nothing,
+    OPENCENSUS: nothing,
+    **{
+        f"{ADMIN}/{name}": operating
+        for name in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name
+    },
 }

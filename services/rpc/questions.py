@@ -47,6 +47,10 @@ class Questions:
         """Return everybody who is there, by id."""
         return sorted(map(view, self._sessions), key=lambda one: one.client_id)
 
+    def view(self, client_id: str) -> ClientView:
+        """Return one who is there; raises `ClientNotFound`."""
+        return view(self._found(client_id))
+
     async def stack(self, client_id: str) -> str:
         """Return what the threads of a client do; raises `ClientNotFound` or `ClientSilent`."""
         nonce = self._nonce()
@@ -88,12 +92,15 @@ class Questions:
             self._open.pop((client_id, nonce), None)
 
     def _write(self, client_id: str, question: TelemetryCommand) -> None:
+        streams: list[Stream] = self._found(client_id).streams
+        if not (streams and streams[-1].write(question)):
+            raise silent(client_id, "has no stream to be written to")
+
+    def _found(self, client_id: str) -> Session:
         session = self._sessions.find(client_id)
         if session is None:
             raise unknown(client_id)
-        streams: list[Stream] = session.streams
-        if not (streams and streams[-1].write(question)):
-            raise silent(client_id, "has no stream to be written to")
+        return session
 
     def _nonce(self) -> str:
         return f"tidewheel-{next(self._nonces)}"
@@ -105,14 +112,21 @@ def silent(client_id: str, why: str) -> ClientSilent:
 
 
 def view(session: Session) -> ClientView:
-    """Return a client as it is now; a kind that is newer than our protocol is its number."""
-    known: Any = ClientType.DESCRIPTOR.values_by_number.get(session.client_type)
+    """Return a client as it is now."""
     return ClientView(
         client_id=session.client_id,
-        kind=("" if session.client_type == 0 else known.name) if known else str(session.client_type),
+        kind=kind_of(session),
         group=session.group,
         language=session.language,
         version=session.version,
         can_be_asked=bool(session.streams),
         seen_ms=session.seen_ms,
     )
+
+
+def kind_of(session: Session) -> str:
+    """Return what a client says it is, if it has; a kind that is newer than our protocol is its number."""
+    if session.client_type == ClientType.CLIENT_TYPE_UNSPECIFIED:
+        return ""
+    known: Any = ClientType.DESCRIPTOR.values_by_number.get(session.client_type)
+    return str(known.name if known else session.client_type)

@@ -20,7 +20,8 @@ from services.rpc.statuses import OK
 
 MASTER = 0
 EVERY_QUEUE = -1
-ACCEPTED = [kind.value for kind in MessageType if kind not in (MessageType.MIXED, MessageType.PRIORITY)]
+APART = (MessageType.MIXED, MessageType.PRIORITY, MessageType.LITE)
+ACCEPTED = [kind.value for kind in MessageType if kind not in APART]
 
 
 class Routing:

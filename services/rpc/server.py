@@ -10,8 +10,10 @@ Options that matter:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,7 +23,8 @@ from grpc import aio
 from commitlog.errors import PortTaken
 from services.rpc.accepting import Accepting
 from services.rpc.caller import Caller
-from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
+from services.rpc.generated.definition_pb2 import Code
+from services.rpc.service import NAME, CallRefused, Observe, Rpc, Streaming, Unary, reply_to, stream_to
 from services.rpc.standard import Standard
 
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
@@ -37,6 +40,15 @@ OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
 ]
+
+REFUSED = {
+    Code.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
+    Code.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    Code.INTERNAL_SERVER_ERROR: grpc.StatusCode.INTERNAL,
+}
+"""What gRPC calls the refusals of a protocol whose replies have no status; others are INVALID_ARGUMENT."""
+
+SECURITY = "transport_security_type"
 
 Context = aio.ServicerContext[Any, Any]
 HostOf = Callable[[str], str]
@@ -65,10 +77,15 @@ class GrpcServer:
 
     async def start(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
         """Serve a table of RPCs on the addresses taken."""
-        handlers = {name: method(name, rpc, observe, self._host_of) for name, rpc in rpcs.items()}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
-        accepting = Accepting(self._server, {f"/{NAME}/{name}": one for name, one in handlers.items()})
-        self._standard.add_to(self._server)
+        services: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        for name, rpc in rpcs.items():
+            service, _, own_name = name.rpartition("/")
+            services[service or NAME][own_name] = method(name, rpc, observe, self._host_of)
+        for service, handlers in services.items():
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        crowded = services[NAME].items()
+        accepting = Accepting(self._server, {f"/{NAME}/{name}": one for name, one in crowded})
+        self._standard.add_to(self._server, services)
         await self._server.start()
         accepting.start()
         await self._standard.serves()
@@ -97,7 +114,10 @@ def unary(
     """Return the coroutine function that grpc.aio calls for a unary RPC."""
 
     async def call(request: Any, context: Context) -> Any:
-        return await reply_to(name, rpc, request, caller_of(context, host_of), observe)
+        try:
+            return await reply_to(name, rpc, request, caller_of(context, host_of), observe)
+        except CallRefused as refused:
+            await refuse(context, refused)
 
     return call
 
@@ -106,12 +126,24 @@ def streaming(name: str, rpc: Streaming, host_of: HostOf) -> Callable[[Any, Cont
     """Return the asynchronous generator that grpc.aio calls for a streaming RPC."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        caller = caller_of(context, host_of)
+        if rpc.both_ways:  # to ask costs more than a call may
+            caller = replace(caller, is_encrypted=context.auth_context().get(SECURITY) == [b"ssl"])
         asked = until_ended(request) if rpc.both_ways else request
-        async with aclosing(stream_to(name, rpc, asked, caller_of(context, host_of))) as replies:
-            async for reply in replies:
-                yield reply
+        try:
+            async with aclosing(stream_to(name, rpc, asked, caller)) as replies:
+                async for reply in replies:
+                    yield reply
+        except CallRefused as refused:
+            await refuse(context, refused)
 
     return call
+
+
+async def refuse(context: Context, refused: CallRefused) -> None:
+    """End a call of a protocol whose replies have no status."""
+    code = REFUSED.get(refused.status.code, grpc.StatusCode.INVALID_ARGUMENT)
+    await context.abort(code, refused.status.message)
 
 
 async def until_ended(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -132,6 +164,7 @@ def caller_of(context: Context, host_of: HostOf) -> Caller:
         seconds_left=context.time_remaining(),
         authorization=text(said.get("authorization", "")),
         date=text(said.get("x-mq-date-time", "")),
+        namespace=text(said.get("x-mq-namespace", "")),
     )
 
 

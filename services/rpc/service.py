@@ -21,11 +21,14 @@ from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
 from services.rpc.generated import service_pb2 as wire
 from services.rpc.generated.definition_pb2 import Code, Status
+from services.rpc.lite_consuming import LiteConsuming
 from services.rpc.producing import Producing
 from services.rpc.routing import Routing
-from services.rpc.statuses import BUG, CLIENT_ID_REQUIRED, refusal
+from services.rpc.statuses import BUG, CLIENT_ID_REQUIRED, OK, refusal
 
+ADMIN = "apache.rocketmq.v2.Admin"
 NAME = "apache.rocketmq.v2.MessagingService"
+"""The service of every RPC that is not named in full, `package.Service/Name`."""
 
 Observe = Callable[[str, str, float], None]
 """Told of every answered call: the RPC's name, the name of the status' code, the seconds it took."""
@@ -35,11 +38,16 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """An RPC of one request and one reply."""
+    """An RPC of one request and one reply; without a status in it, `CallRefused` tells what went wrong.
+
+    Operators are no clients: who calls need not give a client's id.
+    """
 
     request: Any
     reply: Any
     handler: Callable[[Any, Caller], Awaitable[Any]]
+    has_status: bool = True
+    is_for_operators: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +58,16 @@ class Streaming:
     reply: Any
     handler: Callable[[Any, Caller], AsyncGenerator[Any, None]]
     both_ways: bool = False
+    has_status: bool = True
+    is_for_operators: bool = False
 
 
 Rpc = Unary | Streaming
 
 
-def table(routing: Routing, producing: Producing, consuming: Consuming, clients: Clients) -> dict[str, Rpc]:
+def table(
+    routing: Routing, producing: Producing, consuming: Consuming, lite: LiteConsuming, clients: Clients
+) -> dict[str, Rpc]:
     """Return the RPCs that official clients call, by name."""
     return {
         "QueryRoute": Unary(wire.QueryRouteRequest, wire.QueryRouteResponse, routing.query_route),
@@ -83,6 +95,11 @@ def table(routing: Routing, producing: Producing, consuming: Consuming, clients:
             wire.ForwardMessageToDeadLetterQueueResponse,
             consuming.forward_message_to_dead_letter_queue,
         ),
+        "SyncLiteSubscription": Unary(
+            wire.SyncLiteSubscriptionRequest,
+            wire.SyncLiteSubscriptionResponse,
+            lite.sync_lite_subscription,
+        ),
         "Telemetry": Streaming(
             wire.TelemetryCommand, wire.TelemetryCommand, clients.telemetry, both_ways=True
         ),
@@ -96,39 +113,58 @@ def table(routing: Routing, producing: Producing, consuming: Consuming, clients:
 
 
 async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe: Observe) -> Any:
-    """Answer one request; whatever happens, the reply says so in its status."""
+    """Answer one request; whatever happens, the reply says so in its status, or raises `CallRefused`."""
     started = time.monotonic()
+    reply: Any = None
+    refused: Status | None = None
     try:
-        reply = await rpc.handler(request, welcome(caller))
+        reply = await rpc.handler(request, welcome(rpc, caller))
     except (TidewheelError, NoClientId) as error:
-        reply = rpc.reply(status=status_of(error))
+        refused = status_of(error)
     except Exception:
         log.exception("bug while answering", rpc=name)
-        reply = rpc.reply(status=BUG)
-    observe(name, Code.Name(reply.status.code), time.monotonic() - started)
+        refused = BUG
+    if refused is not None and rpc.has_status:
+        reply = rpc.reply(status=refused)
+    said = reply.status if rpc.has_status else refused or OK
+    observe(name, Code.Name(said.code), time.monotonic() - started)
+    if reply is None:
+        raise CallRefused(said)
     return reply
 
 
 async def stream_to(name: str, rpc: Streaming, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
-    """Answer with a stream; what goes wrong is its last element's status."""
+    """Answer with a stream; what goes wrong is its last element's status, or raises `CallRefused`."""
     try:
-        async with aclosing(rpc.handler(request, welcome(caller))) as replies:
+        async with aclosing(rpc.handler(request, welcome(rpc, caller))) as replies:
             async for reply in replies:
                 yield reply
+        return
     except (TidewheelError, NoClientId) as error:
-        yield rpc.reply(status=status_of(error))
+        refused = status_of(error)
     except Exception:
         log.exception("bug while answering", rpc=name)
-        yield rpc.reply(status=BUG)
+        refused = BUG
+    if not rpc.has_status:
+        raise CallRefused(refused)
+    yield rpc.reply(status=refused)
 
 
 class NoClientId(Exception):
     """A call that does not say who calls."""
 
 
-def welcome(caller: Caller) -> Caller:
-    """Let a caller in who says who it is."""
-    if not caller.client_id:
+class CallRefused(Exception):
+    """A call was refused whose reply has no place to say so."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
+def welcome(rpc: Rpc, caller: Caller) -> Caller:
+    """Let a caller in who says who it is; of other protocols than RocketMQ's, everybody."""
+    if rpc.has_status and not rpc.is_for_operators and not caller.client_id:
         raise NoClientId
     return caller
 

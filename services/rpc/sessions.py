@@ -27,6 +27,7 @@ from services.rpc.messages import span_ms
 from services.rpc.names import stored_name
 
 COMMANDS_WAITING_MAX = 1_000
+DESCRIBED_BYTES_MAX = 4 * 1024
 FORGET_EACH_MS = 1_000
 PRESENT_MS = 30_000
 TURN_AFTER_MS = 15_000
@@ -37,15 +38,25 @@ def nobody_watches(session: Session) -> None:
     """Watch nobody: what a broker without clients does."""
 
 
+def nobody_misses(session: Session) -> None:
+    """Miss nobody."""
+
+
 class Stream:
-    """One Telemetry stream: what waits to be written to its client. None ends it."""
+    """One Telemetry stream: what waits to be written to its client. None ends it.
+
+    `is_over`: its client is not heard any more; `ended`: all that waited is written, or nobody reads it.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(COMMANDS_WAITING_MAX)
+        self.is_over = False
+        self.ended = asyncio.Event()
 
     def write(self, command: TelemetryCommand | None) -> bool:
         """Leave a command to be written; False when the client has stopped reading."""
+        self.is_over = self.is_over or command is None
         try:
             self._commands.put_nowait(command)
         except asyncio.QueueFull:
@@ -61,7 +72,9 @@ class Stream:
 class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
-    `user` is whose it is, where callers are asked who they are.
+    `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups,
+    `host` its address, `described` what it said last of itself, unless that was too much; `is_encrypted`: its
+    stream came by TLS.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -79,6 +92,10 @@ class Session:
     streams: list[Stream] = field(default_factory=list)
     lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
     user: str = ""
+    namespace: str = ""
+    host: str = ""
+    described: Settings | None = None
+    is_encrypted: bool = False
 
     @property
     def is_producer(self) -> bool:
@@ -86,9 +103,19 @@ class Session:
         return self.client_type == ClientType.PRODUCER
 
     def describe(self, settings: Settings) -> None:
-        """Take over what the client says about itself."""
+        """Take over what the client says about itself; raises `IllegalTopic`, and then nothing of it."""
+        group = stored_name(settings.subscription.group)
+        for topic in (
+            *settings.publishing.topics,
+            *(one.topic for one in settings.subscription.subscriptions),
+        ):
+            stored_name(topic)
+        self.described = None
+        if settings.ByteSize() <= DESCRIBED_BYTES_MAX:
+            self.described = Settings()
+            self.described.CopyFrom(settings)  # a part of a message keeps all of it in memory
         self.client_type = settings.client_type
-        self.group = stored_name(settings.subscription.group)
+        self.group = group
         if settings.subscription.HasField("long_polling_timeout"):
             self.poll_ms = span_ms(settings.subscription.long_polling_timeout)
 
@@ -111,10 +138,15 @@ class Sessions:
         self._receives = 0
         self._forgot_ms = 0
         self._watch: Callable[[Session], None] = nobody_watches
+        self._forget: Callable[[Session], None] = nobody_misses
 
     def watch_with(self, watch: Callable[[Session], None]) -> None:
         """Let `watch` know of every client one of whose connections broke off."""
         self._watch = watch
+
+    def forget_with(self, forget: Callable[[Session], None]) -> None:
+        """Let `forget` know of every client that is forgotten."""
+        self._forget = forget
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
@@ -138,6 +170,7 @@ class Sessions:
         if session is None:
             self._make_room(now_ms)
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
+            session.namespace, session.host = caller.namespace, caller.host
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session
@@ -159,6 +192,7 @@ class Sessions:
     def open_stream(self, caller: Caller) -> Stream:
         """Return a new stream to the client."""
         session = self.seen(caller)
+        session.is_encrypted = caller.is_encrypted
         stream = Stream(session)
         session.streams.append(stream)
         return stream
@@ -166,6 +200,8 @@ class Sessions:
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
+        stream.is_over = True
+        stream.ended.set()
         self._watch(stream.session)
 
     @contextmanager
@@ -194,8 +230,10 @@ class Sessions:
     def gone(self, client_id: str) -> None:
         """Forget a client and end its streams."""
         session = self._sessions.pop(client_id, None)
-        for stream in session.streams if session else ():
-            stream.write(None)
+        if session is not None:
+            self._forget(session)
+            for stream in session.streams:
+                stream.write(None)
 
     def close(self) -> None:
         """End every stream."""
@@ -216,4 +254,4 @@ class Sessions:
     def _forget_idle(self, now_ms: int) -> None:
         since_ms = now_ms - FORGET_AFTER_MS
         for client_id in [one.client_id for one in self if one.absent_since(since_ms)]:
-            del self._sessions[client_id]
+            self._forget(self._sessions.pop(client_id))

@@ -2,14 +2,20 @@
 
 Silent killers (reference/wire-protocol.md 2 and 4): without `status: OK` the Python client ignores the
 whole answer; without `max_body_size` it refuses every send; a push consumer accepts only a customized
-back-off; other clients ignore an answer whose `pub_sub` case is not their own.
+back-off, but Node's an exponential one: without it a message that it works on in order has one attempt; other
+clients ignore an answer whose `pub_sub` case is not their own.
 
 A consumer is told its group's policy (attempts, and how long to wait between them). It learns of a change
 when it sends its settings again, which the official clients do every few minutes. `subscription.fifo` makes a
-push consumer keep to the order within each message group; it is so if any of its topics is of type FIFO.
+push consumer keep to the order within each message group; it is so if any of its topics is of type FIFO. A
+consumer of lite topics has one message of each at a time, in whatever way it works on them; it must keep to
+the order only where its group allows runs. Its quotas are those that the broker holds it to.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
 
 from commitlog.errors import GroupNotFound, IllegalGroup, TopicNotFound
 from commitlog.limits import BODY_BYTES_MAX, LONG_POLL_MS, RECEIVE_BATCH_MAX
@@ -20,6 +26,7 @@ from services.rpc.generated.definition_pb2 import (
     ClientType,
     CustomizedBackoff,
     ExponentialBackoff,
+    Language,
     Metric,
     RetryPolicy,
     Settings,
@@ -27,9 +34,12 @@ from services.rpc.generated.definition_pb2 import (
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.messages import duration
 from services.rpc.names import stored_name
+from services.rpc.sessions import Session
 from services.rpc.statuses import OK
 
 SEND_ATTEMPTS_MAX = 3
+NO_METRICS: Final = Metric(on=False)
+LITE_CONSUMERS = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 
 SEND_RETRY = RetryPolicy(
     max_attempts=SEND_ATTEMPTS_MAX,
@@ -37,19 +47,33 @@ SEND_RETRY = RetryPolicy(
 )
 
 
-def answer(settings: Settings, live: LiveBroker) -> TelemetryCommand:
+MetricFor = Callable[[Settings, Session], Metric]
+"""Where a client is to send what it measures of itself."""
+
+
+def nowhere(settings: Settings, session: Session) -> Metric:
+    """Ask for no metrics."""
+    return NO_METRICS
+
+
+def answer(settings: Settings, live: LiveBroker, metric: Metric = NO_METRICS) -> TelemetryCommand:
     """Return the client's own settings with the broker's part filled in."""
     settled = Settings()
     settled.CopyFrom(settings)
-    settled.metric.CopyFrom(Metric(on=False))
+    settled.metric.CopyFrom(metric)
     if settled.client_type == ClientType.PRODUCER:
         settled.backoff_policy.CopyFrom(SEND_RETRY)
         settled.publishing.max_body_size = BODY_BYTES_MAX
         settled.publishing.validate_message_type = True
     else:
-        settled.backoff_policy.CopyFrom(retry_policy(policy_of(settings, live)))
-        settled.subscription.fifo = any(is_fifo(topic, live) for topic in topics_of(settings))
+        policy = policy_of(settings, live)
+        settled.backoff_policy.CopyFrom(retry_policy(policy, settings.user_agent.language))
+        is_run = settled.client_type in LITE_CONSUMERS and policy.fifo_run_max > 1
+        settled.subscription.fifo = is_run or any(is_fifo(topic, live) for topic in topics_of(settings))
         settled.subscription.receive_batch_size = RECEIVE_BATCH_MAX
+        if settled.client_type in LITE_CONSUMERS:
+            settled.subscription.lite_subscription_quota = live.settings.lite_subscriptions_per_client_max
+            settled.subscription.max_lite_topic_size = live.settings.lite_topic_bytes_max
         if not settled.subscription.HasField("long_polling_timeout"):
             settled.subscription.long_polling_timeout.CopyFrom(duration(LONG_POLL_MS))
     return TelemetryCommand(status=OK, settings=settled)
@@ -63,12 +87,17 @@ def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:
         return GroupPolicy(attempts_max=live.settings.attempts_max)
 
 
-def retry_policy(policy: GroupPolicy) -> RetryPolicy:
-    """Return a group's policy as clients know it."""
-    return RetryPolicy(
-        max_attempts=policy.attempts_max,
-        customized_backoff=CustomizedBackoff(next=[duration(after_ms) for after_ms in policy.retry_after_ms]),
-    )
+def retry_policy(policy: GroupPolicy, language: int) -> RetryPolicy:
+    """Return a group's policy as clients of a language know it."""
+    told = RetryPolicy(max_attempts=policy.attempts_max)
+    if language == Language.NODE_JS:
+        first_ms, last_ms = policy.retry_after_ms[0], policy.retry_after_ms[-1]
+        backoff = ExponentialBackoff(initial=duration(first_ms), max=duration(last_ms), multiplier=2)
+        told.exponential_backoff.CopyFrom(backoff)
+    else:
+        pauses = [duration(after_ms) for after_ms in policy.retry_after_ms]
+        told.customized_backoff.CopyFrom(CustomizedBackoff(next=pauses))
+    return told
 
 
 def topics_of(settings: Settings) -> list[str]:

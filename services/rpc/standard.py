@@ -9,7 +9,7 @@ describes them by the names that are seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from google.protobuf import text_format
@@ -19,11 +19,18 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 
-from services.rpc.generated import service_pb2
+from services.rpc.generated import admin_pb2, service_pb2
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 ON_THE_WIRE: Final = {"tidewheel.wire": "apache.rocketmq.v2", "tidewheel/wire": "apache/rocketmq/v2"}
+FILES: Final = (service_pb2, admin_pb2, metrics_service_pb2, health_pb2, reflection_pb2)
+DESCRIBED: Final = frozenset(
+    one.full_name.replace("tidewheel.wire", ON_THE_WIRE["tidewheel.wire"])
+    for file in FILES
+    for one in file.DESCRIPTOR.services_by_name.values()
+)
 
 
 class Standard:
@@ -33,10 +40,10 @@ class Standard:
         self._name = name
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined] # not in the stubs
 
-    def add_to(self, server: aio.Server) -> None:
-        """Add them before the server starts."""
+    def add_to(self, server: aio.Server, services: Iterable[str]) -> None:
+        """Add them before the server starts that serves these services."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        named = (self._name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        named = (*(one for one in services if one in DESCRIBED), health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(named, server, described())
 
     async def serves(self) -> None:
@@ -53,7 +60,7 @@ def described() -> DescriptorPool:
     """Return the descriptions of all services, by their names on the wire."""
     pool = DescriptorPool()
     known: set[str] = set()
-    for file in (service_pb2.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+    for file in (one.DESCRIPTOR for one in FILES):
         for one in with_imports(file):
             if one.name not in known:
                 known.add(one.name)

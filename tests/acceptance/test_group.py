@@ -91,7 +91,7 @@ def test_every_mistake_gets_one_clear_sentence(serving: Any, consumer: SimpleCon
     mistakes = {
         ("show", "sho"): (REFUSED, "There is no 'sho'"),
         ("set", "sho", "--attempts", "3"): (REFUSED, "There is no 'sho'"),
-        ("set", "shop"): (CLIENT_MISTAKE, "Give --attempts, --retry-after or --fifo-run"),
+        ("set", "shop"): (CLIENT_MISTAKE, "Give --attempts, --retry-after, --fifo-run or --lite-exclusive"),
         ("set", "shop", "--retry-after", "soon"): (CLIENT_MISTAKE, "--retry-after is 'soon'"),
         ("create", "shop", "orders"): (REFUSED, "shop receives orders already"),
         ("create", "new", "order"): (REFUSED, "There is no 'order'"),

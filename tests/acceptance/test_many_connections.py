@@ -14,6 +14,7 @@ import pytest
 
 from services.front.answers import TOO_MANY_SENTENCE
 from services.front.front import FAREWELLS_MAX
+from services.front.grpc_refusal import SETTINGS
 from tests.endurance.conftest import OK, BrokerProcess, Client
 
 FIT, COME, AT_ONCE, SECONDS = 1_000, 5_000, 50, 60
@@ -21,7 +22,8 @@ assert AT_ONCE <= FAREWELLS_MAX, "of more at once some are not told"
 PREFACE_AND_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"are you "
 PONG = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"are you "
-GOAWAY = 7
+CALL = bytes([0, 0, 1, 1, 4, 0, 0, 0, 1]) + b"\x82"
+"""The headers of a call on stream 1, as far as the broker reads them."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -80,20 +82,19 @@ async def is_served(one: Streams) -> None:
 
 
 async def is_told(broker: BrokerProcess) -> bool:
-    """It is told why it cannot stay."""
+    """It is told why it cannot stay: the answer to its first call, and a GOAWAY."""
     reader, writer = await opened(broker)
+    writer.write(CALL)
     said = await asyncio.wait_for(reader.read(), SECONDS)
     writer.close()
-    return said.endswith(TOO_MANY_SENTENCE.encode()) and said[9 + 3] == GOAWAY
+    return b"grpc-status\x018" in said and said.endswith(TOO_MANY_SENTENCE.encode())
 
 
 async def room(broker: BrokerProcess) -> Streams:
     """A connection, as soon as one that stayed has left."""
     while True:
         reader, writer = await opened(broker)
-        if (await reader.readexactly(9))[:3] != bytes(
-            3
-        ):  # gRPC's settings say something, a farewell's nothing
+        if (await reader.readexactly(9)) != SETTINGS:  # gRPC's own say something
             return reader, writer
         writer.close()
 

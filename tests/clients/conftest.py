@@ -31,6 +31,7 @@ with patch.dict(os.environ, HOME=CLIENT_LOGS):
         ClientConfiguration,
         Credentials,
         FilterExpression,
+        LitePushConsumer,
         Message,
         Producer,
         PushConsumer,
@@ -142,6 +143,10 @@ class Clients:
         """Return a started push consumer."""
         subscriptions = {topic: FilterExpression()}
         return self._started(PushConsumer(self._configuration(broker), group, listener, subscriptions))
+
+    def lite_push(self, broker: BrokerProcess, topic: str, group: str, listener: Any) -> LitePushConsumer:
+        """Return a started push consumer of lite topics."""
+        return self._started(LitePushConsumer(self._configuration(broker), group, topic, listener))
 
     def _configuration(self, broker: BrokerProcess, namespace: str = "") -> ClientConfiguration:
         return ClientConfiguration(broker.listen, self.credentials, namespace)

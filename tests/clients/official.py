@@ -39,6 +39,7 @@ class Got:
     keys: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
     message_group: str = ""
+    lite_topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Seen:
     message_group: str
     began_ms: float
     ended_ms: float
+    lite_topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,31 @@ class PushConsumer(Protocol):
         """What its listener was called with so far, in the order of the calls."""
 
 
+class LiteConsumer(Protocol):
+    """What consumers of lite topics can be told."""
+
+    def subscribe_lite(self, lite_topic: str) -> None:
+        """Subscribe to a lite topic, too."""
+
+    def unsubscribe_lite(self, lite_topic: str) -> None:
+        """Subscribe to it no longer."""
+
+
+class LiteSimpleConsumer(SimpleConsumer, LiteConsumer, Protocol):
+    """A simple consumer of lite topics that has started."""
+
+
+class LitePushConsumer(PushConsumer, LiteConsumer, Protocol):
+    """A push consumer of lite topics that has started."""
+
+
 class OfficialClient(Protocol):
     """One library; what it starts is shut down by `close`."""
 
     name: str
 
     def send(self, topic: str, body: str, **attributes: Any) -> Sent:
-        """Send; attributes are tag, keys, message_group, priority, properties, deliver_at_s (wall time)."""
+        """Send; attributes are tag, keys, message_group, lite_topic, priority, properties, deliver_at_s."""
 
     def recall(self, topic: str, recall_handle: str) -> str:
         """Recall a delayed message; returns its id."""
@@ -113,6 +133,12 @@ class OfficialClient(Protocol):
         self, topic: str, group: str, plan: Plan | None = None, filter_: str = "*", *, is_sql: bool = False
     ) -> PushConsumer:
         """Start a push consumer."""
+
+    def lite_simple(self, topic: str, group: str, *, await_seconds: int = 5) -> LiteSimpleConsumer:
+        """Start a simple consumer of lite topics of a topic."""
+
+    def lite_push(self, topic: str, group: str, plan: Plan | None = None) -> LitePushConsumer:
+        """Start a push consumer of lite topics of a topic."""
 
     def close(self) -> None:
         """Shut down what a scenario has started."""

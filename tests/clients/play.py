@@ -9,7 +9,16 @@ from typing import Any, Final
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
-from tests.clients.official import Got, OfficialClient, Plan, PushConsumer, Seen, SimpleConsumer
+from tests.clients.official import (
+    Got,
+    LitePushConsumer,
+    LiteSimpleConsumer,
+    OfficialClient,
+    Plan,
+    PushConsumer,
+    Seen,
+    SimpleConsumer,
+)
 
 ARRIVE_SECONDS: Final = 30
 
@@ -78,6 +87,20 @@ class Play:
     def push(self, **plan: Any) -> PushConsumer:
         """A push consumer of the play's topic and group."""
         return self.client.push(self.topic, self.group, Plan(**plan))
+
+    def lite_consumer(self, *lite_topics: str, await_seconds: int = 5) -> LiteSimpleConsumer:
+        """A simple consumer of the play's topic and group that has subscribed to these."""
+        consumer = self.client.lite_simple(self.topic, self.group, await_seconds=await_seconds)
+        for lite_topic in lite_topics:
+            consumer.subscribe_lite(lite_topic)
+        return consumer
+
+    def lite_push(self, *lite_topics: str, **plan: Any) -> LitePushConsumer:
+        """A push consumer likewise."""
+        consumer = self.client.lite_push(self.topic, self.group, Plan(**plan))
+        for lite_topic in lite_topics:
+            consumer.subscribe_lite(lite_topic)
+        return consumer
 
 
 def until(condition: Callable[[], Any], seconds: float = ARRIVE_SECONDS) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from itertools import count
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 from tests.clients.libraries import Library
@@ -37,6 +37,7 @@ class ProcessClient:
             text=True,
         )
         self._numbers = count(1)
+        self._telling = Lock()
         self._waiting: dict[int, Future[Any]] = {0: Future()}
         self._simple: list[int] = []
         started = self._waiting[0]
@@ -72,6 +73,12 @@ class ProcessClient:
         wanted = {"topic": topic, "group": group, "filter": filter_, "is_sql": is_sql}
         return Push(self, self.do("push", **wanted, plan=asdict(plan or Plan())))
 
+    def lite_simple(self, topic: str, group: str, *, await_seconds: int = 5) -> Any:
+        raise NotImplementedError(f"the {self.name} client has no simple consumer of lite topics")
+
+    def lite_push(self, topic: str, group: str, plan: Plan | None = None) -> LitePush:
+        return LitePush(self, self.do("lite_push", topic=topic, group=group, plan=asdict(plan or Plan())))
+
     def close(self) -> None:
         while self._simple:
             self.do("close", consumer=self._simple.pop())
@@ -87,8 +94,9 @@ class ProcessClient:
         number, answer = next(self._numbers), Future[Any]()
         self._waiting[number] = answer
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"id": number, "verb": verb, "arguments": arguments}) + "\n")
-        self._process.stdin.flush()
+        with self._telling:
+            self._process.stdin.write(json.dumps({"id": number, "verb": verb, "arguments": arguments}) + "\n")
+            self._process.stdin.flush()
         return answer
 
     def do(self, verb: str, **arguments: Any) -> Any:
@@ -112,22 +120,22 @@ class Simple:
     """A simple consumer of the process."""
 
     def __init__(self, client: ProcessClient, number: int) -> None:
-        self._client, self._number = client, number
+        self._client, self.number = client, number
 
     def receive(self, count: int = 32, lease_seconds: int = 30) -> list[Got]:
         return self.receiving(count, lease_seconds).result(ANSWER_SECONDS)
 
     def receiving(self, count: int = 32, lease_seconds: int = 30) -> Future[list[Got]]:
-        wanted = {"consumer": self._number, "count": count, "lease_seconds": lease_seconds}
+        wanted = {"consumer": self.number, "count": count, "lease_seconds": lease_seconds}
         answer, received = self._client.begin("receive", **wanted), Future[list[Got]]()
         answer.add_done_callback(lambda done: hand_over(done, received))
         return received
 
     def ack(self, got: Got) -> None:
-        self._client.do("ack", consumer=self._number, native=got.native, handle=got.handle)
+        self._client.do("ack", consumer=self.number, native=got.native, handle=got.handle)
 
     def change_invisible(self, got: Got, seconds: int) -> Got:
-        wanted = {"consumer": self._number, "native": got.native, "handle": got.handle, "seconds": seconds}
+        wanted = {"consumer": self.number, "native": got.native, "handle": got.handle, "seconds": seconds}
         return replace(got, handle=self._client.do("change_invisible", **wanted))
 
 
@@ -139,6 +147,16 @@ class Push:
 
     def seen(self) -> Sequence[Seen]:
         return [Seen(**call) for call in self._client.do("seen", consumer=self._number)]
+
+
+class LitePush(Push):
+    """A push consumer of lite topics of the process."""
+
+    def subscribe_lite(self, lite_topic: str) -> None:
+        self._client.do("subscribe_lite", consumer=self._number, lite_topic=lite_topic)
+
+    def unsubscribe_lite(self, lite_topic: str) -> None:
+        self._client.do("unsubscribe_lite", consumer=self._number, lite_topic=lite_topic)
 
 
 def hand_over(answer: Future[Any], received: Future[list[Got]]) -> None:

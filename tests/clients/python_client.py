@@ -18,6 +18,7 @@ from rocketmq import TransactionResolution as Resolution
 from tests.clients.official import Got, Plan, Refused, Seen, Sent
 
 SQL = 2
+SETTINGS_SECONDS = 10
 ANSWERS = {
     "commit": Resolution.COMMIT,
     "rollback": Resolution.ROLLBACK,
@@ -72,6 +73,17 @@ class PythonClient:
         self._begun(rocketmq.PushConsumer(self._configuration, group, listener, wanted))
         return listener
 
+    def lite_simple(self, topic: str, group: str, *, await_seconds: int = 5) -> LiteSimple:
+        consumer = rocketmq.LiteSimpleConsumer(topic, self._configuration, group, await_seconds)
+        return LiteSimple(self._begun(consumer), self._started.enter_context(ThreadPoolExecutor(1)))
+
+    def lite_push(self, topic: str, group: str, plan: Plan | None = None) -> LiteListener:
+        listener = LiteListener(plan or Plan())
+        listener.consumer = self._begun(
+            rocketmq.LitePushConsumer(self._configuration, group, topic, listener)
+        )
+        return listener
+
     def close(self) -> None:
         self._started.close()
 
@@ -90,21 +102,21 @@ class Simple:
     """A simple consumer; receives that were begun run in a thread of its own."""
 
     def __init__(self, consumer: Any, background: ThreadPoolExecutor) -> None:
-        self._consumer, self._background = consumer, background
+        self.consumer, self._background = consumer, background
 
     def receive(self, count: int = 32, lease_seconds: int = 30) -> list[Got]:
-        return [got(one) for one in told(lambda: self._consumer.receive(count, lease_seconds))]
+        return [got(one) for one in told(lambda: self.consumer.receive(count, lease_seconds))]
 
     def receiving(self, count: int = 32, lease_seconds: int = 30) -> Future[list[Got]]:
         return self._background.submit(self.receive, count, lease_seconds)
 
     def ack(self, got: Got) -> None:
         got.native.receipt_handle = got.handle
-        told(lambda: self._consumer.ack(got.native))
+        told(lambda: self.consumer.ack(got.native))
 
     def change_invisible(self, got: Got, seconds: int) -> Got:
         got.native.receipt_handle = got.handle
-        told(lambda: self._consumer.change_invisible_duration(got.native, seconds))
+        told(lambda: self.consumer.change_invisible_duration(got.native, seconds))
         return replace(got, handle=got.native.receipt_handle)
 
 
@@ -119,7 +131,8 @@ class Listener(MessageListener):  # type: ignore[misc] # the official client car
     def consume(self, message: Any) -> ConsumeResult:
         body, group = message.body.decode(), message.message_group or ""
         with self._lock:
-            place, seen = len(self._seen), Seen(body, message.delivery_attempt, group, time.time() * 1000, 0)
+            place, now_ms = len(self._seen), time.time() * 1000
+            seen = Seen(body, message.delivery_attempt, group, now_ms, 0, message.lite_topic or "")
             self._seen.append(seen)
             self._calls[body] += 1
             is_failing = self._calls[body] <= self._plan.failures or body == self._plan.poison
@@ -129,6 +142,33 @@ class Listener(MessageListener):  # type: ignore[misc] # the official client car
 
     def seen(self) -> Sequence[Seen]:
         return list(self._seen)
+
+
+class Lite:
+    """Subscribes a consumer of lite topics; a simple one has its quota only once its settings have come."""
+
+    consumer: Any
+
+    def subscribe_lite(self, lite_topic: str) -> None:
+        ends = time.monotonic() + SETTINGS_SECONDS
+        while True:
+            try:
+                return told(lambda: self.consumer.subscribe_lite(lite_topic))
+            except Refused as refusal:
+                if "exceed quota: 0" not in str(refusal) or time.monotonic() > ends:
+                    raise
+                time.sleep(0.05)
+
+    def unsubscribe_lite(self, lite_topic: str) -> None:
+        told(lambda: self.consumer.unsubscribe_lite(lite_topic))
+
+
+class LiteSimple(Simple, Lite):
+    """A simple consumer of lite topics."""
+
+
+class LiteListener(Listener, Lite):
+    """A listener, and the push consumer of lite topics that calls it."""
 
 
 class Checker(TransactionChecker):  # type: ignore[misc] # the official client carries no types
@@ -180,4 +220,5 @@ def got(message: Any) -> Got:
         keys=tuple(sorted(message.keys)),
         properties=dict(message.properties),
         message_group=message.message_group or "",
+        lite_topic=message.lite_topic or "",
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.clients import plays_groups as groups
+from tests.clients import plays_lite as lite
 from tests.clients import plays_questions as questions
 from tests.clients import plays_receiving as receiving
 from tests.clients import plays_sending as sending
@@ -56,18 +57,49 @@ SCENARIOS: Final[dict[str, Callable[[Play], None]]] = {
     "FIFO retry": receiving.a_failed_message_holds_back_its_group_and_no_other,
     "push FIFO": receiving.a_push_consumer_keeps_the_order_of_a_group,
     "push FIFO dead letter": receiving.a_poisonous_message_holds_its_group_up_only_until_it_is_a_dead_letter,
+    "lite": lite.a_consumer_gets_the_lite_topics_it_subscribed_to_and_no_others,
+    "lite order": lite.messages_of_a_lite_topic_come_in_order_and_never_two_at_once,
+    "lite nack": lite.a_nack_brings_the_message_again_before_the_later_ones,
+    "lite lease runs out": lite.what_is_not_acknowledged_comes_again_and_holds_back_what_is_behind_it,
+    "lite long poll wakes": lite.a_long_poll_wakes_for_its_lite_topics_only,
+    "lite unsubscribe": lite.what_one_no_longer_wants_is_there_for_the_next,
+    "lite push": lite.a_push_consumer_gets_the_lite_topics_it_subscribed_to_in_order,
+    "lite push unsubscribe": lite.a_push_consumer_gets_nothing_of_what_it_unsubscribed_from,
+    "lite push retry": lite.a_push_consumer_gets_a_failed_message_again_before_the_later_ones,
+    "lite takeover": lite.in_an_exclusive_group_who_subscribes_last_gets_a_lite_topic,
+    "lite refused": lite.a_message_must_belong_to_a_lite_topic,
+    "lite name refused": lite.a_lite_topic_must_have_a_plain_name,
+    "lite for others refused": lite.an_ordinary_consumer_is_told_how_to_receive_lite_topics,
     "stack trace": questions.a_client_tells_what_its_threads_do,
     "verify message": questions.a_push_consumer_tries_a_message_once_more,
 }
 UNTOLD: Final = "SimpleConsumer.Ack of 5.1.4 says nothing of what a status other than OK refuses"
+LITE_SIMPLE: Final = (
+    "lite",
+    "lite order",
+    "lite nack",
+    "lite lease runs out",
+    "lite long poll wakes",
+    "lite unsubscribe",
+)
+LITE_PUSH: Final = (
+    "lite push",
+    "lite push unsubscribe",
+    "lite push retry",
+    "lite takeover",
+    "lite name refused",
+)
 QUESTIONS: Final = ("stack trace", "verify message")
 CANNOT: Final[dict[str, dict[str, str]]] = {
     "python": dict.fromkeys(QUESTIONS, "the client knows no question but how a transaction ended"),
     "node": {
         "receive four mebibytes": "grpc-js takes no reply above 4 MiB; the client cannot tell it to",
         "verify message": "the client answers NOT_IMPLEMENTED",
+        **dict.fromkeys(LITE_SIMPLE, "the client 1.0.8 has no simple consumer of lite topics"),
     },
+    "java": dict.fromkeys(LITE_SIMPLE, "rocketmq-client-java 5.2.0 has no simple consumer of lite topics"),
     "go": {
+        **dict.fromkeys(LITE_SIMPLE, "the client 5.1.4 has no simple consumer of lite topics"),
         "verify message": "the client answers NOT_IMPLEMENTED",
         "lease runs out": UNTOLD,
         "ack twice refused": UNTOLD,
@@ -76,6 +108,7 @@ CANNOT: Final[dict[str, dict[str, str]]] = {
         "change invisible longer": UNTOLD,
     },
     "rust": {
+        **dict.fromkeys((*LITE_SIMPLE, *LITE_PUSH, "lite refused"), "rocketmq 5.0.0 knows no lite topics"),
         **dict.fromkeys(QUESTIONS, "rocketmq 5.0.0 of crates.io has no push consumer"),
         "receive four mebibytes": "tonic takes no reply above 4 MiB; the client does not tell it to",
         **dict.fromkeys(("recall", "recall too late"), "rocketmq 5.0.0 of crates.io cannot recall"),

@@ -115,3 +115,37 @@ def test_a_consumer_goes_on_after_a_restart_and_gets_nothing_twice(
     once_connected(lambda: producer.send(new_message(topic, "after")), wait_until)
     got = once_connected(lambda: take(consumer, 1), wait_until)
     assert [message.body for message in got] == [b"after"]
+
+
+def test_consumers_of_lite_topics_go_on_after_kill_9_and_nothing_is_lost_or_twice(
+    own_broker: Any, clients: Any, topic: str, group: str, new_message: Any, wait_until: Any
+) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    class Listener(MessageListener):
+        def consume(self, message: Any) -> ConsumeResult:
+            seen.append((message.lite_topic, message.body))
+            return ConsumeResult.SUCCESS
+
+    own_broker.create_topic(topic, "LITE")
+    producer = clients.producer(own_broker, topic)
+    consumer = clients.lite_push(own_broker, topic, group, Listener())
+    for name in ("session-1", "session-2"):
+        consumer.subscribe_lite(name)
+        producer.send(new_message(topic, "before", lite_topic=name))
+    producer.send(new_message(topic, "nobody wants it yet", lite_topic="session-3"))
+    wait_until(lambda: sum(own_broker.metric("mq_acknowledged_total")) == 2, 15)
+
+    own_broker.kill()
+    own_broker.start()
+
+    once_connected(lambda: producer.send(new_message(topic, "after", lite_topic="session-1")), wait_until)
+    wait_until(lambda: len(seen) >= 3, 45)  # clients say what they subscribe to every 30 s
+    consumer.subscribe_lite("session-3")
+    wait_until(lambda: sum(own_broker.metric("rocketmq_consumer_lag_messages")) == 0, 15)
+    assert sorted(seen) == [
+        ("session-1", b"after"),
+        ("session-1", b"before"),
+        ("session-2", b"before"),
+        ("session-3", b"nobody wants it yet"),
+    ]

@@ -15,7 +15,8 @@ DEPTH_MAX = 5
 REPEATED_MAX = 6
 INTEGERS = (0, 1, -1, 2, 7, 31, 32, 33, 255, 65_536, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))
 TEXTS = (
-    "", " ", "t", "g", "t", "g", "hello", "%RETRY%g", "%DLQ%g", "TW_SYS_ACK", "rmq_sys_wheel_timer", "ns%t",
+    "", " ", "t", "g", "t", "g", "lite", "lite",
+    "hello", "%RETRY%g", "%DLQ%g", "TW_SYS_ACK", "rmq_sys_wheel_timer", "ns%t",
     "../../etc/passwd", "a" * 127, "a" * 128, "a" * 70_000, "\0", "\x01\x02", "\n\r\t", "\u202e", "😀" * 40,
     "' OR 1=1 --", "${jndi}", "%s%s%n", "*", "a || b", "TAGS IS NOT NULL AND a > 1", "((((((((((", "1 = 1",
     "-1", "NaN", "1e999", "0 0 0 0 0 tidewheel 0 0 0", "127.0.0.1", "::1", "256.256.256.256",

@@ -84,7 +84,7 @@ class Machine:
         self.now_ms = now_ms
         ended_at = self.broker.end_offset + 1
         effects = self.broker.tick(now_ms)
-        woken = {effect.topic for effect in effects if isinstance(effect, Wake)}
+        woken = {effect.bell for effect in effects if isinstance(effect, Wake)}
         for course in self.oracle.now():
             for held in [one for one in course.held.values() if one.visible_ms <= now_ms]:
                 course.fail(held.place, ended_at, now_ms)

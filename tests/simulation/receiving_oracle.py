@@ -28,7 +28,10 @@ FOREVER = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """A message as it lies in a user's topic, or in a group's dead letters."""
+    """A message as it lies in a user's topic, or in a group's dead letters.
+
+    `message_group` is its lite topic if it has one: to a group they are alike.
+    """
 
     topic: str
     queue_id: int
@@ -84,14 +87,32 @@ class Course:
     durable_at: int
     starts: dict[int, int] = field(default_factory=dict)
     is_left: bool = False
+    reopened: dict[Place, int] = field(default_factory=dict)
     done: dict[Place, int] = field(default_factory=dict)
     held: dict[Place, Held] = field(default_factory=dict)
     past: defaultdict[Place, list[Held]] = field(default_factory=lambda: defaultdict(list))
     failures: defaultdict[Place, list[tuple[int, Failure]]] = field(default_factory=lambda: defaultdict(list))
 
     def is_open(self, place: Place) -> bool:
-        """Whether a message is neither done nor lies before the start."""
-        return place not in self.done and place[1] >= self.starts.get(place[0], 0)
+        """Whether a message is neither done nor lies before the start, unless it was to come again."""
+        is_behind_start = place in self.reopened or place[1] >= self.starts.get(place[0], 0)
+        return place not in self.done and is_behind_start
+
+    def reopen(self, place: Place, durable_at: int) -> None:
+        """A message that was done is to come again."""
+        self.done.pop(place, None)
+        self.failures.pop(place, None)
+        self.reopened[place] = durable_at
+
+    def cut(self, end_offset: int) -> None:
+        """What was to come again is not, if the log has lost the record that said so."""
+        for place, durable_at in [*self.reopened.items()]:
+            if durable_at > end_offset:
+                del self.reopened[place]
+                if self.is_open(place):
+                    self.done[place] = 0
+            else:
+                self.reopened[place] = 0
 
     def standing(self, message_group: str) -> list[Held]:
         """The leases on messages of a message group."""
@@ -172,6 +193,7 @@ class Oracle:
             for topic, messages in self.messages.items()
         }
         for course in self.now():
+            course.cut(end_offset)
             queue_count = broker.topic(course.topic).queue_count
             for queue_id in range(queue_count):
                 progress = progress_of(broker, course.group, course.topic, queue_id)
@@ -270,7 +292,7 @@ def stored_of(record: Record) -> Stored:
         body=record.body,
         message_id=stored[properties.MESSAGE_ID],
         tag=stored.get(properties.TAG, ""),
-        message_group=stored.get(properties.MESSAGE_GROUP, ""),
+        message_group=stored.get(properties.MESSAGE_GROUP) or stored.get(properties.LITE_TOPIC, ""),
         for_group=stored.get(properties.FOR_GROUP, ""),
         marks=stored,
     )

@@ -15,12 +15,11 @@ from commitlog.errors import (
     TooManyRequests,
 )
 from commitlog.message import Message
-from services.broker.group_values import From, Received
-from services.broker.groups import GROUP_TOPIC
+from services.broker.group_values import Received
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
-from tests.simulation.receiving_checks import FILTERS, ORDERED, PRIORITIES, TOPICS
-from tests.simulation.receiving_operators import Operators
+from tests.simulation.receiving_checks import FILTERS, LITE, LITE_TOPICS, ORDERED, PRIORITIES, TOPICS
+from tests.simulation.receiving_lite import CLIENTS, Subscribers
 from tests.simulation.receiving_oracle import (
     FOREVER,
     Course,
@@ -28,7 +27,6 @@ from tests.simulation.receiving_oracle import (
     stored_of,
 )
 
-CLIENTS: Final = ("c1", "c2", "c3")
 MESSAGE_GROUPS: Final = ("", "", "m1", "m2", "m3", "m4")
 SPANS_MS: Final = (100, 1_000, 5_000, 20_000, 3_600_000)
 NOBODYS: Final = (
@@ -37,7 +35,7 @@ NOBODYS: Final = (
 )  # fmt: skip
 
 
-class World(Operators):
+class World(Subscribers):
     """A broker, its machine, its clients and the oracle."""
 
     def __init__(self, seed: int) -> None:
@@ -49,13 +47,14 @@ class World(Operators):
         usual = [
             self.send, self.send, self.send, self.send_many, self.receive, self.receive, self.receive,
             self.receive, self.acknowledge, self.acknowledge, self.acknowledge, self.change, self.release,
+            self.subscribe, self.subscribe,
             self.forward, self.cheat, self.hear, self.pass_time, self.pass_time, self.flush, self.flush,
             self.take_flush, self.compare,
         ]  # fmt: skip
         rare = [
             self.crash, self.crash, self.crash, self.fail_to_flush, self.reopen, self.checkpoint, self.reset,
             self.set_policy, self.set_policy, self.create, self.delete, self.redrive, self.redrive,
-            self.purge, self.lose_client, self.lose_client,
+            self.purge, self.lose_client, self.lose_client, self.go_elsewhere, self.say_goodbye,
         ]  # fmt: skip
         self.chance.choice(rare if self.chance.random() < 0.12 else usual)()
         if self.broker.is_checkpoint_due and self.chance.random() < 0.3:
@@ -63,7 +62,7 @@ class World(Operators):
 
     def send(self) -> None:
         self.count += 1
-        topic = self.chance.choice([*ORDERED, *ORDERED, PRIORITIES])
+        topic = self.chance.choice([*ORDERED, *ORDERED, PRIORITIES, LITE, LITE])
         is_ordered = topic in ORDERED
         message = Message(
             topic=topic,
@@ -71,7 +70,8 @@ class World(Operators):
             message_id=f"M{self.count}",
             tag=self.chance.choice(["", "red", "blue"]),
             message_group=self.chance.choice(MESSAGE_GROUPS) if is_ordered else "",
-            priority=None if is_ordered else self.chance.randrange(5),
+            priority=self.chance.randrange(5) if topic == PRIORITIES else None,
+            lite_topic=self.chance.choice(LITE_TOPICS) if topic == LITE else "",
         )
         self.broker.send(message, self.now_ms)
 
@@ -88,7 +88,7 @@ class World(Operators):
         client, is_push = self.chance.choice(CLIENTS), group == "push"
         if self.oracle.course(group, topic) is None:
             self._joined(group, topic)
-        before = self.broker.end_offset
+        before, subscribed = self.broker.end_offset, self.subscribed(group, client)
         span_ms = 0 if is_push else self.chance.choice(SPANS_MS)
         self.receive_count += 1
         try:
@@ -99,8 +99,7 @@ class World(Operators):
             got = None
         self.is_unfinished = got is not None and got.is_unfinished
         course = self._course(group, topic)
-        if course.durable_at == FOREVER:
-            [course.durable_at] = [one.physical_offset + 1 for one in self._appended(GROUP_TOPIC, before)]
+        self._see_joined(course, before)
         self._see_buried(course, before)
         if got is None:
             self._check_crowded(course)
@@ -109,22 +108,13 @@ class World(Operators):
         assert len(got.deliveries) <= min(count, limits.RECEIVE_BATCH_MAX)
         for delivery in got.deliveries:
             self._check_given(course, delivery)
+            assert topic != LITE or delivery.message.lite_topic in subscribed, "nobody subscribed to that"
             self._given(course, delivery, client, is_push, span_ms, got)
         if got.deliveries and topic == PRIORITIES:
             self._check_priority(course, min(got.deliveries, key=lambda one: one.queue_id))
         if not got.deliveries and not got.is_unfinished and not self.policy(group).is_paused:
-            self._check_nothing_left(course)
+            self._check_nothing_left(course, subscribed)
         return len(got.deliveries)
-
-    def _joined(self, group: str, topic: str) -> None:
-        """A receive is about to make the group; its record's place is known behind it."""
-        starts = {}
-        if self.settings.group_start is From.LATEST and topic in self._topic_names():
-            starts = {
-                queue_id: self.broker.queue_range(topic, queue_id)[1]
-                for queue_id in range(self.broker.topic(topic).queue_count)
-            }
-        self.oracle.begin(Course(group, topic, FOREVER, starts))
 
     def _given(
         self, course: Course, delivery: Delivery, client: str, is_push: bool, span_ms: int, got: Received
@@ -141,7 +131,7 @@ class World(Operators):
                 visible_ms=visible_ms,
                 is_renewed=is_push,
                 renewed_until_ms=visible_ms + limits.AUTO_RENEW_MS_MAX,
-                message_group=delivery.message.message_group,
+                message_group=delivery.message.message_group or delivery.message.lite_topic,
                 granted_at=got.durable_at,
                 receive_number=self.receive_count,
                 failure_count=len(course.failures[place]),
@@ -310,6 +300,8 @@ class World(Operators):
         assert not any(lag.values()), f"never comes to an end: {lag}"
 
     def _drain(self, group: str, topic: str) -> None:
+        if topic == LITE:
+            self.subscribe_to_all(group)
         for _ in range(1_000):
             count = self.receive_from(group, topic, 32)
             self.quieten()
@@ -318,11 +310,6 @@ class World(Operators):
             for held in [*self._course(group, topic).held.values()]:
                 self._acknowledge(self._course(group, topic), held)
         raise AssertionError(f"{group} receives {topic} without end")
-
-    def _course(self, group: str, topic: str) -> Course:
-        course = self.oracle.course(group, topic)
-        assert course is not None
-        return course
 
 
 def _generation(handle: str) -> int:

@@ -19,13 +19,15 @@ type call struct {
 	Body         string `json:"body"`
 	Attempt      int32  `json:"attempt"`
 	MessageGroup string `json:"message_group"`
+	LiteTopic    string `json:"lite_topic"`
 	BeganMs      int64  `json:"began_ms"`
 	EndedMs      int64  `json:"ended_ms"`
 }
 
-// listener does what it was told, and notes when.
+// listener does what it was told, and notes when; lite is the consumer of lite topics that calls it, if one does.
 type listener struct {
 	plan  plan
+	lite  rmq.LitePushConsumer
 	lock  sync.Mutex
 	calls map[string]int
 	seen  []call
@@ -52,6 +54,7 @@ func (listener *listener) begin(body string, message *rmq.MessageView) (place in
 		Body:         body,
 		Attempt:      message.GetDeliveryAttempt(),
 		MessageGroup: textOf(message.GetMessageGroup()),
+		LiteTopic:    message.GetLiteTopic(),
 		BeganMs:      time.Now().UnixMilli(),
 	})
 	return len(listener.seen) - 1, listener.calls[body]

@@ -9,6 +9,8 @@ import (
 	v2 "github.com/apache/rocketmq-clients/golang/v5/protocol/v2"
 )
 
+const liteLease = 30 * time.Second
+
 // asked has the arguments of every verb; a verb reads its own.
 type asked struct {
 	Topic        string            `json:"topic"`
@@ -16,6 +18,7 @@ type asked struct {
 	Tag          *string           `json:"tag"`
 	Keys         []string          `json:"keys"`
 	MessageGroup *string           `json:"message_group"`
+	LiteTopic    *string           `json:"lite_topic"`
 	DeliverAtS   *int64            `json:"deliver_at_s"`
 	Priority     *int32            `json:"priority"`
 	Properties   map[string]string `json:"properties"`
@@ -55,6 +58,9 @@ var verbs = map[string]func(*client, asked) (any, error){
 	"answer_checks":    (*client).answerChecks,
 	"simple":           (*client).simple,
 	"push":             (*client).push,
+	"lite_push":        (*client).litePush,
+	"subscribe_lite":   (*client).subscribeLite,
+	"unsubscribe_lite": (*client).unsubscribeLite,
 	"receive":          (*client).receive,
 	"ack":              (*client).ack,
 	"change_invisible": (*client).changeInvisible,
@@ -81,6 +87,9 @@ func messageOf(asked asked) (*rmq.Message, error) {
 	message.SetKeys(asked.Keys...)
 	if asked.MessageGroup != nil {
 		message.SetMessageGroup(*asked.MessageGroup)
+	}
+	if asked.LiteTopic != nil {
+		message.SetLiteTopic(*asked.LiteTopic)
 	}
 	if asked.DeliverAtS != nil {
 		message.SetDelayTimestamp(time.Unix(*asked.DeliverAtS, 0))
@@ -158,6 +167,28 @@ func (client *client) push(asked asked) (any, error) {
 		return nil, err
 	}
 	return client.listeners.add(listener), consumer.Start()
+}
+
+func (client *client) litePush(asked asked) (any, error) {
+	listener := &listener{plan: asked.Plan, calls: map[string]int{}}
+	consumer, err := rmq.NewLitePushConsumer(
+		client.configuration(asked.Group),
+		rmq.NewLitePushConsumerConfig(asked.Topic, liteLease),
+		rmq.WithPushMessageListener(&rmq.FuncMessageListener{Consume: listener.consume}),
+	)
+	if err != nil {
+		return nil, err
+	}
+	listener.lite = consumer
+	return client.listeners.add(listener), consumer.Start()
+}
+
+func (client *client) subscribeLite(asked asked) (any, error) {
+	return nil, client.listeners.get(asked.Consumer).lite.SubscribeLite(*asked.LiteTopic)
+}
+
+func (client *client) unsubscribeLite(asked asked) (any, error) {
+	return nil, client.listeners.get(asked.Consumer).lite.UnSubscribeLite(*asked.LiteTopic)
 }
 
 func subscriptions(asked asked) map[string]*rmq.FilterExpression {

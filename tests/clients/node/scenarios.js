@@ -6,7 +6,9 @@
 // of tests/clients/official.py.
 'use strict';
 
-const { FilterExpression, Producer, PushConsumer, SimpleConsumer, ConsumeResult } = require('rocketmq-client-nodejs');
+const {
+  ConsumeResult, FilterExpression, LitePushConsumerBuilder, Producer, PushConsumer, SimpleConsumer,
+} = require('rocketmq-client-nodejs');
 const {
   FilterType,
   TransactionResolution,
@@ -35,10 +37,11 @@ const checker = {
 };
 const producer = new Producer({ ...options, checker });
 
-function messageOf({ topic, body, tag, keys, message_group, deliver_at_s, priority, properties }) {
+function messageOf({ topic, body, tag, keys, message_group, lite_topic, deliver_at_s, priority, properties }) {
   const message = { topic, body: Buffer.from(body), keys: keys ?? [] };
   if (tag !== undefined) message.tag = tag;
   if (message_group !== undefined) message.messageGroup = message_group;
+  if (lite_topic !== undefined) message.liteTopic = lite_topic;
   if (deliver_at_s !== undefined) message.deliveryTimestamp = new Date(deliver_at_s * 1000);
   if (priority !== undefined) message.priority = priority;
   if (properties !== undefined) message.properties = new Map(Object.entries(properties));
@@ -70,6 +73,7 @@ class Listener {
   async consume(message) {
     const body = message.body.toString();
     const call = { body, attempt: message.deliveryAttempt, message_group: message.messageGroup ?? '' };
+    call.lite_topic = message.liteTopic ?? '';
     this.seen.push(Object.assign(call, { began_ms: Date.now(), ended_ms: 0 }));
     const calls = (this.calls.get(body) ?? 0) + 1;
     this.calls.set(body, calls);
@@ -119,6 +123,22 @@ const verbs = {
     return started(new PushConsumer({
       ...options, consumerGroup: asked.group, subscriptions: subscriptions(asked), messageListener,
     }), messageListener);
+  },
+  async lite_push({ topic, group, plan }) {
+    const listener = new Listener(plan);
+    const consumer = await new LitePushConsumerBuilder()
+      .setClientConfiguration(options)
+      .setConsumerGroup(group)
+      .bindTopic(topic)
+      .setMessageListener(listener)
+      .build();
+    return consumers.push({ consumer, listener }) - 1;
+  },
+  async subscribe_lite({ consumer, lite_topic }) {
+    await consumers[consumer].consumer.subscribeLite(lite_topic);
+  },
+  async unsubscribe_lite({ consumer, lite_topic }) {
+    await consumers[consumer].consumer.unsubscribeLite(lite_topic);
   },
   async receive({ consumer, count, lease_seconds }) {
     return (await consumers[consumer].consumer.receive(count, lease_seconds * 1000)).map(got);

@@ -11,7 +11,14 @@ from consumequeue.offset_ranges import OffsetRanges
 
 END = 40
 spans = st.tuples(st.integers(0, END), st.integers(1, 6)).map(lambda one: (one[0], one[0] + one[1]))
-steps = st.lists(st.one_of(st.tuples(st.just("add"), spans), st.tuples(st.just("cut"), st.integers(0, END))))
+picks = st.sets(st.integers(0, END + 8), max_size=8).map(sorted)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), spans),
+        st.tuples(st.just("cut"), st.integers(0, END)),
+        st.tuples(st.just("take out"), picks),
+    )
+)
 
 
 @given(steps)
@@ -22,6 +29,9 @@ def test_ranges_agree_with_a_set(script: list[tuple[str, object]]) -> None:
             first, end = argument
             ranges.add(first, end)
             oracle |= set(range(first, end))
+        elif action == "take out":
+            ranges.take_out(argument)
+            oracle -= set(argument)
         else:
             ranges.cut(argument)
             oracle = {offset for offset in oracle if offset >= argument}

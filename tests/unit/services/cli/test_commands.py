@@ -102,6 +102,7 @@ def test_a_message_sent_for_later_is_seen_by_tail(serving: Serving) -> None:
     assert message["message_id"] == json.loads(sent.stdout)["message_id"]
     assert (message["body"], message["tag"], message["properties"]) == ("hello", "a", {"colour": "blue=dark"})
     assert int(message["store_ms"]) >= int(message["delivery_ms"])
+    assert "lite topics" not in run("topic", "show", "later", broker=serving).stdout
     shown = run("topic", "show", "later", "--json", broker=serving)
     assert sum(int(queue["next_offset"]) for queue in json.loads(shown.stdout)["queues"]) == 1
 
@@ -173,3 +174,12 @@ def test_every_command_has_help_with_an_example() -> None:
         shown = run(*command, "--help")
         assert shown.returncode == 0
         assert "Example: tidewheel" in shown.stdout
+
+
+def test_a_topic_of_lite_topics_is_created_sent_to_and_shown(serving: Serving) -> None:
+    made = run("topic", "create", "chats", "--type", "lite", broker=serving)
+    assert made.stdout.startswith("chats takes lite")
+    assert run("send", "chats", "hello", "--lite-topic", "session-17", broker=serving).returncode == 0
+    assert run("topic", "show", "chats", broker=serving).stdout.startswith("chats takes lite, lite topics: 1")
+    refused = run("send", "chats", "hello", broker=serving)
+    assert (refused.returncode, "TW-144" in refused.stderr) == (2, True)

@@ -17,7 +17,8 @@ def queue(**more: Any) -> dict[str, Any]:
 
 def group(*queues: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return a group as the HTTP interface shows it."""
-    policy = {"attempts_max": 17, "retry_after_ms": [1_000], "fifo_run_max": 1, "is_paused": False}
+    policy = {"attempts_max": 17, "retry_after_ms": [1_000], "fifo_run_max": 1}
+    policy |= {"is_paused": False, "is_lite_exclusive": False}
     counts = {"lag": 9, "in_flight": 0, "waiting": 0, "oldest_ms": None, "consumers": 0}
     return {"name": "shop", "topics": ["orders"], "policy": policy, "queues": list(queues)} | counts | more
 

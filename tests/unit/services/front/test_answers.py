@@ -65,16 +65,6 @@ def test_no_bytes_of_a_frame_break_the_answer(first: bytes) -> None:
     assert answer(Protocol.REMOTING, first, HTTP)
 
 
-def test_a_grpc_client_that_is_one_too_many_reads_why() -> None:
-    told = farewell(Protocol.HTTP2, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    settings, goaway = told[:9], told[9:]
-    assert settings == bytes.fromhex("000000040000000000")
-    length, kind, flags, stream = int.from_bytes(goaway[:3]), goaway[3], goaway[4], goaway[5:9]
-    assert (length, kind, flags, stream) == (len(goaway) - 9, 7, 0, bytes(4))
-    assert goaway[9:17] == bytes.fromhex("000000000000000b")
-    assert b"--connections-per-address" in goaway[17:]
-
-
 def test_each_protocol_has_a_farewell_of_its_own() -> None:
     assert farewell(Protocol.TLS, b"\x16") == bytes.fromhex("15030300020231")
     assert farewell(Protocol.HTTP1, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 429 ")

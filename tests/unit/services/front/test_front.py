@@ -11,9 +11,11 @@ from services.front.admission import IDLE, SILENT, TOO_MANY, Limits
 from services.front.answers import farewell
 from services.front.first_bytes import Protocol
 from services.front.front import FAREWELLS_MAX, Behind, Front, Outgoing, Peers
+from services.front.grpc_refusal import SETTINGS
 from services.front.piping import Incoming
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+CALL = bytes.fromhex("000001 01 05 00000001 88")
 HELLO = b"\x16\x03\x01\x00\x05hello"
 SCENARIO_SECONDS = 20
 HTTP = "127.0.0.1:8088"
@@ -161,7 +163,9 @@ def test_one_connection_too_many_is_sent_away_and_the_others_notice_nothing() ->
             await reader.readexactly(1 + len(PREFACE))
         reader, writer = await port.connect()
         writer.write(PREFACE)
-        assert await reader.read() == farewell(Protocol.HTTP2, PREFACE)
+        assert await reader.readexactly(len(SETTINGS)) == SETTINGS
+        writer.write(CALL)
+        assert await reader.read() == farewell(Protocol.HTTP2, PREFACE + CALL)
         assert port.refused == [(TOO_MANY, "127.0.0.1")]
         for reader, writer in first:
             writer.write(b"more")

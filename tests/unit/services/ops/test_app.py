@@ -109,6 +109,25 @@ def test_a_message_may_say_by_a_property_when_it_is_due() -> None:
     play(scenario)
 
 
+def test_a_message_of_a_lite_topic_is_sent_and_shown_and_the_topic_says_how_many_it_has() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.http.post("/api/topics", json={"name": "l", "message_type": "LITE", "queue_count": 1})
+        for name in ("a", "b", "a"):
+            sent = await stage.http.post(
+                "/api/messages", json={"topic": "l", "body": "x", "lite_topic": name}
+            )
+            assert sent.status_code == 201
+        found = (await stage.http.get("/api/topics/l/messages?queue=0")).json()["messages"]
+        assert [one["lite_topic"] for one in found] == ["a", "b", "a"]
+        assert (await stage.http.get("/api/topics/l")).json()["lite_topics"] == 2
+        refused = await stage.http.post(
+            "/api/messages", json={"topic": "l", "body": "x", "lite_topic": "a b"}
+        )
+        assert (refused.status_code, refused.json()["code"]) == (400, "TW-190")
+
+    play(scenario)
+
+
 def test_a_priority_is_a_queue_of_its_topic_and_is_shown() -> None:
     async def scenario(stage: Stage) -> None:
         topic = {"name": "p", "message_type": "PRIORITY", "queue_count": 3}

@@ -13,6 +13,8 @@ PLACE = {"topic": "t", "queue_id": 0, "queue_offset": 0}
 def test_nobody_is_there_without_a_front(at_desk: Callable[[Any], None]) -> None:
     async def scenario(desk: Any) -> None:
         assert (await desk.http.get("/api/clients")).json() == {"clients": []}
+        for query, status in (("?client=nobody", 404), ("", 400), ("?client=", 400), ("?client=a&b=c", 400)):
+            assert (await desk.http.get(f"/api/clients/show{query}")).status_code == status
 
     at_desk(scenario)
 

@@ -56,6 +56,7 @@ ACCESS: list[tuple[str, str, object]] = [
 METHODS = {"get", "post", "put", "delete", "patch"}
 CLIENTS: tuple[tuple[str, str, object], ...] = (
     ("get", "/api/clients", None),
+    ("get", "/api/clients/show?client=nobody", None),
     ("post", "/api/clients/stack", {"client": "nobody"}),
     ("post", "/api/clients/reconnect", {"client": "nobody"}),
     ("post", "/api/clients/verify", {"client": "nobody", "topic": "t", "queue_id": 0, "queue_offset": 0}),

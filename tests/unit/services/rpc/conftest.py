@@ -11,14 +11,15 @@ import pytest
 
 from commitlog.memory_disk import MemoryDisk
 from services.broker.settings import BrokerSettings
+from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
+from services.rpc.everything import all_rpcs
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.service import Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
-from services.run import all_rpcs
 
 SCENARIO_SECONDS = 30
 NOW_MS = 1_763_700_000_000
@@ -34,7 +35,10 @@ class Front:
         self.observed: list[tuple[str, str]] = []
         self.live = LiveBroker(MemoryDisk(), settings, lambda: self.now_ms, self._call_later, writer)
         self.sessions = Sessions(lambda: self.now_ms)
-        self.rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0))
+        self.measured = ClientMetrics(NOW_MS)
+        self.rpcs = all_rpcs(
+            self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0), metrics=self.measured
+        )
 
     async def call(self, name: str, request: Any, caller: Caller = SOMEBODY) -> Any:
         """Call a unary RPC."""

@@ -10,6 +10,7 @@ import pytest
 
 from commitlog.limits import AUTO_RENEW_LEASE_MS, BODY_BYTES_MAX, CHECK_IMMUNITY_MS
 from services.rpc.caller import Caller
+from services.rpc.endpoints import Advertised
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
@@ -66,7 +67,10 @@ def test_the_answer_to_settings_has_what_clients_fail_without(play: Any, setting
         answer = await Telemetry(front, "c").introduce(settings)
         assert answer.status.code == Code.OK
         assert answer.settings.WhichOneof("pub_sub") == settings.WhichOneof("pub_sub")
-        assert not answer.settings.metric.on
+        assert answer.settings.metric.on
+        assert answer.settings.metric.endpoints == Advertised("127.0.0.1", 8081, boot=0).steady(
+            wire.Endpoints()
+        )
         if settings is PRODUCER:
             assert answer.settings.publishing.max_body_size == BODY_BYTES_MAX
             assert answer.settings.publishing.validate_message_type
@@ -145,9 +149,14 @@ def test_a_goodbye_frees_leases_and_ends_the_stream(play: Any) -> None:
         await front.send("t")
         assert len(await front.receive("t", auto_renew=True)) == 3
         assert len(await front.receive("t", auto_renew=True)) == 1
-        await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        goodbye = asyncio.create_task(
+            front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        )
+        assert not (await telemetry.next()).settings.metric.on, "its exporter ends before it is told to go"
+        assert not goodbye.done()
         with pytest.raises(StopAsyncIteration):
             await telemetry.next()
+        assert (await goodbye).status.code == Code.OK
         front.pass_time(1)
         assert len(await front.receive("t", auto_renew=True)) == 3
 
@@ -159,6 +168,7 @@ def test_a_read_under_way_is_never_cancelled_for_grpc_would_keep_its_memory(play
         telemetry = Telemetry(front, "client-1")
         await telemetry.introduce(PUSH)
         await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        assert not (await telemetry.next()).settings.metric.on
         with pytest.raises(StopAsyncIteration):
             await telemetry.next()
         await telemetry.end_reading()
@@ -172,9 +182,9 @@ def test_what_a_client_says_after_its_goodbye_is_not_heard(play: Any) -> None:
         telemetry = Telemetry(front, "client-1")
         await telemetry.introduce(PUSH)
         await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+        assert (await telemetry.introduce(PRODUCER)).settings.client_type == PUSH.client_type, "a farewell"
         with pytest.raises(StopAsyncIteration):
-            await telemetry.introduce(PRODUCER)
-        await telemetry.end_reading()
+            await telemetry.next()
         assert not list(front.sessions)
 
     play(scenario)

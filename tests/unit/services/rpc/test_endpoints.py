@@ -45,6 +45,15 @@ def test_a_client_is_told_what_it_dialled_unless_an_address_is_fixed() -> None:
     assert facade(Advertised("10.0.0.1", 8081, 0, fixed=True).endpoints(asked, 0)) == "1 10.0.0.1:8081"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_metrics_go_to_one_address_that_is_the_same_in_both_spellings(host: str) -> None:
+    for boot, turn in ((6, 0), (6, 1), (7, 0)):
+        advertised = Advertised("10.0.0.1", 8081, boot)
+        told = advertised.endpoints(dialled((host, 8081)), turn)
+        assert advertised.steady(told) == advertised.steady(dialled((host, 8081), ("10.0.0.2", 1)))
+    assert facade(Advertised("10.0.0.1", 8081, 0, fixed=True).steady(dialled((host, 1)))) == "1 10.0.0.1:8081"
+
+
 def test_a_name_has_one_address_because_the_python_client_takes_no_more() -> None:
     for boot in (0, 1):
         told = Advertised("h", 1, boot).endpoints(dialled(("broker.example", 8081)), 0)

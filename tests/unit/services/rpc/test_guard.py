@@ -17,15 +17,17 @@ from services.auth.rights import Effect, Kind, Need, Rule, Verb
 from services.auth.signature import headers
 from services.auth.vault import KEY_BYTES
 from services.refusals import Refusals
+from services.rpc.admin import METHODS
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
+from services.rpc.everything import all_rpcs
+from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.guard import Guard
 from services.rpc.needs import NEEDS
-from services.rpc.service import Streaming
-from services.run import all_rpcs
+from services.rpc.service import ADMIN, Streaming
 
 Scenario = Callable[["Watched"], Awaitable[None]]
 ORDERS, GROUP = wire.Resource(name="orders"), wire.Resource(name="g")
@@ -39,7 +41,8 @@ class Watched:
         self.refusals = Refusals(lambda: front.now_ms)
         self.access.lock_with(lambda may_make: bytes(KEY_BYTES))
         guard = Guard(self.access, self.refusals, lambda: front.now_ms)
-        front.rpcs = all_rpcs(front.live, front.sessions, Advertised("127.0.0.1", 8081, boot=0), guard)
+        advertised = Advertised("127.0.0.1", 8081, boot=0)
+        front.rpcs = all_rpcs(front.live, front.sessions, advertised, guard, metrics=front.measured)
         self.callers: dict[str, Caller] = {}
 
     async def add(self, *names: str) -> None:
@@ -109,6 +112,7 @@ def requests() -> dict[str, Any]:
         "ForwardMessageToDeadLetterQueue": service.ForwardMessageToDeadLetterQueueRequest(
             topic=ORDERS, group=GROUP
         ),
+        "SyncLiteSubscription": service.SyncLiteSubscriptionRequest(topic=ORDERS, group=GROUP),
         "Heartbeat": service.HeartbeatRequest(),
         "NotifyClientTermination": service.NotifyClientTerminationRequest(),
     }
@@ -124,6 +128,7 @@ RIGHTS = {
     "AckMessage": [(Verb.RECEIVE, Kind.TOPIC), (Verb.RECEIVE, Kind.GROUP)],
     "ChangeInvisibleDuration": [(Verb.RECEIVE, Kind.TOPIC), (Verb.RECEIVE, Kind.GROUP)],
     "ForwardMessageToDeadLetterQueue": [(Verb.RECEIVE, Kind.TOPIC), (Verb.RECEIVE, Kind.GROUP)],
+    "SyncLiteSubscription": [(Verb.RECEIVE, Kind.TOPIC), (Verb.RECEIVE, Kind.GROUP)],
     "Heartbeat": [],
     "NotifyClientTermination": [],
 }
@@ -132,7 +137,9 @@ REFUSED = (Code.UNAUTHORIZED, Code.FORBIDDEN)
 
 def test_for_every_rpc_it_is_known_what_it_needs(watch: Any) -> None:
     async def scenario(watched: Watched) -> None:
-        assert watched.front.rpcs.keys() == NEEDS.keys() == {*RIGHTS, "Telemetry"}
+        of_operators = {f"{ADMIN}/{name}" for name in METHODS}
+        others = {"Telemetry", OTLP, OPENCENSUS}
+        assert watched.front.rpcs.keys() == NEEDS.keys() == {*RIGHTS, *others, *of_operators}
 
     watch(scenario)
 

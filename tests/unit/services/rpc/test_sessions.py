@@ -6,7 +6,16 @@ import pytest
 
 from commitlog.errors import TooManyRequests
 from services.rpc.caller import Caller
-from services.rpc.sessions import FORGET_AFTER_MS, PRESENT_MS, TURN_AFTER_MS, Sessions
+from services.rpc.generated.definition_pb2 import Settings
+from services.rpc.generated.service_pb2 import TelemetryCommand
+from services.rpc.sessions import (
+    DESCRIBED_BYTES_MAX,
+    FORGET_AFTER_MS,
+    PRESENT_MS,
+    TURN_AFTER_MS,
+    Session,
+    Sessions,
+)
 
 PYTHON = Caller("python-client")
 
@@ -67,6 +76,16 @@ def test_a_client_is_present_while_it_listens_or_was_heard_from_just_now() -> No
     clock.now_ms += PRESENT_MS
     sessions.seen(Caller("new"))
     assert set(sessions.present()) == {"listening", "new"}
+
+
+def test_what_a_client_says_of_itself_is_kept_unless_it_is_too_much() -> None:
+    session = Session("c", "JAVA", "5.2.0", 0)
+    command = TelemetryCommand(settings=Settings(client_type="PRODUCER"))
+    session.describe(command.settings)
+    assert session.described == command.settings
+    command.settings.user_agent.hostname = "x" * DESCRIBED_BYTES_MAX
+    session.describe(command.settings)
+    assert session.described is None
 
 
 def test_no_more_clients_are_kept_than_may_be_until_some_are_forgotten(

@@ -38,6 +38,18 @@ def test_a_consumer_is_told_its_groups_attempts_and_pauses(play: Any) -> None:
     play(scenario, attempts_max=5)
 
 
+def test_node_is_told_its_attempts_in_the_only_way_that_it_knows(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.live.groups.set("g", GroupPolicy(attempts_max=3, retry_after_ms=(1_000, 90_000)))
+        of_node = said("g", "t")
+        of_node.user_agent.language = wire.Language.NODE_JS
+        told = settings.answer(of_node, front.live).settings.backoff_policy
+        assert (told.max_attempts, told.WhichOneof("strategy")) == (3, "exponential_backoff")
+        assert (told.exponential_backoff.initial.seconds, told.exponential_backoff.max.seconds) == (1, 90)
+
+    play(scenario)
+
+
 @pytest.mark.parametrize(
     ("topics", "is_fifo"), [(("n",), False), (("n", "f"), True), (("none",), False), ((), False)]
 )

@@ -7,9 +7,11 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from services.rpc.exports import OPENCENSUS
 from services.rpc.server import GrpcServer
 from services.rpc.service import NAME
 
@@ -41,17 +43,21 @@ def test_reflection_names_every_rpc_of_the_table(play: Any) -> None:
         port = server.bind("127.0.0.1", 0)
         await server.start(front.rpcs, lambda *_: None)
         try:
-            assert front.rpcs.keys() <= await asyncio.to_thread(described, port)
+            described_here = await asyncio.to_thread(described, port)
+            assert {name for name in front.rpcs if "/" not in name} <= described_here[NAME]
+            named_in_full = {
+                f"{service}/{name}" for service, names in described_here.items() for name in names
+            }
+            assert {name for name in front.rpcs if "/" in name} - {OPENCENSUS} <= named_in_full
         finally:
             await server.stop(0)
 
     play(scenario)
 
 
-def described(port: int) -> set[str]:
-    """The RPCs of our service, as a tool learns them."""
+def described(port: int) -> dict[str, set[str]]:
+    """The RPCs of each service, as a tool learns them."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
-        assert NAME in database.get_services()
-        described = database.FindFileContainingSymbol(NAME)
-        return {method.name for service in described.service for method in service.method}
+        pool = DescriptorPool(database)
+        return {name: set(pool.FindServiceByName(name).methods_by_name) for name in database.get_services()}

@@ -48,6 +48,7 @@ final class Listener implements MessageListener {
             "body", body,
             "attempt", message.getDeliveryAttempt(),
             "message_group", message.getMessageGroup().orElse(""),
+            "lite_topic", message.getLiteTopic().orElse(""),
             "began_ms", System.currentTimeMillis(),
             "ended_ms", 0)));
         return seen.size() - 1;

@@ -23,6 +23,7 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -47,6 +48,7 @@ final class Verbs implements Closeable {
     private final Map<String, Transaction> halves = new ConcurrentHashMap<>();
     private final List<SimpleConsumer> consumers = Collections.synchronizedList(new ArrayList<>());
     private final List<Listener> listeners = Collections.synchronizedList(new ArrayList<>());
+    private final Map<Integer, LitePushConsumer> liteConsumers = new ConcurrentHashMap<>();
     private final List<MessageViewImpl> messages = Collections.synchronizedList(new ArrayList<>());
     private final Map<String, Verb> verbs = Map.ofEntries(
         Map.entry("send", this::send),
@@ -56,6 +58,9 @@ final class Verbs implements Closeable {
         Map.entry("answer_checks", this::answerChecks),
         Map.entry("simple", this::simple),
         Map.entry("push", this::push),
+        Map.entry("lite_push", this::litePush),
+        Map.entry("subscribe_lite", this::subscribeLite),
+        Map.entry("unsubscribe_lite", this::unsubscribeLite),
         Map.entry("receive", this::receive),
         Map.entry("ack", this::ack),
         Map.entry("change_invisible", this::changeInvisible),
@@ -152,6 +157,9 @@ final class Verbs implements Closeable {
         if (asked.has("message_group")) {
             message.setMessageGroup(text(asked, "message_group"));
         }
+        if (asked.has("lite_topic")) {
+            message.setLiteTopic(text(asked, "lite_topic"));
+        }
         if (asked.has("deliver_at_s")) {
             message.setDeliveryTimestamp(asked.get("deliver_at_s").getAsLong() * 1000);
         }
@@ -186,6 +194,29 @@ final class Verbs implements Closeable {
             .setMessageListener(listener)
             .build();
         return placeOf(listener, listeners);
+    }
+
+    private Object litePush(JsonObject asked) throws ClientException {
+        Listener listener = new Listener(asked.getAsJsonObject("plan"));
+        LitePushConsumer consumer = library.newLitePushConsumerBuilder()
+            .bindTopic(text(asked, "topic"))
+            .setClientConfiguration(configuration)
+            .setConsumerGroup(text(asked, "group"))
+            .setMessageListener(listener)
+            .build();
+        int place = placeOf(listener, listeners);
+        liteConsumers.put(place, consumer);
+        return place;
+    }
+
+    private Object subscribeLite(JsonObject asked) throws ClientException {
+        liteConsumers.get(asked.get("consumer").getAsInt()).subscribeLite(text(asked, "lite_topic"));
+        return null;
+    }
+
+    private Object unsubscribeLite(JsonObject asked) throws ClientException {
+        liteConsumers.get(asked.get("consumer").getAsInt()).unsubscribeLite(text(asked, "lite_topic"));
+        return null;
     }
 
     private Object receive(JsonObject asked) throws ClientException {

@@ -1,0 +1,132 @@
+"""A receive from a topic of type LITE: messages of the lite topics that its client has subscribed to.
+
+A lite topic is to its group what a message group is: one message of it is leased at a time, or a run of as
+many as the policy says, and whoever subscribed may get it. Nothing is parked: the next message is found by
+the lite topic's offsets when its turn has come. A client that has not subscribed, or is not known to have
+since a start, is given nothing, and nothing is passed over for it.
+
+Cost: one binary search for each lite topic that was stirred (`services.broker.lite_subscriptions`).
+"""
+
+from __future__ import annotations
+
+from commitlog import properties
+from commitlog.record import Record
+from consumequeue.entry import lite_code
+from consumequeue.lite_index import LiteIndex
+from consumequeue.offsets import Progress
+from services.broker.dead_letters import DeadLetters
+from services.broker.groups import GroupQueue, Groups
+from services.broker.lending import Lending, Look, Wanted, is_wanted
+from services.broker.lite_subscriptions import LiteSubscriptions, Subscription
+from services.broker.lite_topics import LiteTopics, queue_of
+from services.broker.reading import Reading
+from services.broker.store import Store
+from services.broker.values import Subscriber, Topic
+
+_GAP_CODE = 0
+
+
+class LiteReceiving:
+    """The way out of lite topics."""
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        lite_topics: LiteTopics,
+        subscriptions: LiteSubscriptions,
+        lending: Lending,
+        reading: Reading,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._store, self._groups, self._lite_topics = store, groups, lite_topics
+        self.subscriptions = subscriptions
+        self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
+
+    def look(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
+        """Leases what the stirred lite topics of a client have for it."""
+        subscription = self.subscriptions.find(Subscriber(wanted.group, wanted.topic, wanted.client_id))
+        if subscription is None:
+            return
+        subscription.heard_ms = now_ms
+        for _ in range(len(subscription.stirred)):
+            if look.is_over or look.is_crowded:
+                return
+            lite_topic, _ = subscription.stirred.popitem(last=False)
+            key = GroupQueue(wanted.group, wanted.topic, queue_of(lite_topic, topic))
+            if self._has_more(key, lite_topic, subscription, wanted, look, now_ms):
+                subscription.stirred[lite_topic] = None
+
+    def _has_more(
+        self,
+        key: GroupQueue,
+        lite_topic: str,
+        subscription: Subscription,
+        wanted: Wanted,
+        look: Look,
+        now_ms: int,
+    ) -> bool:
+        """Leases what a lite topic has; whether it must be looked at again without having been stirred."""
+        progress, index = self._groups.progress(key), self._lite_topics.index(key.topic, key.queue_id)
+        index.reach(progress.low_offset)
+        self._pass_gaps(index, progress)
+        code = lite_code(lite_topic)
+        offset = open_from(index, progress, code, subscription.lite_topics[lite_topic])
+        subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
+        while offset is not None and self._may_lease(progress, offset, lite_topic, wanted, look):
+            if look.is_over or progress.is_crowded:
+                look.is_crowded |= progress.is_crowded
+                return True
+            look.scanned += 1
+            self._take(key, progress, offset, lite_topic, wanted, look, now_ms)
+            if look.runs[lite_topic] >= wanted.policy.fifo_run_max:
+                return False
+            offset = open_from(index, progress, code, offset + 1)
+        return False
+
+    def _may_lease(
+        self, progress: Progress, offset: int, lite_topic: str, wanted: Wanted, look: Look
+    ) -> bool:
+        is_free = progress.is_free(offset, lite_topic)
+        return is_free or 0 < look.runs[lite_topic] < wanted.policy.fifo_run_max
+
+    def _take(
+        self,
+        key: GroupQueue,
+        progress: Progress,
+        offset: int,
+        lite_topic: str,
+        wanted: Wanted,
+        look: Look,
+        now_ms: int,
+    ) -> None:
+        """Leases the message at `offset`, unless it is gone, not wanted, or has had all its attempts."""
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        record = self._reading.record(queue.entry(offset), offset)
+        if record is not None and not _is_of(record, lite_topic):
+            return  # another's with the same code
+        if record is None or not is_wanted(record, wanted):
+            progress.finish(offset)
+        elif progress.attempts(offset).count >= wanted.policy.attempts_max:
+            self._dead_letters.bury(key, record, "attempts used up", now_ms)
+        else:
+            self._lending.lease(key, record, lite_topic, progress.lease_found, wanted, look, now_ms)
+            look.runs[lite_topic] += 1
+
+    def _pass_gaps(self, index: LiteIndex, progress: Progress) -> None:
+        """What damage has left of records is done for everybody."""
+        while _GAP_CODE in index and (gap := open_from(index, progress, _GAP_CODE, 0)) is not None:
+            progress.finish(gap)
+
+
+def open_from(index: LiteIndex, progress: Progress, code: int, offset: int) -> int | None:
+    """The first message of a lite topic at or above `offset` that is not done."""
+    found = index.next(code, progress.open_from(offset))
+    while found is not None and (unfinished := progress.open_from(found)) != found:
+        found = index.next(code, unfinished)
+    return found
+
+
+def _is_of(record: Record, lite_topic: str) -> bool:
+    return properties.value_of(record.properties, properties.LITE_TOPIC) == lite_topic

@@ -1,0 +1,228 @@
+"""The verbs of clients that subscribe to lite topics (RocketMQ's SyncLiteSubscription).
+
+A subscription makes its group receive the topic. It may say where the group is to go on with the lite topics
+that it adds (`LiteStart`); otherwise the group goes on where it was, a new one where groups begin. Going
+forward acknowledges what is passed over; going back is a record that names the messages which come again.
+
+TAIL is so many messages before where the group is, as RocketMQ has it; OFFSET is a queue offset as consumers
+see it on their messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from commitlog import limits, properties
+from commitlog.errors import ClientMistake, MessageTypeConflict
+from commitlog.message import MessageType
+from commitlog.record import Record
+from consumequeue.entry import lite_code
+from consumequeue.lite_index import LiteIndex
+from consumequeue.offsets import Progress
+from services.broker.groups import GroupQueue, Groups
+from services.broker.lite_receiving import open_from
+from services.broker.lite_subscriptions import LiteSubscriptions
+from services.broker.lite_topics import LiteTopics, queue_of
+from services.broker.reading import Reading
+from services.broker.receiving import Receiving
+from services.broker.topics import Topics, check_group_name
+from services.broker.values import Bell, Subscriber, Topic
+
+
+class LiteFrom(Enum):
+    """Where a group goes on with a lite topic."""
+
+    LAST = "last"
+    MIN = "min"
+    MAX = "max"
+    OFFSET = "offset"
+    TAIL = "tail"
+    TIME = "time"
+
+
+@dataclass(slots=True, frozen=True)
+class LiteStart:
+    """A place in a lite topic; `at` is a queue offset, a count of messages, or a store time in ms."""
+
+    kind: LiteFrom = LiteFrom.LAST
+    at: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Subscribed:
+    """What came of a subscription: which clients lost which lite topics by it."""
+
+    lost: list[tuple[str, str]]
+    durable_at: int
+
+
+class LiteSubscribing:
+    """Takes subscriptions, and says for whom something has come."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        lite_topics: LiteTopics,
+        subscriptions: LiteSubscriptions,
+        receiving: Receiving,
+        reading: Reading,
+    ) -> None:
+        self._topics, self._groups, self._lite_topics = topics, groups, lite_topics
+        self._subscriptions, self._receiving, self._reading = subscriptions, receiving, reading
+
+    def subscribe(
+        self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart, now_ms: int
+    ) -> Subscribed:
+        """Adds lite topics; in an exclusive group they are taken from whoever had them.
+
+        Raises `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
+        `TooManyLiteSubscriptions`.
+        """
+        topic = self._check(subscriber, lite_topics, now_ms)
+        others = self._others(subscriber, lite_topics)
+        self._subscriptions.add(subscriber, lite_topics, now_ms)
+        for other, lite_topic in others:
+            self._subscriptions.remove(other, [lite_topic])
+        durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
+        if start.kind is not LiteFrom.LAST:
+            for lite_topic in lite_topics:
+                durable_at = self._go_to(subscriber, topic, lite_topic, start, now_ms)
+            self._subscriptions.stir_all(subscriber.group, subscriber.topic)
+        return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
+
+    def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+        """Removes lite topics; what is leased stays so."""
+        self._check(subscriber, (), now_ms)
+        self._subscriptions.remove(subscriber, lite_topics)
+        return Subscribed([], 0)
+
+    def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+        """Takes over what a client says it subscribes to; raises as `subscribe` does.
+
+        In an exclusive group it gets what is free and is told again what it has lost.
+        """
+        self._check(subscriber, lite_topics, now_ms)
+        lost = dict.fromkeys(lite_topic for _, lite_topic in self._others(subscriber, lite_topics))
+        self._subscriptions.set(subscriber, [one for one in lite_topics if one not in lost], now_ms)
+        durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
+        return Subscribed([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
+
+    def forget(self, subscriber: Subscriber, now_ms: int) -> Subscribed:
+        """A client subscribes to nothing any more."""
+        self._subscriptions.remove_all(subscriber)
+        return Subscribed([], 0)
+
+    def said_goodbye(self, client_id: str, now_ms: int) -> None:
+        """A client has left for good."""
+        self._subscriptions.client_gone(client_id)
+
+    def bell(self, group: str, topic: str, client_id: str) -> Bell:
+        """Where a receiver of a topic waits."""
+        return Subscriber(group, topic, client_id) if self.is_parent(topic) else topic
+
+    def is_parent(self, topic: str) -> bool:
+        """Whether a topic holds lite topics."""
+        return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
+
+    def subscribed(self, subscriber: Subscriber) -> list[str]:
+        """What a client subscribes to."""
+        subscription = self._subscriptions.find(subscriber)
+        return list(subscription.lite_topics) if subscription else []
+
+    def count(self, topic: Topic) -> int:
+        """How many lite topics there are under a topic."""
+        return self._lite_topics.count(topic)
+
+    def arrived(self, record: Record) -> None:
+        """A message is there to be received."""
+        lite_topic = properties.value_of(record.properties, properties.LITE_TOPIC)
+        if lite_topic:
+            self._subscriptions.stir(record.topic, lite_topic)
+
+    def take_woken(self) -> Iterable[Subscriber]:
+        """For whom something was stirred since the last call."""
+        woken, self._subscriptions.woken = self._subscriptions.woken, {}
+        return woken
+
+    def keep_house(self, now_ms: int) -> None:
+        """Forgets what nobody needs."""
+        self._subscriptions.forget_silent(now_ms)
+        self._lite_topics.trim()
+
+    def take_over(self, before: LiteSubscribing) -> None:
+        """Goes on with the subscriptions of a core that this one replaces."""
+        self._subscriptions.take_over(before._subscriptions)
+
+    def _check(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
+        check_group_name(subscriber.group)
+        topic = self._topics.route(subscriber.topic, now_ms)
+        if topic.message_type is not MessageType.LITE:
+            raise MessageTypeConflict(
+                f"{topic.name!r} is of type {topic.message_type.value} and has no lite topics. "
+                f"Create one that has: tidewheel topic create NAME --type lite"
+            )
+        for lite_topic in lite_topics:
+            self._lite_topics.check_name(lite_topic)
+        return topic
+
+    def _others(self, subscriber: Subscriber, lite_topics: list[str]) -> list[tuple[Subscriber, str]]:
+        """Who else of an exclusive group has these lite topics."""
+        if not self._groups.policy(subscriber.group).is_lite_exclusive:
+            return []
+        return [
+            (other, lite_topic)
+            for lite_topic in lite_topics
+            for other in self._subscriptions.subscribers(subscriber.topic, lite_topic, subscriber.group)
+            if other != subscriber
+        ]
+
+    def _go_to(
+        self, subscriber: Subscriber, topic: Topic, lite_topic: str, start: LiteStart, now_ms: int
+    ) -> int:
+        """Lets a group go on with a lite topic from a place on; returns what must be durable."""
+        key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
+        wanted_from = self._place(key, lite_topic, start)
+        progress, index = self._groups.progress(key), self._lite_topics.index(key.topic, key.queue_id)
+        code, durable_at = lite_code(lite_topic), 0
+        to_come = index.between(code, wanted_from, index.read_offset)
+        to_pass = index.between(code, 0, min(wanted_from, index.read_offset))
+        again = [one for one in to_come if progress.open_from(one) != one]
+        passed = [one for one in to_pass if progress.open_from(one) == one]
+        if len(again) + len(passed) > limits.LITE_MOVED_MAX:
+            raise ClientMistake(
+                f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
+                f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
+            )
+        self._receiving.void_group(key, lite_topic, now_ms)
+        if again:
+            durable_at = self._groups.reopen(key, again, now_ms)
+        for offset in passed:
+            durable_at = self._groups.finish(key, offset)
+        return durable_at
+
+    def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
+        """The queue offset from which on a lite topic is to come."""
+        index, progress = self._lite_topics.index(key.topic, key.queue_id), self._groups.progress(key)
+        index.reach(0)
+        match start.kind:
+            case LiteFrom.MIN:
+                return 0
+            case LiteFrom.OFFSET:
+                return start.at
+            case LiteFrom.TIME:
+                return self._reading.offset_at(key.topic, key.queue_id, start.at)
+            case LiteFrom.TAIL:
+                return _tail(index, progress, lite_code(lite_topic), start.at)
+            case LiteFrom.LAST | LiteFrom.MAX:
+                return index.read_offset
+
+
+def _tail(index: LiteIndex, progress: Progress, code: int, count: int) -> int:
+    """The place so many messages of a lite topic before the first that is not done."""
+    here = open_from(index, progress, code, 0)
+    here = index.read_offset if here is None else here
+    before = index.between(code, 0, here)[-count:] if count > 0 else ()
+    return before[0] if before else here

@@ -1,0 +1,166 @@
+"""Who has subscribed to which lite topics, and which of them may have something for whom.
+
+A subscription belongs to a subscriber: one client of one group under one topic. It is not durable: clients
+say their whole set again every 30 s, and who is not known yet is given nothing. It ends when its client says
+so, leaves, or is not heard from for `LITE_SILENT_MS_MAX`.
+
+A lite topic is *stirred* for a subscriber when a message of it came, when a lease on one ended, and when it
+was subscribed to. A receive looks at the stirred ones only, in the order of their stirring; so it costs what
+there is to receive, not what is subscribed to.
+
+Several clients of a group may subscribe to one lite topic and take turns at its messages. In a group whose
+policy says `is_lite_exclusive`, who subscribes takes it over from whoever had it; who only says its whole set
+again gets what is free.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from commitlog import limits
+from commitlog.errors import TooManyLiteSubscriptions
+from services.broker.settings import BrokerSettings
+from services.broker.values import Subscriber
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a subscriber wants: its lite topics, each with the offset below which all of it is done."""
+
+    heard_ms: int
+    lite_topics: dict[str, int] = field(default_factory=dict)
+    stirred: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+
+class LiteSubscriptions:
+    """All subscriptions to lite topics."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._quota = settings.lite_subscriptions_per_client_max
+        self._subscriptions: dict[Subscriber, Subscription] = {}
+        self._subscribers: dict[tuple[str, str], dict[Subscriber, None]] = {}
+        self._of_client: dict[str, dict[Subscriber, None]] = {}
+        self._count = 0
+        self.woken: dict[Subscriber, None] = {}
+        """Subscribers for whom something was stirred; emptied by whoever wakes receivers."""
+
+    def find(self, subscriber: Subscriber) -> Subscription | None:
+        """What a subscriber wants; None if it is not known."""
+        return self._subscriptions.get(subscriber)
+
+    def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
+        """Subscribes to these, too; raises `TooManyLiteSubscriptions` and changes nothing."""
+        known = self._subscriptions.get(subscriber)
+        wanted = dict.fromkeys(lite_topics)
+        self._check(subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known)
+        subscription = self._heard(subscriber, now_ms)
+        for lite_topic in [one for one in wanted if one not in subscription.lite_topics]:
+            self._link(subscriber, subscription, lite_topic)
+
+    def set(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
+        """Subscribes to just these; raises `TooManyLiteSubscriptions` and changes nothing."""
+        wanted = dict.fromkeys(lite_topics)
+        known = self._subscriptions.get(subscriber)
+        self._check(subscriber, wanted.keys(), known)
+        if known is not None:
+            self.remove(subscriber, [one for one in known.lite_topics if one not in wanted])
+        self.add(subscriber, wanted, now_ms)
+
+    def remove(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
+        """Unsubscribes from these."""
+        subscription = self._subscriptions.get(subscriber)
+        for lite_topic in lite_topics if subscription else ():
+            self._unlink(subscriber, lite_topic)
+
+    def remove_all(self, subscriber: Subscriber) -> None:
+        """Unsubscribes from everything, and forgets the subscriber."""
+        subscription = self._subscriptions.get(subscriber)
+        if subscription is not None:
+            self.remove(subscriber, list(subscription.lite_topics))
+            del self._subscriptions[subscriber]
+            self.woken.pop(subscriber, None)
+            self._of_client[subscriber.client_id].pop(subscriber)
+            if not self._of_client[subscriber.client_id]:
+                del self._of_client[subscriber.client_id]
+
+    def client_gone(self, client_id: str) -> None:
+        """Forgets a client."""
+        for subscriber in list(self._of_client.get(client_id, ())):
+            self.remove_all(subscriber)
+
+    def client_alive(self, client_id: str, now_ms: int) -> None:
+        """A client was heard from."""
+        for subscriber in self._of_client.get(client_id, ()):
+            self._subscriptions[subscriber].heard_ms = now_ms
+
+    def forget_silent(self, now_ms: int) -> None:
+        """Forgets the clients that were not heard from for long."""
+        since_ms = now_ms - limits.LITE_SILENT_MS_MAX
+        for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
+            self.remove_all(subscriber)
+
+    def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
+        """Who has subscribed to a lite topic, of one group or of all."""
+        found = self._subscribers.get((topic, lite_topic), ())
+        return [one for one in found if group in ("", one.group)]
+
+    def of_group(self, group: str) -> Iterator[tuple[Subscriber, Subscription]]:
+        """The subscribers of a group."""
+        return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
+
+    def stir(self, topic: str, lite_topic: str, group: str = "") -> None:
+        """A lite topic may have something, for one group or for all."""
+        for subscriber in self.subscribers(topic, lite_topic, group):
+            self._subscriptions[subscriber].stirred[lite_topic] = None
+            self.woken[subscriber] = None
+
+    def stir_all(self, group: str, topic: str = "") -> None:
+        """Everything that a group subscribes to, under a topic or (empty) anywhere, is looked at anew."""
+        for subscriber, subscription in self.of_group(group):
+            if topic in ("", subscriber.topic):
+                subscription.lite_topics = dict.fromkeys(subscription.lite_topics, 0)
+                subscription.stirred = OrderedDict.fromkeys(subscription.lite_topics)
+                self.woken[subscriber] = None
+
+    def take_over(self, before: LiteSubscriptions) -> None:
+        """Goes on with the subscriptions of a core that this one replaces."""
+        for subscriber, subscription in before._subscriptions.items():
+            for lite_topic in subscription.lite_topics:
+                self._link(subscriber, self._heard(subscriber, subscription.heard_ms), lite_topic)
+
+    def _heard(self, subscriber: Subscriber, now_ms: int) -> Subscription:
+        subscription = self._subscriptions.setdefault(subscriber, Subscription(now_ms))
+        self._of_client.setdefault(subscriber.client_id, {})[subscriber] = None
+        subscription.heard_ms = now_ms
+        return subscription
+
+    def _link(self, subscriber: Subscriber, subscription: Subscription, lite_topic: str) -> None:
+        subscription.lite_topics[lite_topic] = 0
+        subscription.stirred[lite_topic] = None
+        self._subscribers.setdefault((subscriber.topic, lite_topic), {})[subscriber] = None
+        self.woken[subscriber] = None
+        self._count += 1
+
+    def _unlink(self, subscriber: Subscriber, lite_topic: str) -> None:
+        subscription, name = self._subscriptions[subscriber], (subscriber.topic, lite_topic)
+        if subscription.lite_topics.pop(lite_topic, None) is None:
+            return
+        subscription.stirred.pop(lite_topic, None)
+        self._count -= 1
+        del self._subscribers[name][subscriber]
+        if not self._subscribers[name]:
+            del self._subscribers[name]
+
+    def _check(self, subscriber: Subscriber, wanted: Iterable[str], known: Subscription | None) -> None:
+        count = len(list(wanted))
+        if count > self._quota:
+            raise TooManyLiteSubscriptions(
+                f"{subscriber.client_id} would have {count} under {subscriber.topic}, the limit is "
+                f"{self._quota}. Unsubscribe from what is no longer read, or raise --lite-subscriptions."
+            )
+        if self._count + count - (len(known.lite_topics) if known else 0) > limits.LITE_SUBSCRIPTIONS_MAX:
+            raise TooManyLiteSubscriptions(
+                f"All clients together have {self._count}, the limit is {limits.LITE_SUBSCRIPTIONS_MAX}."
+            )

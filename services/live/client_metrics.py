@@ -1,0 +1,199 @@
+"""What clients have measured of themselves, as they told it last, and the sum of it by topic and group.
+
+    client's report --> its newest series (`of`), as long as it is there
+                   `--> what is new in it is added to the sums (`sums`), which stay when it goes
+
+Clients report what they counted since they began, so what is new is the difference to their last report. It
+is 0 for the first report of a series that began before we did: it was added to the sums of an earlier start.
+The last report of a client that has gone is kept for a while, so that one that was only away is not counted
+twice, and what it told as it went is counted.
+
+Bounds: only the six metrics that official clients have, `CLIENT_SERIES_EACH_MAX` of each client's topics and
+groups, `CLIENT_SERIES_MAX` of all; those that have gone make room first. Distributions are held in the bounds
+of the table: what came in others is counted in the next higher one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import add, sub
+from typing import Final, NamedTuple
+
+from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
+
+BUCKETS_MAX: Final = 64
+NUMBER_MAX: Final = 1e15
+"""What nothing that a client measures comes near to; sums of such stay numbers."""
+BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
+    "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
+    "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
+    "rocketmq_await_time": (1, 5, 20, 100, 1_000, 5_000, 10_000),
+    "rocketmq_process_time": (1, 5, 10, 100, 1_000, 10_000, 60_000),
+}
+"""What clients measure the time of, with the upper bounds of its buckets, as official clients have them."""
+GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_bytes")
+
+
+class Key(NamedTuple):
+    """What is measured; topic and group are the store's names, `status` is success, failure, or empty."""
+
+    name: str
+    topic: str
+    group: str = ""
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How often something took how long: one count for each bound of the table, and one for what is above."""
+
+    counts: tuple[int, ...]
+    total_ms: float
+
+    @property
+    def count(self) -> int:
+        """How often it was measured."""
+        return sum(self.counts)
+
+
+Value = float | Spread
+Series = dict[Key, Value]
+
+
+class Reported(NamedTuple):
+    """One series of a report. `began_ms` is when it was 0, in wall time; 0: unknown.
+
+    `is_new`: it says only what came since the last report.
+    """
+
+    key: Key
+    value: Value
+    began_ms: int = 0
+    is_new: bool = False
+
+
+class ClientMetrics:
+    """The newest reports, and the sums of all since `since_ms`, wall time."""
+
+    def __init__(self, since_ms: int = 0) -> None:
+        self._since_ms = since_ms
+        self._there: dict[str, Series] = {}
+        self._gone: dict[str, Series] = {}
+        self._sums: dict[Key, Spread] = {}
+        self._kept = 0
+
+    def report(self, client_id: str, reported: Sequence[Reported], *, is_there: bool = True) -> int:
+        """Take a whole report of a client, there or just gone; returns how many series of it were taken."""
+        series = self._there.get(client_id)
+        if series is None:
+            series = self._gone.pop(client_id, {})
+        if is_there:
+            self._there[client_id] = series
+        else:
+            reported = [one for one in reported if one.key.name not in GAUGES]
+        now = {one.key for one in reported}
+        self._drop(series, [key for key in series if key.name in GAUGES and key not in now])
+        taken = sum(self._take(series, one) for one in reported)
+        if series and not is_there:
+            self._gone[client_id] = series  # only now: it makes no room for itself
+        return taken
+
+    def of(self, client_id: str) -> Mapping[Key, Value]:
+        """What a client that is there told last."""
+        return self._there.get(client_id, {})
+
+    def leave(self, client_id: str) -> None:
+        """The client is not there any more."""
+        series = self._there.pop(client_id, None)
+        if series:
+            self._drop(series, [key for key in series if key.name in GAUGES])
+            self._gone[client_id] = series
+
+    def sums(self) -> Mapping[Key, Spread]:
+        """How long things took, all clients taken together."""
+        return self._sums
+
+    def gauges(self) -> Counter[Key]:
+        """What is, all clients that are there taken together."""
+        found: Counter[Key] = Counter()
+        for series in self._there.values():
+            for key, value in series.items():
+                if not isinstance(value, Spread):
+                    found[key] += value  # type: ignore[assignment] # a Counter counts in floats, too
+        return found
+
+    def _take(self, series: Series, one: Reported) -> bool:
+        if one.key not in series:
+            if len(series) >= CLIENT_SERIES_EACH_MAX or not self._has_room():
+                return False
+            self._kept += 1
+        if isinstance(one.value, Spread):
+            self._add(series, one, one.value)
+        else:
+            series[one.key] = one.value
+        return True
+
+    def _add(self, series: Series, one: Reported, told: Spread) -> None:
+        before = series.get(one.key)
+        assert not isinstance(before, float)
+        series[one.key] = plus(before, told) if one.is_new else told
+        is_of_before_us = before is None and not one.is_new and 0 < one.began_ms < self._since_ms
+        if not is_of_before_us and (one.key in self._sums or len(self._sums) < CLIENT_SERIES_MAX):
+            new = told if one.is_new else since(before, told)
+            self._sums[one.key] = plus(self._sums.get(one.key), new)
+
+    def _has_room(self) -> bool:
+        while self._kept >= CLIENT_SERIES_MAX and self._gone:
+            self._kept -= len(self._gone.pop(next(iter(self._gone))))
+        return self._kept < CLIENT_SERIES_MAX
+
+    def _drop(self, series: Series, keys: Iterable[Key]) -> None:
+        for key in keys:
+            del series[key]
+            self._kept -= 1
+
+
+def plus(one: Spread | None, other: Spread) -> Spread:
+    """Two spreads as one."""
+    if one is None:
+        return other
+    return Spread(tuple(map(add, one.counts, other.counts)), one.total_ms + other.total_ms)
+
+
+def since(before: Spread | None, now: Spread) -> Spread:
+    """What came since `before`; all of it if the client has begun anew."""
+    if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
+        return now
+    return Spread(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
+
+
+def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float) -> Spread | None:
+    """Counts between bounds of a client's choice in those of the table; None for what cannot be meant."""
+    ours = BOUNDS_MS[name]
+    is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
+    if not is_sound or any(count < 0 for count in counts):
+        return None
+    held = [0] * (len(ours) + 1)
+    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
+        held[bisect_left(ours, bound)] += count
+    return Spread(tuple(held), total_ms)
+
+
+def within_ms(name: str, spread: Spread, part: float) -> float | None:
+    """The bound of the table that such a part of what was measured kept to; None above all of them."""
+    wanted = part * spread.count
+    for bound, reached in zip(BOUNDS_MS[name], running(spread.counts), strict=False):
+        if reached >= wanted:
+            return bound
+    return None
+
+
+def running(counts: Iterable[int]) -> Iterator[int]:
+    """Counts with all before them."""
+    reached = 0
+    for count in counts:
+        reached += count
+        yield reached

@@ -1,0 +1,117 @@
+"""What clients measured of themselves, for whoever asks: all together by topic and group, or one client's.
+
+The names and labels are those under which official clients export; clients' ids are no labels here, so there
+are as many series as pairs of topics and groups, however many clients come and go. The histograms are sums of
+all clients since this start, the gauges those of the clients that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from typing_extensions import TypedDict
+
+from services.live.client_metrics import (
+    BOUNDS_MS,
+    GAUGES,
+    ClientMetrics,
+    Key,
+    Spread,
+    Value,
+    running,
+    within_ms,
+)
+
+HELP: Final = {
+    "rocketmq_send_cost_time": "Time of a send in its client, in milliseconds.",
+    "rocketmq_delivery_latency": "From the broker's answer to the consumer, in milliseconds.",
+    "rocketmq_await_time": "Wait in a push consumer for a thread, in milliseconds.",
+    "rocketmq_process_time": "Time in a push consumer's listener, in milliseconds.",
+    "rocketmq_consumer_cached_messages": "Messages that push consumers hold.",
+    "rocketmq_consumer_cached_bytes": "Body bytes that push consumers hold.",
+}
+LABELS: Final = {
+    "rocketmq_send_cost_time": ("topic", "invocation_status"),
+    "rocketmq_process_time": ("topic", "consumer_group", "invocation_status"),
+}
+"""Those of the others are topic and group."""
+TOPIC_AND_GROUP: Final = ("topic", "consumer_group")
+
+
+class MeasuredAnswer(TypedDict):
+    """A series that a client reported last: a distribution with its buckets, or a gauge with its value.
+
+    `counts` are by `bounds_ms`, the last one above all of them. Numbers are of what the client did since it
+    began.
+    """
+
+    name: str
+    topic: str
+    group: str
+    status: str
+    value: float | None
+    count: int | None
+    mean_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    bounds_ms: list[float]
+    counts: list[int]
+
+
+def families(measured: ClientMetrics, node: Mapping[str, str]) -> Iterator[Metric]:
+    """Yield what there is to scrape, each with the broker's own labels."""
+    for name in BOUNDS_MS:
+        labels = LABELS.get(name, TOPIC_AND_GROUP)
+        spreads = HistogramMetricFamily(name, HELP[name], labels=(*node, *labels))
+        bounds = [*(str(float(bound)) for bound in BOUNDS_MS[name]), "+Inf"]
+        for key, spread in measured.sums().items():
+            if key.name == name:
+                buckets = list(zip(bounds, running(spread.counts), strict=True))
+                spreads.add_metric((*node.values(), *named(key, labels)), buckets, spread.total_ms)
+        yield spreads
+    gauges = measured.gauges()
+    for name in GAUGES:
+        family = GaugeMetricFamily(name, HELP[name], labels=(*node, *TOPIC_AND_GROUP))
+        for key, value in gauges.items():
+            if key.name == name:
+                family.add_metric((*node.values(), *named(key, TOPIC_AND_GROUP)), value)
+        yield family
+
+
+def named(key: Key, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The labels of a series."""
+    values = {"topic": key.topic, "consumer_group": key.group, "invocation_status": key.status}
+    return tuple(values[label] for label in labels)
+
+
+def shapes(series: Mapping[Key, Value]) -> list[MeasuredAnswer]:
+    """One client's series, by name."""
+    return [shape(key, value) for key, value in sorted(series.items(), key=lambda one: one[0])]
+
+
+def shape(key: Key, value: Value) -> MeasuredAnswer:
+    """One series of a client."""
+    answer = MeasuredAnswer(
+        name=key.name,
+        topic=key.topic,
+        group=key.group,
+        status=key.status,
+        value=None,
+        count=None,
+        mean_ms=None,
+        p50_ms=None,
+        p99_ms=None,
+        bounds_ms=[],
+        counts=[],
+    )
+    if not isinstance(value, Spread):
+        answer["value"] = value
+        return answer
+    answer["count"], answer["counts"] = value.count, list(value.counts)
+    answer["bounds_ms"] = list(BOUNDS_MS[key.name])
+    if value.count:
+        answer["mean_ms"] = value.total_ms / value.count
+        answer["p50_ms"], answer["p99_ms"] = (within_ms(key.name, value, part) for part in (0.5, 0.99))
+    return answer

@@ -1,0 +1,54 @@
+"""All that the protocol port serves, joined: messages, clients' metrics, operators."""
+
+from __future__ import annotations
+
+from services.live.client_metrics import ClientMetrics
+from services.live.live_broker import LiveBroker
+from services.rpc.admin import admin_table
+from services.rpc.clients import Clients
+from services.rpc.consuming import Consuming
+from services.rpc.endpoints import Advertised
+from services.rpc.exports import Exports, anything
+from services.rpc.guard import Guard, guarded
+from services.rpc.lite_consuming import LiteConsuming
+from services.rpc.producers import Producers
+from services.rpc.producing import Producing
+from services.rpc.questions import Questions
+from services.rpc.routing import Routing
+from services.rpc.service import Rpc, table
+from services.rpc.sessions import Sessions
+from services.rpc.settings import nowhere
+
+
+def all_rpcs(
+    live: LiveBroker,
+    sessions: Sessions,
+    advertised: Advertised,
+    guard: Guard | None = None,
+    questions: Questions | None = None,
+    metrics: ClientMetrics | None = None,
+    *,
+    admin: bool = True,
+) -> dict[str, Rpc]:
+    """Join the handlers of the gRPC services, behind a guard if there is one; `metrics` are clients' own.
+
+    `admin`: operators are served, too.
+    """
+    questions = questions or Questions(sessions)
+    producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
+    may_name = guard.may_name if guard else anything
+    exports = Exports(live, sessions, metrics, advertised, may_name) if metrics else None
+    metric_for = exports.metric_for if exports else nowhere
+    live.ask_with(producers.ask)
+    live.transactions.producers = producers.views
+    live.renew_with(sessions.present)
+    rpcs = table(
+        Routing(live, sessions, advertised),
+        Producing(live, sessions, producers),
+        Consuming(live, sessions),
+        LiteConsuming(live, sessions),
+        Clients(live, sessions, producers, questions, metric_for),
+    )
+    rpcs |= exports.table() if exports else {}
+    rpcs |= admin_table(live, sessions, advertised, questions, metrics or ClientMetrics()) if admin else {}
+    return guarded(rpcs, guard) if guard else rpcs

@@ -1,0 +1,167 @@
+"""The clients of `receiving_world` that subscribe to lite topics, and say where their group goes on with one.
+
+What a client is subscribed to the broker is asked, which may have forgotten it (it was started anew, the
+client was silent for long), but never has more than the client has said.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from services.broker.group_values import From, Start
+from services.broker.groups import GROUP_TOPIC
+from services.broker.lite_subscribing import LiteFrom, LiteStart
+from services.broker.lite_topics import queue_of
+from services.broker.values import Subscriber
+from tests.simulation.receiving_checks import FILTERS, LITE, LITE_TOPICS
+from tests.simulation.receiving_operators import Operators
+from tests.simulation.receiving_oracle import FOREVER, Course, Stored, is_done, progress_of
+
+CLIENTS: Final = ("c1", "c2", "c3")
+
+
+class Subscribers(Operators):
+    """Whoever subscribes."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.said: defaultdict[Subscriber, set[str]] = defaultdict(set)
+
+    def subscribed(self, group: str, client: str) -> set[str]:
+        """What a client is subscribed to, which is nothing that it has not said."""
+        who = Subscriber(group, LITE, client)
+        found = set(self.broker.lite.subscribed(who))
+        assert found <= self.said[who], f"{who} never subscribed to {found - self.said[who]}"
+        return found
+
+    def subscribe(self) -> None:
+        """A client subscribes to some more, to just these, or no longer to some."""
+        group, client = self.chance.choice([*FILTERS]), self.chance.choice(CLIENTS)
+        who, wanted = Subscriber(group, LITE, client), self._some()
+        if self.chance.random() < 0.2:
+            self.broker.lite.unsubscribe(who, wanted, self.now_ms)
+            self.said[who] -= set(wanted)
+        elif self.chance.random() < 0.5:
+            self._subscribe(who, wanted, LiteStart())
+        else:
+            self._replace(who, wanted)
+            assert self.subscribed(group, client) == set(wanted)
+
+    def subscribe_to_all(self, group: str) -> None:
+        """Every client of a group subscribes to everything."""
+        for client in CLIENTS:
+            self._replace(Subscriber(group, LITE, client), [*LITE_TOPICS])
+
+    def say_goodbye(self) -> None:
+        client = self.chance.choice(CLIENTS)
+        self.broker.lite.said_goodbye(client, self.now_ms)
+        for group in FILTERS:
+            assert not self.subscribed(group, client)
+
+    def go_elsewhere(self) -> None:
+        """A client subscribes and says from where on."""
+        who = Subscriber(self.chance.choice([*FILTERS]), LITE, self.chance.choice(CLIENTS))
+        lite_topic, start = self.chance.choice(LITE_TOPICS), self._any_lite_start()
+        self.quieten()
+        if self.oracle.course(who.group, LITE) is None:
+            return
+        course, queue_id = self._course(who.group, LITE), queue_of(lite_topic, self.broker.topic(LITE))
+        wanted_from = self._place(course, queue_id, lite_topic, start)
+        durable_at = self._subscribe(who, [lite_topic], start)
+        if start.kind is not LiteFrom.LAST:
+            for stored in self._stored(queue_id, lite_topic):
+                self._move(course, stored, stored.queue_offset >= wanted_from, durable_at)
+        if self.chance.random() < 0.5:
+            self.quieten()
+            self.compare()
+
+    def _move(self, course: Course, stored: Stored, is_to_come: bool, durable_at: int) -> None:
+        place = stored.place
+        if place in course.held:
+            ended_at = self.broker.end_offset + 1
+            self.stale.append((course.group, LITE, course.end(place, ended_at).handle))
+        if is_to_come and not course.is_open(place):
+            course.reopen(place, durable_at)
+        elif not is_to_come and course.is_open(place) and self.wants(course.group, stored):
+            course.done[place] = durable_at
+
+    def _place(self, course: Course, queue_id: int, lite_topic: str, start: LiteStart) -> int:
+        """From which offset on a lite topic is to come."""
+        first, end = self.broker.queue_range(LITE, queue_id)
+        done = self._done_by_broker(course.group, queue_id)
+        offsets = [one.queue_offset for one in self._stored(queue_id, lite_topic)]
+        here = next((at for at in offsets if at not in done), end)
+        before = [at for at in offsets if at < here][-start.at :] if start.at > 0 else []
+        return {
+            LiteFrom.LAST: lambda: first,
+            LiteFrom.MIN: lambda: first,
+            LiteFrom.MAX: lambda: end,
+            LiteFrom.OFFSET: lambda: start.at,
+            LiteFrom.TIME: lambda: self._starts(LITE, Start(From.TIME, start.at))[queue_id],
+            LiteFrom.TAIL: lambda: before[0] if before else here,
+        }[start.kind]()
+
+    def _done_by_broker(self, group: str, queue_id: int) -> set[int]:
+        """What is done for a group, also because its filter passed it over."""
+        first, end = self.broker.queue_range(LITE, queue_id)
+        progress = progress_of(self.broker, group, LITE, queue_id)
+        return {at for at in range(first, end) if is_done(progress, at)}
+
+    def _stored(self, queue_id: int, lite_topic: str) -> list[Stored]:
+        """The messages of a lite topic that are still there, in order."""
+        first, end = self.broker.queue_range(LITE, queue_id)
+        found = self.oracle.fifo[LITE, queue_id, lite_topic]
+        return [one for one in found if first <= one.queue_offset < end and self._is_kept(one)]
+
+    def _any_lite_start(self) -> LiteStart:
+        kind = self.chance.choice(list(LiteFrom))
+        at = {
+            LiteFrom.TIME: self.now_ms - self.chance.choice([0, 10, 1_000, 60_000]),
+            LiteFrom.OFFSET: self.chance.randrange(60),
+            LiteFrom.TAIL: self.chance.choice([0, 1, 3, 99]),
+        }
+        return LiteStart(kind, at.get(kind, 0))
+
+    def _some(self) -> list[str]:
+        return self.chance.sample(LITE_TOPICS, self.chance.randrange(len(LITE_TOPICS) + 1))
+
+    def _subscribe(self, who: Subscriber, wanted: list[str], start: LiteStart) -> int:
+        """Returns what must be durable before the client is told."""
+        before = self._about_to_join(who.group)
+        durable_at = self.broker.lite.subscribe(who, wanted, start, self.now_ms).durable_at
+        self._see_joined(self._course(who.group, LITE), before)
+        self.said[who] |= set(wanted)
+        assert set(wanted) <= self.subscribed(who.group, who.client_id)
+        return durable_at
+
+    def _replace(self, who: Subscriber, wanted: list[str]) -> None:
+        before = self._about_to_join(who.group)
+        self.broker.lite.replace(who, wanted, self.now_ms)
+        self._see_joined(self._course(who.group, LITE), before)
+        self.said[who] = set(wanted)
+
+    def _about_to_join(self, group: str) -> int:
+        if self.oracle.course(group, LITE) is None:
+            self._joined(group, LITE)
+        return self.broker.end_offset
+
+    def _joined(self, group: str, topic: str) -> None:
+        """A group is about to be made; its record's place is known behind it."""
+        starts = {}
+        if self.settings.group_start is From.LATEST and topic in self._topic_names():
+            starts = {
+                queue_id: self.broker.queue_range(topic, queue_id)[1]
+                for queue_id in range(self.broker.topic(topic).queue_count)
+            }
+        self.oracle.begin(Course(group, topic, FOREVER, starts))
+
+    def _see_joined(self, course: Course, before: int) -> None:
+        """The record that made a group, if it was made just now."""
+        if course.durable_at == FOREVER:
+            [course.durable_at] = [one.physical_offset + 1 for one in self._appended(GROUP_TOPIC, before)]
+
+    def _course(self, group: str, topic: str) -> Course:
+        course = self.oracle.course(group, topic)
+        assert course is not None
+        return course

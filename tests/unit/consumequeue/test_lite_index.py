@@ -1,0 +1,80 @@
+"""Where the messages of lite topics lie, against a plain list of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.memory_disk import MemoryDisk
+from consumequeue import lite_index
+from consumequeue.entry import Entry, lite_code
+from consumequeue.lite_index import LiteIndex
+from consumequeue.queue import ConsumeQueue
+
+RECORD_BYTES = 100
+names = st.sampled_from(["a", "b", "c"])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), names),
+        st.tuples(st.just("trim"), st.integers(0, 30)),
+        st.tuples(st.just("reach"), st.integers(0, 30)),
+        st.tuples(st.just("retire"), st.integers(0, 30)),
+        st.tuples(st.just("look"), st.none()),
+    )
+)
+
+
+@given(steps)
+def test_an_index_agrees_with_a_list(script: list[tuple[str, object]]) -> None:
+    queue = ConsumeQueue(MemoryDisk(), "t", 0)
+    index, stored, floor = LiteIndex(queue), [], 0
+    for action, argument in script:
+        if action == "put":
+            queue.put(len(stored), Entry(RECORD_BYTES * len(stored), RECORD_BYTES, lite_code(argument)))
+            stored.append(argument)
+        elif action == "retire":
+            queue.trim(RECORD_BYTES * min(argument, len(stored)))
+        elif action == "trim":
+            index.trim(min(argument, len(stored)))
+            floor = max(floor, min(argument, len(stored)))
+        elif action == "reach":
+            index.reach(argument)
+            floor = min(floor, argument)
+        else:
+            agrees(index, queue, stored, max(floor, queue.min_offset))
+
+
+def agrees(index: LiteIndex, queue: ConsumeQueue, stored: list[str], floor: int) -> None:
+    for name in ("a", "b", "c"):
+        offsets = [at for at, one in enumerate(stored) if one == name]
+        for offset in range(floor, len(stored) + 1):
+            expected = next((at for at in offsets if at >= offset), None)
+            assert index.next(lite_code(name), offset) == expected
+        kept = [at for at in offsets if at >= queue.min_offset]
+        assert not kept or lite_code(name) in index
+
+
+def test_what_lies_between_is_found_below_the_floor_too() -> None:
+    queue = ConsumeQueue(MemoryDisk(), "t", 0)
+    for at in range(10):
+        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, lite_code("ab"[at % 2])))
+    index = LiteIndex(queue)
+    index.read_on()
+    index.trim(8)
+    assert list(index.between(lite_code("a"), 2, 7)) == [2, 4, 6]
+    queue.trim(RECORD_BYTES * 5)
+    assert list(index.between(lite_code("a"), 0, 10)) == [6, 8]
+
+
+def test_a_lite_topic_is_gone_with_its_last_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lite_index, "_TRIM_EVERY", 2)
+    queue = ConsumeQueue(MemoryDisk(), "t", 0)
+    index = LiteIndex(queue)
+    for at, name in enumerate(["a", "a", "b"]):
+        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, lite_code(name)))
+    assert (len(index), index.is_long) == (2, True)
+    queue.trim(RECORD_BYTES * 2)
+    index.trim(2)
+    assert (len(index), index.is_long) == (1, False)
+    assert lite_code("a") not in index
