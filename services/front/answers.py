@@ -20,6 +20,7 @@ import json
 import struct
 from typing import Final
 
+from services.front.client_hello import is_whole_record
 from services.front.first_bytes import Protocol
 from services.front.grpc_refusal import asked_stream, refusal
 
@@ -32,6 +33,8 @@ _OPAQUE: Final = struct.Struct(">5xI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _BINARY: Final = 1
 _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
+NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
+"""The alert `no_application_protocol`: whoever offers other protocols only than HTTP/2 (RFC 7301, 3.2)."""
 TOO_MANY_SENTENCE: Final = (
     "Your address has as many connections here as one address may have: close some, let clients share one"
     " process, or have the broker allow more with --connections-per-address."
@@ -109,9 +112,11 @@ def can_be_told(protocol: Protocol, first: bytes) -> bool:
 
 
 def is_whole(protocol: Protocol, first: bytes) -> bool:
-    """Whether all has come that an answer needs: a request's head, or the header of a frame."""
+    """Whether all has come that an answer needs: a request's head, a hello, or the header of a frame."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
+    if protocol is Protocol.TLS:
+        return is_whole_record(first)
     if protocol is Protocol.REMOTING:
         length = _LENGTHS.unpack_from(first)[1] & _HEADER_LENGTH_MASK
         return bool(len(first) >= min(_LENGTHS.size + length, HEADER_BYTES_MAX))

@@ -104,7 +104,9 @@ def check(files: TlsFiles, chain: bytes, key: bytes) -> None:
             f"{files.key} is not the key of {files.certificate}. Give its own by --tls-key."
         )
     left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    if left.days < WARN_DAYS:
+    if left.total_seconds() <= 0:
+        log.error("TLS certificate has expired", certificate=str(files.certificate), days_ago=-left.days - 1)
+    elif left.days < WARN_DAYS:
         log.warning("TLS certificate ends", certificate=str(files.certificate), days_left=left.days)
 
 

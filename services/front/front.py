@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.front.admission import IDLE, SILENT, TOO_MANY, Admission, Limits
-from services.front.answers import answer, can_be_told, farewell
+from services.front.answers import NO_HTTP2_ALERT, answer, can_be_told, farewell
+from services.front.client_hello import H2, offered
 from services.front.first_bytes import Protocol
 from services.front.grpc_refusal import SETTINGS
+from services.front.handshake import BROKER, Handshake
 from services.front.piping import Incoming, Side
 
 BACKLOG: Final = 1_024
@@ -22,6 +24,8 @@ FAREWELLS_MAX: Final = 64
 FAREWELL_SECONDS: Final = 2.0
 """How many that are too many may say at once what they speak, and for how long, to be told why they go."""
 LOOPBACK: Final = "127.0.0.1"
+
+NO_HTTP2: Final = "TLS without HTTP/2"
 
 Refuse = Callable[[str, str], None]
 """Told of everyone sent away: why, and from which address."""
@@ -123,6 +127,8 @@ class Front:
         if one in self._connections:
             self._connections.remove(one)
             self._admission.leave(one.host)
+            if one.handshake is not None and one.handshake.failure:
+                self._refuse(one.handshake.failure, one.host)
 
     def _hurry(self, one: Incoming) -> None:
         if one.other is None and one in self._connections:
@@ -137,9 +143,26 @@ class Front:
             one.transport.write(answer(protocol, first, self._http))
             self._send_away(one, protocol.value)
             return
+        if protocol is Protocol.TLS and not self._may_shake(one, offered(first)):
+            return
         task = self._loop.create_task(self._join(one, port))
         self._joining.add(task)
         task.add_done_callback(self._joining.discard)
+
+    def _may_shake(self, one: Incoming, protocols: list[bytes] | None) -> bool:
+        """Watch the handshake of one that offers HTTP/2; one that offers others only is told so.
+
+        To one that offers none gRPC shows its certificate, as tools want that look at those, and hangs up.
+        """
+        if protocols and H2 not in protocols:
+            one.transport.write(NO_HTTP2_ALERT)
+            self._send_away(one, NO_HTTP2)
+            return False
+        if protocols == []:
+            self._refuse(NO_HTTP2, one.host)
+        else:
+            one.handshake = Handshake()
+        return True
 
     def _send_away(self, one: Incoming, why: str) -> None:
         self._refuse(why, one.host)
@@ -184,7 +207,15 @@ class Outgoing(Side):
         else:
             self._client.join(self)
 
+    def data_received(self, data: bytes) -> None:
+        """Pass on what gRPC says."""
+        if self._client.handshake is not None:
+            self._client.shake(BROKER, data)
+        self._client.transport.write(data)
+
     def connection_lost(self, error: Exception | None) -> None:
         """Forget it."""
+        if self._client.handshake is not None:
+            self._client.handshake.hung_up(BROKER)
         super().connection_lost(error)
         self._hosts.pop(self._port, None)

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from services.front.answers import is_whole
 from services.front.first_bytes import Protocol, protocol_of
+from services.front.handshake import CLIENT, Handshake
 
 BUFFERED_BYTES_MAX: Final = 256 * 1024
 
@@ -56,7 +57,8 @@ class Incoming(Side):
 
     It is called once; or again with what has come since, when it goes on reading without another side.
 
-    `has_spoken` is for whoever looks for idle clients, and takes it back.
+    `has_spoken` is for whoever looks for idle clients, and takes it back; `handshake` is there until one of
+    TLS is over.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Incoming(Side):
         super().__init__()
         self.host = ""
         self.has_spoken = False
+        self.handshake: Handshake | None = None
         self._made, self._told, self._lost = made, told, lost
         self._first = b""
 
@@ -82,6 +85,8 @@ class Incoming(Side):
         """Pass on what comes, once it is known where to."""
         if self.other is not None:
             self.has_spoken = True
+            if self.handshake is not None:
+                self.shake(CLIENT, data)
             self.other.transport.write(data)
             return
         self._first += data
@@ -90,14 +95,25 @@ class Incoming(Side):
             self.transport.pause_reading()
             self._told(self, protocol, self._first)
 
+    def shake(self, side: str, data: bytes) -> None:
+        """Watch the handshake, until there is nothing more to see."""
+        assert self.handshake is not None
+        self.handshake.said(side, data)
+        if not self.handshake.is_going_on and not self.handshake.failure:
+            self.handshake = None
+
     def join(self, other: Side) -> None:
         """Pass everything on to another connection from now on, the first bytes as well."""
         self.other, other.other = other, self
+        if self.handshake is not None:
+            self.shake(CLIENT, self._first)
         other.transport.write(self._first)
         self._first = b""
         self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Say so."""
+        if self.handshake is not None:
+            self.handshake.hung_up(CLIENT)
         super().connection_lost(error)
         self._lost(self)

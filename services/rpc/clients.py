@@ -19,6 +19,7 @@ from functools import partial
 
 import structlog
 
+from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
 from services.rpc import settings
 from services.rpc.caller import Caller
@@ -35,7 +36,7 @@ from services.rpc.producers import Producers
 from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions, Stream
 from services.rpc.settings import MetricFor, nowhere
-from services.rpc.statuses import OK
+from services.rpc.statuses import OK, refusal
 
 LEAVE_AFTER_SECONDS = 2.0
 FAREWELL_SECONDS = 0.5
@@ -113,6 +114,8 @@ class Clients:
                     self._introduce(command.settings, stream)
                 else:
                     self._questions.answered(command, stream.session)
+        except TidewheelError as error:
+            stream.write(TelemetryCommand(status=refusal(error)))
         finally:
             stream.write(None)
 

@@ -1,6 +1,8 @@
 """Names on the wire and names in the store: a namespace is a prefix, `namespace%name`, as RocketMQ writes it.
 
-The wire carries (namespace, name); the store knows one word. Without a namespace they are the same.
+The wire carries (namespace, name); the store knows one word. Without a namespace they are the same. A
+namespace holds no `%`: so a word's first one ends its namespace, no two names in namespaces are one word, and
+none is a topic of the broker's own such as `%DLQ%<group>`. No name in a namespace is no name.
 
 A name may come before anybody looks whether there can be such a topic or group. It is cut to a length that
 is refused wherever one is looked at, so that what keeps names to be quick keeps no megabytes for a stranger.
@@ -9,6 +11,7 @@ is refused wherever one is looked at, so that what keeps names to be quick keeps
 from __future__ import annotations
 
 from commitlog import limits
+from commitlog.errors import IllegalTopic
 from services.rpc.generated.definition_pb2 import Resource
 
 SEPARATOR = "%"
@@ -16,10 +19,14 @@ CHARACTERS_KEPT_MAX = 2 * limits.TOPIC_CHARACTERS_MAX
 
 
 def stored_name(resource: Resource) -> str:
-    """Return the word under which the store knows a topic or a group."""
-    if not resource.resource_namespace:
-        return resource.name[:CHARACTERS_KEPT_MAX]
-    return f"{resource.resource_namespace}{SEPARATOR}{resource.name}"[:CHARACTERS_KEPT_MAX]
+    """Return the word under which the store knows a topic or a group; raises `IllegalTopic`."""
+    namespace, name = resource.resource_namespace, resource.name
+    if not namespace or not name:
+        return name[:CHARACTERS_KEPT_MAX]
+    if SEPARATOR in namespace:
+        shown = namespace[: limits.TOPIC_CHARACTERS_MAX]
+        raise IllegalTopic(f"The namespace {shown!r} must not hold {SEPARATOR!r}. Choose another.")
+    return f"{namespace}{SEPARATOR}{name}"[:CHARACTERS_KEPT_MAX]
 
 
 def wire_name(stored: str, namespace: str) -> Resource:

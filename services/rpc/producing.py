@@ -72,11 +72,11 @@ class Producing:
         return RecallMessageResponse(status=OK, message_id=verdict.message_id)
 
     async def _send(self, sent: wire.Message, caller: Caller) -> SendResultEntry:
-        message = from_wire(sent, caller)
         try:
+            message = from_wire(sent, caller)
             receipt = await self._live.send(dated(message, self._live.now_ms()))
         except TidewheelError as error:
-            return SendResultEntry(status=refusal(error), message_id=message.message_id)
+            return SendResultEntry(status=refusal(error), message_id=sent.system_properties.message_id)
         self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
         return result(receipt)
 

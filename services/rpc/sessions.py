@@ -103,13 +103,19 @@ class Session:
         return self.client_type == ClientType.PRODUCER
 
     def describe(self, settings: Settings) -> None:
-        """Take over what the client says about itself."""
+        """Take over what the client says about itself; raises `IllegalTopic`, and then nothing of it."""
+        group = stored_name(settings.subscription.group)
+        for topic in (
+            *settings.publishing.topics,
+            *(one.topic for one in settings.subscription.subscriptions),
+        ):
+            stored_name(topic)
         self.described = None
         if settings.ByteSize() <= DESCRIBED_BYTES_MAX:
             self.described = Settings()
             self.described.CopyFrom(settings)  # a part of a message keeps all of it in memory
         self.client_type = settings.client_type
-        self.group = stored_name(settings.subscription.group)
+        self.group = group
         if settings.subscription.HasField("long_polling_timeout"):
             self.poll_ms = span_ms(settings.subscription.long_polling_timeout)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FileDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -82,4 +82,15 @@ def as_on_the_wire(file: FileDescriptor) -> FileDescriptorProto:
     text = text_format.MessageToString(proto)
     for ours, theirs in ON_THE_WIRE.items():
         text = text.replace(ours, theirs)
-    return text_format.Parse(text, FileDescriptorProto())
+    renamed = text_format.Parse(text, FileDescriptorProto())
+    name_for_json(renamed.message_type)
+    return renamed
+
+
+def name_for_json(messages: Iterable[DescriptorProto]) -> None:
+    """Write JSON's names of fields into descriptions: Python leaves them out, tools print what they find."""
+    for message in messages:
+        for field in message.field:
+            first, *others = field.name.split("_")
+            field.json_name = first + "".join(other[:1].upper() + other[1:] for other in others)
+        name_for_json(message.nested_type)

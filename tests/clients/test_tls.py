@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from services.auth_files import write_for_owner
+from services.front.admission import SILENT
 from services.front.certificates import self_signed
-from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take
+from services.front.front import NO_HTTP2
+from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take, wait_until
 
 SECONDS = 10
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = 4
+"""The type of the frame with which HTTP/2 begins."""
 OFFICIAL = """
 import sys
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
@@ -115,14 +129,101 @@ def test_a_hand_shaken_badly_is_let_go_and_the_others_do_not_notice(
             pass
 
 
-def test_a_client_that_offers_only_other_protocols_is_let_go(sealed: BrokerProcess, clients: Clients) -> None:
-    context = trusting(own_certificate(sealed), "smtp")
+def refused(broker: BrokerProcess) -> Counter[str]:
+    """How often the broker has sent somebody away, by reason."""
+    with urlopen(f"http://{broker.http}/api/refused") as answer:
+        return Counter(json.load(answer)["counts"])
+
+
+@contextmanager
+def listed(broker: BrokerProcess, reason: str, count: int = 1) -> Iterator[None]:
+    """What is done meanwhile is refused so often, for this reason and no other."""
+    before = refused(broker)
+    yield
+    wait_until(lambda: refused(broker).total() >= before.total() + count, SECONDS)
+    assert refused(broker) - before == Counter({reason: count})
+
+
+HANDSHAKE_OF_BROKER = "TLS: the broker hangs up in the handshake"
+HANDSHAKE_OF_CLIENT = "TLS: the client hangs up in the handshake"
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+@pytest.mark.parametrize("offered", [["http/1.1"], ["foo"], ["smtp", "http/1.1"]])
+def test_a_client_that_offers_only_other_protocols_is_told_so(
+    sealed: BrokerProcess, clients: Clients, offered: list[str]
+) -> None:
+    with (
+        listed(sealed, NO_HTTP2),
+        pytest.raises(ssl.SSLError, match=r"(?i)no.application.protocol"),
+    ):
+        shake_hands(sealed, trusting(own_certificate(sealed), *offered))
+    is_fine(sealed, clients)
+
+
+def test_a_tool_that_offers_no_protocol_sees_the_certificate_and_is_let_go(sealed: BrokerProcess) -> None:
+    with listed(sealed, NO_HTTP2):
+        shown = ssl.get_server_certificate(address(sealed), ca_certs=str(own_certificate(sealed)))
+    assert shown == own_certificate(sealed).read_text()
+
+
+def test_half_a_hello_is_waited_for_so_long_and_listed(sealed: BrokerProcess, clients: Clients) -> None:
+    with listed(sealed, SILENT), socket.create_connection(address(sealed), 3 * SECONDS) as plain:
+        plain.sendall(b"\x16\x03\x01\x02\x00\x01")
+        is_fine(sealed, clients)
+        assert plain.recv(4096) == b""
+
+
+@pytest.mark.parametrize(
+    "said", [b"\x16\x03\x01\x00\x05hello", b"\x16" + PREFACE], ids=["no hello", "a preface"]
+)
+def test_what_is_no_hello_is_listed(sealed: BrokerProcess, said: bytes) -> None:
+    with listed(sealed, HANDSHAKE_OF_BROKER), socket.create_connection(address(sealed), SECONDS) as plain:
+        plain.sendall(said)
+        assert plain.recv(4096) == b""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_plaintext_preface_behind_a_handshake_ends_the_connection_alone(
+    sealed: BrokerProcess, clients: Clients, version: ssl.TLSVersion
+) -> None:
+    context = trusting(own_certificate(sealed))
+    context.maximum_version = version
     with (
         socket.create_connection(address(sealed), SECONDS) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as opened,
     ):
-        assert opened.selected_alpn_protocol() is None
-        assert opened.recv(4096) == b""
+        os.write(opened.fileno(), PREFACE)
+        is_fine(sealed, clients)
+        assert ends(opened)
+
+
+def test_tls_behind_a_plaintext_preface_ends_the_connection_alone(
+    sealed: BrokerProcess, clients: Clients
+) -> None:
+    with socket.create_connection(address(sealed), SECONDS) as plain:
+        plain.sendall(PREFACE + b"\x16\x03\x01\x00\x05hello" * 8)
+        is_fine(sealed, clients)
+        assert ends(plain)
+
+
+def ends(connection: socket.socket) -> bool:
+    """Read until the other side has hung up."""
+    try:
+        while connection.recv(4096):
+            pass
+    except (ConnectionResetError, ssl.SSLError):
+        pass
+    return True
+
+
+def test_a_client_that_leaves_in_the_handshake_is_listed(sealed: BrokerProcess, clients: Clients) -> None:
+    context, out = trusting(own_certificate(sealed)), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="127.0.0.1").do_handshake()
+    with listed(sealed, HANDSHAKE_OF_CLIENT), socket.create_connection(address(sealed), SECONDS) as plain:
+        plain.sendall(out.read())
+        assert plain.recv(1) == b"\x16"
     is_fine(sealed, clients)
 
 
@@ -142,6 +243,96 @@ def test_a_changed_certificate_serves_without_a_restart(tmp_path: Path, clients:
         second = shake_hands(broker, trusting(authority))[1]
         assert first != second
         assert not (broker.store / "tls").exists()
+
+
+@pytest.fixture(scope="module")
+def vouching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker for clients of one authority, `authority.pem` beside its store, with its key."""
+    folder = tmp_path_factory.mktemp("vouching")
+    write_pair(folder, "authority", *self_signed(["authority"]))
+    yield from serving(BrokerProcess(folder / "store", "--tls-clients", str(folder / "authority.pem")))
+
+
+def write_pair(folder: Path, name: str, certificate: bytes, key: bytes) -> tuple[Path, Path]:
+    """A certificate and its key as files."""
+    files = folder / f"{name}.pem", folder / f"{name}.key"
+    files[0].write_bytes(certificate)
+    write_for_owner(files[1], key.decode())
+    return files
+
+
+def issued(authority: Path, days_left: int) -> tuple[bytes, bytes]:
+    """A certificate that the authority beside this file's key has signed, and its key."""
+    issuer = x509.load_pem_x509_certificate(authority.read_bytes())
+    signing = serialization.load_pem_private_key(authority.with_suffix(".key").read_bytes(), None)
+    assert isinstance(signing, ec.EllipticCurvePrivateKey)
+    own = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "somebody")]))
+        .issuer_name(issuer.subject)
+        .public_key(own.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=9))
+        .not_valid_after(now + timedelta(days=days_left))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
+        .sign(signing, hashes.SHA256())
+    )
+    pem = own.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), pem
+
+
+def shown(broker: BrokerProcess, version: ssl.TLSVersion, pair: tuple[Path, Path] | None) -> bytes:
+    """What the broker says first to a client with this certificate: nothing if it hangs up."""
+    context = trusting(own_certificate(broker))
+    context.maximum_version = version
+    if pair:
+        context.load_cert_chain(*pair)
+    try:
+        with (
+            socket.create_connection(address(broker), SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as opened,
+        ):
+            return opened.recv(4096)
+    except (ssl.SSLError, ConnectionResetError):
+        return b""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("whose", ["nobody's", "expired", "another authority's"])
+def test_a_client_without_a_valid_certificate_is_let_go_and_listed(
+    vouching: BrokerProcess, tmp_path: Path, version: ssl.TLSVersion, whose: str
+) -> None:
+    authority = vouching.store.with_name("authority.pem")
+    good = write_pair(tmp_path, "good", *issued(authority, 9))
+    pair = None
+    if whose == "expired":
+        pair = write_pair(tmp_path, "expired", *issued(authority, -1))
+    elif whose == "another authority's":
+        pair = write_pair(tmp_path, "other", *self_signed(["somebody"]))
+    with listed(vouching, HANDSHAKE_OF_BROKER):
+        assert shown(vouching, version, pair) == b""
+        assert shown(vouching, version, good)[3] == SETTINGS
+
+
+def test_an_expired_certificate_of_the_broker_is_warned_of_and_told_by_the_doctor(tmp_path: Path) -> None:
+    write_pair(tmp_path, "authority", *self_signed(["authority"]))
+    authority = tmp_path / "authority.pem"
+    certificate, key = write_pair(tmp_path, "expired", *issued(authority, -1))
+    options = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
+    for broker in serving(BrokerProcess(tmp_path / "store", *options)):
+        assert "TLS certificate has expired" in broker.store.with_suffix(".log").read_text()
+        with (
+            listed(broker, "TLS: the client says certificate expired"),
+            pytest.raises(ssl.SSLCertVerificationError, match="expired"),
+        ):
+            shake_hands(broker, trusting(authority))
+        command = [sys.executable, "-m", "services.cli.main", "doctor", "client", broker.listen]
+        told = subprocess.run([*command, "--ca", str(authority)], capture_output=True, text=True, timeout=60)
+        assert (told.returncode, "expired" in told.stdout) == (1, True), told.stdout + told.stderr
 
 
 def test_where_clients_need_a_certificate_none_comes_in_without(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-// Sends a message and receives it. The client uses TLS; `enableSsl(false)` at the configuration makes it stop.
+// Sends a message and receives it.
 //
 //   tidewheel sample java > Sample.java
 //   mvn dependency:copy -Dartifact=org.apache.rocketmq:rocketmq-client-java:5.2.0 -DoutputDirectory=libs
 //   java -cp 'libs/*' Sample.java
+//
+// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// With TLS it takes any certificate.
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -10,7 +13,9 @@ import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
@@ -21,10 +26,18 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 public class Sample {
     private static final String TOPIC = "hello";
     private static final String GROUP = "hello-java";
+    private static final boolean TLS = true;
 
     public static void main(String[] arguments) throws Exception {
         ClientServiceProvider client = ClientServiceProvider.loadService();
-        ClientConfiguration configuration = ClientConfiguration.newBuilder().setEndpoints("127.0.0.1:8081").build();
+        ClientConfigurationBuilder broker = ClientConfiguration.newBuilder();
+        broker.setEndpoints("127.0.0.1:8081").enableSsl(TLS);
+        String accessKey = System.getenv("TIDEWHEEL_ACCESS_KEY");
+        String secretKey = System.getenv("TIDEWHEEL_SECRET_KEY");
+        if (accessKey != null && secretKey != null) {
+            broker.setCredentialProvider(new StaticSessionCredentialsProvider(accessKey, secretKey));
+        }
+        ClientConfiguration configuration = broker.build();
         try (Producer producer = client.newProducerBuilder()
                 .setClientConfiguration(configuration)
                 .setTopics(TOPIC)

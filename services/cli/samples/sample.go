@@ -1,15 +1,19 @@
-// Sends a message and receives it. The client uses TLS; CLIENT_ENABLE_SSL=false in the environment makes it stop.
+// Sends a message and receives it.
 //
 //	tidewheel sample go > sample.go
 //	go mod init sample
 //	go get github.com/apache/rocketmq-clients/golang/v5@v5.1.4
 //	go run sample.go
+//
+// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// With TLS it takes any certificate.
 package main
 
 import (
 	"context"
 	"fmt"
 	"log"
+	"os"
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
@@ -20,13 +24,18 @@ import (
 const (
 	topic = "hello"
 	group = "hello-go"
+	tls   = true
 )
 
 func main() {
+	rmq.EnableSsl = tls
 	configuration := &rmq.Config{
 		Endpoint:      "127.0.0.1:8081",
 		ConsumerGroup: group,
-		Credentials:   &credentials.SessionCredentials{},
+		Credentials: &credentials.SessionCredentials{
+			AccessKey:    os.Getenv("TIDEWHEEL_ACCESS_KEY"),
+			AccessSecret: os.Getenv("TIDEWHEEL_SECRET_KEY"),
+		},
 	}
 	producer, err := rmq.NewProducer(configuration, rmq.WithTopics(topic))
 	check(err)

@@ -3,13 +3,21 @@
 //   tidewheel sample node > sample.js
 //   npm install rocketmq-client-nodejs@1.0.8
 //   node sample.js
+//
+// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// With TLS it verifies the certificate; its authority: GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 'use strict';
 
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
 const TOPIC = 'hello';
 const GROUP = 'hello-node';
-const options = { endpoints: '127.0.0.1:8081', namespace: '' };
+const TLS = false;
+const { TIDEWHEEL_ACCESS_KEY: accessKey, TIDEWHEEL_SECRET_KEY: accessSecret } = process.env;
+const options = {
+  endpoints: '127.0.0.1:8081', namespace: '', sslEnabled: TLS,
+  sessionCredentials: accessKey && accessSecret ? { accessKey, accessSecret } : undefined,
+};
 
 async function main() {
   const producer = new Producer({ ...options, topics: [ TOPIC ] });

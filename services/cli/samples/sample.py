@@ -3,15 +3,22 @@
 #   tidewheel sample python > sample.py
 #   pip install rocketmq-python-client==5.1.2
 #   python sample.py
+#
+# Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+# With TLS it verifies the certificate; its authority: GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
+
+import os
 
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
 
 TOPIC, GROUP = "hello", "hello-python"
+TLS = False
 
-configuration = ClientConfiguration("127.0.0.1:8081", Credentials())
-producer = Producer(configuration, (TOPIC,))
+user = Credentials(os.environ.get("TIDEWHEEL_ACCESS_KEY", ""), os.environ.get("TIDEWHEEL_SECRET_KEY", ""))
+configuration = ClientConfiguration("127.0.0.1:8081", user)
+producer = Producer(configuration, (TOPIC,), tls_enable=TLS)
 producer.startup()
-consumer = SimpleConsumer(configuration, GROUP, {TOPIC: FilterExpression("*")}, 10)
+consumer = SimpleConsumer(configuration, GROUP, {TOPIC: FilterExpression("*")}, 10, tls_enable=TLS)
 consumer.startup()
 
 message = Message()

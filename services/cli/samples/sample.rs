@@ -5,8 +5,12 @@
 //   cargo add time@0.3 --features formatting,local-offset    (5.0.0 does not compile without)
 //   tidewheel sample rust > src/main.rs
 //   cargo run
+//
+// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// rocketmq 5.0.0 speaks no TLS.
 
 use std::collections::HashSet;
+use std::env;
 use std::error::Error;
 use std::time::Duration;
 
@@ -22,6 +26,10 @@ const GROUP: &str = "hello-rust";
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut client = ClientOption::default();
     client.set_access_url("127.0.0.1:8081");
+    if let (Ok(key), Ok(secret)) = (env::var("TIDEWHEEL_ACCESS_KEY"), env::var("TIDEWHEEL_SECRET_KEY")) {
+        client.set_access_key(key);
+        client.set_secret_key(secret);
+    }
     client.set_long_polling_timeout(Duration::from_secs(10));
     let mut producer = Producer::new(ProducerOption::default(), client.clone())?;
     producer.start().await?;

@@ -94,7 +94,7 @@ def test_plaintext_and_tls_each_reach_their_server() -> None:
         assert await port.ask(HELLO) == b"t" + HELLO
         assert port.seen == ["127.0.0.1", "127.0.0.1"]
         await until(lambda: not port.peers.hosts and port.front.connection_count == 0)
-        assert port.refused == []
+        assert port.refused == [("TLS: the client hangs up in the handshake", "127.0.0.1")]
 
     play(scenario)
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from services.rpc import standard
 from services.rpc.exports import OPENCENSUS
 from services.rpc.server import GrpcServer
 from services.rpc.service import NAME
@@ -61,3 +63,11 @@ def described(port: int) -> dict[str, set[str]]:
         database = ProtoReflectionDescriptorDatabase(channel)
         pool = DescriptorPool(database)
         return {name: set(pool.FindServiceByName(name).methods_by_name) for name in database.get_services()}
+
+
+def test_fields_are_described_with_their_names_in_json() -> None:
+    system = standard.described().FindMessageTypeByName("apache.rocketmq.v2.SystemProperties")
+    assert system.fields_by_name["message_id"].json_name == "messageId"
+    proto = DescriptorProto()
+    system.CopyToProto(proto)
+    assert all(field.json_name for field in proto.field)

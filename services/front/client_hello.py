@@ -1,0 +1,81 @@
+"""Which protocols a TLS client offers to speak, read from its ClientHello (RFC 8446, 4.1.2; RFC 7301, 3.1).
+
+    record      16, version 2, length 2
+    handshake   01, length 3
+    hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
+    extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
+
+`<n>` is a length of n bytes and so many bytes. It is read once for each connection, before gRPC sees it, so
+that one who cannot speak HTTP/2 is told so: gRPC would shake hands and hang up. What is not a whole hello in
+one record is not judged here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RECORD_HEAD_BYTES: Final = 5
+RECORD_BYTES_MAX: Final = 2**14 + 2048
+"""Longer than this no record of any version is."""
+H2: Final = b"h2"
+_LENGTH_AT: Final = 3
+_HEAD: Final = bytes((22, 3))
+_CLIENT_HELLO: Final = 1
+_FIXED_BYTES: Final = 4 + 2 + 32
+_ALPN: Final = 16
+
+
+def is_whole_record(first: bytes) -> bool:
+    """Whether the first record has come, or will never."""
+    if len(first) < RECORD_HEAD_BYTES:
+        return False
+    length = _number(first, _LENGTH_AT, 2)
+    return length > RECORD_BYTES_MAX or len(first) >= RECORD_HEAD_BYTES + length
+
+
+def offered(first: bytes) -> list[bytes] | None:
+    """Return the protocols that a hello offers, [] for none; None for what is no hello in one record."""
+    try:
+        return _offered(first)
+    except IndexError:
+        return None
+
+
+def _offered(first: bytes) -> list[bytes] | None:
+    record, _ = _counted(first, _LENGTH_AT, 2)
+    if first[:2] != _HEAD or record[0] != _CLIENT_HELLO:
+        return None
+    place = _FIXED_BYTES
+    for length_bytes in (1, 2, 1):
+        _, place = _counted(record, place, length_bytes)
+    extensions = _counted(record, place, 2)[0] if place < len(record) else b""
+    place = 0
+    while place < len(extensions):
+        content, after = _counted(extensions, place + 2, 2)
+        if _number(extensions, place, 2) == _ALPN:
+            return _names(_counted(content, 0, 2)[0])
+        place = after
+    return []
+
+
+def _names(listed: bytes) -> list[bytes]:
+    names, place = [], 0
+    while place < len(listed):
+        name, place = _counted(listed, place, 1)
+        names.append(name)
+    return names
+
+
+def _counted(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
+    """What stands behind its length at a place, and where it ends; raises IndexError if it is cut."""
+    begins = place + length_bytes
+    ends = begins + _number(content, place, length_bytes)
+    if ends > len(content):
+        raise IndexError
+    return content[begins:ends], ends
+
+
+def _number(content: bytes, place: int, length_bytes: int) -> int:
+    if place + length_bytes > len(content):
+        raise IndexError
+    return int.from_bytes(content[place : place + length_bytes])
