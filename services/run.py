@@ -145,6 +145,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         gc.freeze()  # what is there for good would stop the loop for 50 ms in each full collection
         announce(ready)
         await until(told, live)
+        front.wind_down()
 
 
 def listen_on(address: Address, flag: str) -> socket.socket:

@@ -26,6 +26,8 @@ FAREWELL_SECONDS: Final = 2.0
 LOOPBACK: Final = "127.0.0.1"
 
 NO_HTTP2: Final = "TLS without HTTP/2"
+HUNG_UP: Final = "gRPC hangs up"
+"""What came is no HTTP/2, no TLS any more, or nothing, not even an answer to gRPC's pings."""
 
 Refuse = Callable[[str, str], None]
 """Told of everyone sent away: why, and from which address."""
@@ -70,11 +72,16 @@ class Front:
         self._joining: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
+        self._winds_down = False
 
     async def start(self, listening: socket.socket) -> None:
         """Take connections of a socket that listens already."""
         self._server = await self._loop.create_server(self._incoming, sock=listening, backlog=BACKLOG)
         self._sweep_later()
+
+    def wind_down(self) -> None:
+        """From now on gRPC hangs up because it stops."""
+        self._winds_down = True
 
     async def stop(self) -> None:
         """Take no more connections, and end those there are."""
@@ -127,8 +134,15 @@ class Front:
         if one in self._connections:
             self._connections.remove(one)
             self._admission.leave(one.host)
-            if one.handshake is not None and one.handshake.failure:
-                self._refuse(one.handshake.failure, one.host)
+            if why := self._failure(one):
+                self._refuse(why, one.host)
+
+    def _failure(self, one: Incoming) -> str:
+        """Why a connection has ended otherwise than its client wanted, if nobody has said so yet."""
+        if one.handshake is not None:
+            return one.handshake.failure
+        is_new = one.was_hung_up and not one.is_listed and not self._winds_down
+        return HUNG_UP if is_new else ""
 
     def _hurry(self, one: Incoming) -> None:
         if one.other is None and one in self._connections:
@@ -160,6 +174,7 @@ class Front:
             return False
         if protocols == []:
             self._refuse(NO_HTTP2, one.host)
+            one.is_listed = True
         else:
             one.handshake = Handshake()
         return True
@@ -217,5 +232,6 @@ class Outgoing(Side):
         """Forget it."""
         if self._client.handshake is not None:
             self._client.handshake.hung_up(BROKER)
+        self._client.was_hung_up = not self._client.transport.is_closing()
         super().connection_lost(error)
         self._hosts.pop(self._port, None)

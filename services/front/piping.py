@@ -58,7 +58,8 @@ class Incoming(Side):
     It is called once; or again with what has come since, when it goes on reading without another side.
 
     `has_spoken` is for whoever looks for idle clients, and takes it back; `handshake` is there until one of
-    TLS is over.
+    TLS is over; `was_hung_up` says that gRPC ended it, not the client or the front, `is_listed`
+    that it is known why it will.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Incoming(Side):
         super().__init__()
         self.host = ""
         self.has_spoken = False
+        self.was_hung_up = self.is_listed = False
         self.handshake: Handshake | None = None
         self._made, self._told, self._lost = made, told, lost
         self._first = b""

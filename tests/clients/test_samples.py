@@ -115,7 +115,15 @@ def post(broker: BrokerProcess, path: str, body: object) -> Any:
 
 @pytest.mark.parametrize("language", SAMPLES)
 def test_what_is_printed_runs_as_printed(language: str, broker: BrokerProcess, tmp_path: Path) -> None:
+    before = refused(broker)
     said_and_heard(language, broker, tmp_path)
+    assert refused(broker) == before, "whoever says good-bye in its way is not taken for refused"
+
+
+def refused(broker: BrokerProcess) -> Any:
+    """Whom the broker has sent away, by reason."""
+    with urlopen(f"http://{broker.http}/api/refused") as answer:
+        return json.load(answer)["counts"]
 
 
 @pytest.mark.parametrize("language", SAMPLES)

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from services.auth_files import write_for_owner
 from services.front.admission import SILENT
 from services.front.certificates import self_signed
-from services.front.front import NO_HTTP2
+from services.front.front import HUNG_UP, NO_HTTP2
 from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take, wait_until
 
 SECONDS = 10
@@ -192,19 +192,21 @@ def test_a_plaintext_preface_behind_a_handshake_ends_the_connection_alone(
     with (
         socket.create_connection(address(sealed), SECONDS) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as opened,
+        listed(sealed, HUNG_UP),
     ):
+        assert opened.recv(4096)[3] == SETTINGS
         os.write(opened.fileno(), PREFACE)
-        is_fine(sealed, clients)
         assert ends(opened)
+    is_fine(sealed, clients)
 
 
 def test_tls_behind_a_plaintext_preface_ends_the_connection_alone(
     sealed: BrokerProcess, clients: Clients
 ) -> None:
-    with socket.create_connection(address(sealed), SECONDS) as plain:
+    with socket.create_connection(address(sealed), SECONDS) as plain, listed(sealed, HUNG_UP):
         plain.sendall(PREFACE + b"\x16\x03\x01\x00\x05hello" * 8)
-        is_fine(sealed, clients)
         assert ends(plain)
+    is_fine(sealed, clients)
 
 
 def ends(connection: socket.socket) -> bool:
@@ -348,3 +350,14 @@ def test_where_clients_need_a_certificate_none_comes_in_without(tmp_path: Path) 
         known = trusting(tmp_path / "certificate.pem")
         known.load_cert_chain(client, tmp_path / "client" / "key.pem")
         assert shake_hands(broker, known)[0] == "h2"
+
+
+def test_a_broker_that_stops_refuses_nobody(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "store")
+    broker.start()
+    with socket.create_connection(address(broker), SECONDS) as plain:
+        plain.sendall(PREFACE + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]))
+        assert plain.recv(4096)[3] == SETTINGS
+        assert broker.stop() == 0
+        assert ends(plain)
+    assert "connection refused" not in broker.store.with_suffix(".log").read_text()

@@ -64,11 +64,10 @@ def test_accepts_end_with_the_server_and_leave_nothing_behind() -> None:
             with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
                 await channel.unary_unary("/service/other")(b"")
         await server.stop(None)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        if left:
-            await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 5)
         gc.collect()
-        assert not more._tasks
+        async with asyncio.timeout(5):
+            while more._tasks:  # a task that is done is forgotten in the loop's next turn
+                await asyncio.sleep(0)
 
     asyncio.run(scenario())
 
