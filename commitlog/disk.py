@@ -2,7 +2,7 @@
 
 Paths are relative to the store, with `/`. A write is durable only after `sync` of its file; `allocate`,
 `truncate`, `rename` and `delete` are durable when they return. Reads see all writes, durable or not.
-Every method may raise OSError.
+Only `write`, `allocate` and `truncate` make a file. Every method may raise OSError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Disk(Protocol):
         """The file's length in bytes; -1 if there is no such file."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer at the end of the file."""
+        """Up to `length` bytes from `position`; fewer at the end of the file, none of no file."""
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         """The bytes of many (position, length) back to back; less where a file ends before."""

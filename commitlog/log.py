@@ -126,7 +126,7 @@ class CommitLog:
 
     def _read_bytes(self, physical_offset: int, length: int) -> bytes:
         assert 0 <= physical_offset < self.durable_offset
-        if physical_offset < self.first_offset:
+        if physical_offset < self.first_offset or physical_offset in self.keep:
             return self.keep.read(physical_offset)
         position = physical_offset % self.segment_bytes
         path = layout.segment_path(physical_offset - position)

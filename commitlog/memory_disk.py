@@ -37,13 +37,13 @@ class MemoryDisk:
         return -1 if file is None else len(file.current)
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        return bytes(self._file(path).current[position : position + length])
+        return bytes(self._existing(path).current[position : position + length])
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         return b"".join([self.read(path, position, length) for position, length in spans])
 
     def view(self, path: str) -> memoryview:
-        return memoryview(bytes(self._file(path).current))
+        return memoryview(bytes(self._existing(path).current))
 
     def write(self, path: str, position: int, data: bytes) -> None:
         file = self._file(path)
@@ -54,7 +54,7 @@ class MemoryDisk:
         if self.failing_syncs:
             self.failing_syncs -= 1
             raise OSError(5, "sync failed by the test", path)
-        file = self._file(path)
+        file = self._existing(path)
         file.durable[:] = file.current
         file.unsynced.clear()
 
@@ -102,6 +102,10 @@ class MemoryDisk:
         file = self._file(path)
         for image in (file.durable, file.current):
             image[bit // 8] ^= 1 << (bit % 8)
+
+    def _existing(self, path: str) -> _File:
+        """The file, or an empty one that is not kept."""
+        return self._files.get(path) or _File()
 
     def _file(self, path: str) -> _File:
         return self._files.setdefault(path, _File())

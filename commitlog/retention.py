@@ -94,7 +94,8 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 class Retirement:
     """Segments to delete, `first_offset` up to `cut_offset`, and the records to keep from them.
 
-    It may run once the log is durable up to `durable_at`: only then is it sure what is not needed.
+    It may run once the log is durable up to `durable_at`: only then is it sure what is not needed. Where
+    others read meanwhile, they are to be told of the keep file (`Keep.adopt`) before anything is deleted.
     """
 
     first_offset: int
@@ -104,7 +105,12 @@ class Retirement:
     durable_at: int
 
     def run(self, disk: Disk) -> None:
-        """Keeps, then deletes, oldest first; the shell may run it in a worker thread. Raises OSError."""
+        """Keeps, then deletes. Raises OSError."""
+        self.keep_needed(disk)
+        self.delete(disk)
+
+    def keep_needed(self, disk: Disk) -> None:
+        """Writes the keep file; the shell may run it in a worker thread. Raises OSError."""
         if self.needed_offsets:
             path = keep.path_of(self.cut_offset)
             disk.delete(path)
@@ -113,6 +119,9 @@ class Retirement:
             disk.write(path, 0, b"".join(one for one in kept if keep.is_sound(one, own_from)))
             disk.sync(path)
             disk.sync_folder(layout.KEEP)
+
+    def delete(self, disk: Disk) -> None:
+        """Deletes, oldest first; the shell may run it in a worker thread. Raises OSError."""
         for first_offset in range(self.first_offset, self.cut_offset, self.segment_bytes):
             disk.delete(layout.segment_path(first_offset))
 

@@ -239,6 +239,10 @@ class Broker(Verbs):
         """A sync has succeeded."""
         self._log.synced(sync)
 
+    def kept(self, retirement: Retirement) -> None:
+        """A retirement has kept what is needed and will delete the rest."""
+        self._housekeeping.kept(retirement)
+
     def retired(self, retirement: Retirement, now_ms: int) -> None:
         """A retirement has run: what it deleted is gone for everybody."""
         self._housekeeping.retired(retirement, now_ms)

@@ -85,7 +85,7 @@ class Housekeeping:
             first_offset,
             cut_offset,
             self._store.log.segment_bytes,
-            [offset for offset in self.needed_offsets() if first_offset <= offset < cut_offset],
+            self._needed_from(first_offset, cut_offset),
             self._store.log.end_offset,
         )
         return self._running
@@ -95,11 +95,20 @@ class Housekeeping:
         outcomes = self._transactions.outcomes
         return sorted({*outcomes.open, *outcomes.expired})
 
+    def _needed_from(self, first_offset: int, cut_offset: int) -> list[int]:
+        """Without what was kept already, by a retirement that then failed."""
+        kept = self._store.log.keep
+        return [one for one in self.needed_offsets() if first_offset <= one < cut_offset and one not in kept]
+
+    def kept(self, retirement: Retirement) -> None:
+        """What is needed lies in a keep file, and is read from there: its segments may go."""
+        if retirement.needed_offsets:
+            self._store.log.keep.adopt(retirement.cut_offset)
+
     def retired(self, retirement: Retirement, now_ms: int) -> None:
         """The segments are gone: queues, groups and the log's start follow."""
         self._running = None
-        if retirement.needed_offsets:
-            self._store.log.keep.adopt(retirement.cut_offset)
+        self.kept(retirement)
         self._store.cut(retirement.cut_offset)
         skipped = self.follow()
         self._note(retirement.cut_offset, skipped, now_ms)

@@ -226,7 +226,7 @@ class CheckBack:
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """Segments may go: run the retirement in a worker once the log is durable so far, then say `retired`."""
+    """Segments may go: a worker runs it once the log is durable so far; then say `kept`, and `retired`."""
 
     retirement: Retirement
 

@@ -311,7 +311,9 @@ class LiveBroker(LiveVerbs):
         core = self._broker
         try:
             await self._durable.reach(retirement.durable_at)
-            await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
+            await self._loop.run_in_executor(self._executor, retirement.keep_needed, self._disk)
+            core.kept(retirement)
+            await self._loop.run_in_executor(self._executor, retirement.delete, self._disk)
         except (OSError, ResultUnknown) as error:
             log.warning("segments were not deleted", reason=str(error))
             core.retirement_failed()

@@ -76,3 +76,24 @@ def test_blocks_that_are_reserved_for_root_count_neither_as_used_nor_as_free(
     monkeypatch.setattr(os, "statvfs", lambda path: system)
     free_bytes, total_bytes = RealDisk(tmp_path).usage()
     assert (free_bytes, total_bytes) == (2_000, 4_000)
+
+
+def test_only_what_writes_makes_a_file(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    assert disk.read("commitlog/0", 0, 8) == b""
+    assert disk.read_many("commitlog/0", [(0, 8)]) == b""
+    assert bytes(disk.view("commitlog/0")) == b""
+    disk.will_need("commitlog/0")
+    disk.sync("commitlog/0")
+    assert list(tmp_path.iterdir()) == []
+    disk.close()
+
+
+def test_who_reads_a_file_that_is_deleted_meanwhile_reads_no_other_one(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    disk.write("deleted", 0, b"deleted")
+    number = disk._descriptor("deleted")  # as a reader in another thread has it, on its way to the read
+    disk.delete("deleted")
+    disk.write("other", 0, b"other")
+    assert os.pread(number, 8, 0) == b""
+    disk.close()

@@ -122,6 +122,49 @@ def test_all_but_the_newest_segment_may_go_and_nothing_else_changes() -> None:
     assert not got & {f"M{number}" for number in range(5, 15)}, "an acknowledged message came again"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_half_can_be_ended_while_its_segment_is_being_deleted(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    bench = Bench()
+    halves = [bench.send(transactional=True, check_immunity_ms=3_600_000) for _ in range(2)]
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+
+    def carry_out(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Retire) and not deleting:
+                deleting.append(effect.retirement)
+                effect.retirement.keep_needed(bench.disk)
+                bench.broker.kept(effect.retirement)
+                effect.retirement.delete(bench.disk)
+
+    deleting: list[Retirement] = []
+    monkeypatch.setattr(bench, "carry_out", carry_out)
+    bench.advance(10_000)
+    assert deleting
+    assert len(bench.segments()) == 1
+    assert len(bench.disk.list("keep")) == 1
+
+    def commit(half: SendReceipt) -> None:
+        ended = (half.transaction_id, half.message_id, Resolution.COMMIT)
+        assert not bench.broker.end_transaction("t", *ended, bench.now_ms).repeated
+
+    commit(halves[0])
+    if fails:
+        bench.broker.retirement_failed()
+        monkeypatch.undo()
+        bench.advance(10_000)
+    else:
+        bench.broker.retired(deleting[0], bench.now_ms)
+    commit(halves[1])
+    bench.flush()
+    assert len(bench.segments()) == 1
+    bench.reopen(KEEP_ONE)
+    assert bench.broker.gauges().open_halves == 0
+
+
 def test_keep_files_go_when_nobody_needs_them() -> None:
     bench = Bench()
     half = bench.send(transactional=True, check_immunity_ms=3_600_000)
