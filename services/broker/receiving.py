@@ -25,6 +25,7 @@ import numpy as np
 from commitlog import limits, properties
 from commitlog.bulk import Integers
 from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TooManyRequests
+from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.filter import Filter
@@ -47,7 +48,6 @@ from services.broker.values import Topic
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
 PRIORITY: Final = "PRIORITY"
-LITE: Final = "LITE"
 
 
 class Receiving:
@@ -223,7 +223,7 @@ class Receiving:
         return self._groups.join(group, topic, positions, now_ms)
 
     def _look(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
-        if topic.message_type.value == LITE:
+        if topic.message_type is MessageType.LITE:
             self._lite.look(wanted, topic, look, now_ms)
         else:
             self._look_round(wanted, topic, look, now_ms)

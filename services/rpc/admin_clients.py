@@ -5,7 +5,7 @@ A client is asked, or told of, only in its own group: the right to that group is
 
 from __future__ import annotations
 
-import asyncio
+import time
 from importlib.metadata import version
 from typing import Any
 
@@ -32,7 +32,7 @@ class AdminClients:
         self, live: LiveBroker, sessions: Sessions, questions: Questions, measured: ClientMetrics
     ) -> None:
         self._live, self._sessions, self._questions, self._measured = live, sessions, questions, measured
-        self._rates = Rates(asyncio.get_running_loop().time())
+        self._rates = Rates(time.monotonic())
 
     async def list_connections(self, request: Any, caller: Caller) -> Any:
         """Return the consumers of a group, or those of them that subscribe a topic."""
@@ -81,7 +81,7 @@ class AdminClients:
         """Say who is connected, and how much goes through since this was asked last."""
         statistics = self._live.core.statistics
         totals = statistics.messages_in.total(), statistics.messages_out.total()
-        in_tps, out_tps = self._rates.now(asyncio.get_running_loop().time(), totals)
+        in_tps, out_tps = self._rates.now(time.monotonic(), totals)
         sessions = list(self._sessions)
         producers = sum(one.is_producer for one in sessions)
         return wire.GetProxyRuntimeStatsResponse(
