@@ -1,8 +1,9 @@
 """What the store needs of a disk, as a protocol: `RealDisk` for production, `MemoryDisk` for simulation.
 
-Paths are relative to the store, with `/`. A write, and the name of a file that it makes, is durable only after
-`sync` of the file; `allocate`, `truncate`, `rename` and `delete` are durable when they return, and may be done
-or not, or in part, when the process ends or the power goes meanwhile. Reads see all writes, durable or not.
+Paths are relative to the store, with `/`. A write, and the name of a file that it makes, is durable only
+after `sync` of the file; `allocate`, `truncate`, `rename` and `delete` are durable when they return, and may
+be done or not, or in part, when the process ends or the power goes meanwhile. Reads see all writes, durable
+or not.
 Only `write`, `allocate` and `truncate` make a file. Every method may raise OSError, with a part of it done.
 
 After `SyncFailed` nothing that was written to the file since its last sync may be trusted: it can be read as

@@ -39,7 +39,7 @@ class Keep:
         self._disk = disk
         self._own_from = foreign.read_imported(disk)
         self._places: dict[int, Place] = {}
-        for name in disk.list(KEEP):
+        for name in filter(str.isdigit, disk.list(KEEP)):
             self.adopt(int(name))
 
     def __len__(self) -> int:

@@ -13,22 +13,26 @@
     durable                                    the published durable offset, see below
     imported                                   only after an import: see `commitlog.foreign`
     clock                                      only of a virtual clock: its offset, see below
-    format                                     the version of this layout, "1"
+    format                                     version and size of segments, see `commitlog.store_format`
     lock                                       see `commitlog.lock`
 
 A live reader stops at the published durable offset: it is never ahead of what is on disk. The file has two
 lines of 32 bytes, `<20 digits> <CRC-32 of them, 8 hex digits>`, written in turn; the larger sound one counts,
-so that a torn write of one leaves the other. The file `clock` has the same form; it holds by how many
-milliseconds the broker's time is ahead of real time, which only grows.
+so that a torn write of one leaves the other. It is there before the first segment, and one line of it is
+always sound: where neither is, the file is damaged, which never counts as "nothing was published".
+
+The file `clock` has the same form; it holds by how many milliseconds the broker's time is ahead of real time,
+which only grows.
 """
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import Final
 
 from commitlog.disk import Disk
-from commitlog.errors import NotAStore, StoreDamaged, StoreError, StoreTooNew
+from commitlog.errors import StoreDamaged, StoreError
 
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
@@ -43,7 +47,6 @@ RESERVE: Final = "reserve"
 DURABLE: Final = "durable"
 CLOCK: Final = "clock"
 FORMAT: Final = "format"
-FORMAT_VERSION: Final = 1
 OFFSET_DIGITS: Final = 20
 
 
@@ -63,42 +66,38 @@ def segment_offsets(disk: Disk) -> list[int]:
     return [int(name) for name in names]
 
 
-def check_format(disk: Disk) -> None:
-    """Marks an empty store with our format; raises `StoreTooNew` or `NotAStore` for what we cannot open."""
-    version = disk.read(FORMAT, 0, 64).decode(errors="replace").strip() if disk.size(FORMAT) >= 0 else ""
-    if version:
-        _check_version(version)
-        return
-    if disk.list(COMMITLOG):
-        raise NotAStore(
-            f"It has a commitlog, but no version in its file '{FORMAT}'. If tidewheel wrote it, write "
-            f"{FORMAT_VERSION} into that file; if Apache RocketMQ did: tidewheel store import."
-        )
-    foreign = [name for name in disk.list("") if name not in _KNOWN_NAMES]
-    if foreign:
-        raise NotAStore(f"It holds {foreign[0]!r}. Nothing was touched; choose an empty folder with --store.")
-    disk.write(FORMAT, 0, f"{FORMAT_VERSION}\n".encode())
-    disk.sync(FORMAT)
+@dataclass(slots=True, frozen=True)
+class Published:
+    """What the file `durable` says: an offset, and whether that can be relied on.
+
+    `problem` says what is wrong with it; empty also where there is no such file.
+    """
+
+    offset: int
+    is_sound: bool
+    problem: str = ""
+
+
+def published(disk: Disk) -> Published:
+    """Reads the file `durable`."""
+    size = disk.size(DURABLE)
+    if size < 0:
+        return Published(0, is_sound=False)
+    stored = disk.read(DURABLE, 0, size)
+    is_sound = any(line == _durable_line(line) for line in _lines(stored))
+    if is_sound:
+        return Published(parse_durable(stored), is_sound)
+    return Published(0, is_sound, f"neither of its two lines is what was written ({size} bytes)")
 
 
 def read_durable(disk: Disk) -> int:
-    """The published durable offset; 0 if none was published. Raises `StoreDamaged` if its file was cut.
-
-    Without it nobody could tell a damaged record from the torn end of the log.
-    """
-    size = disk.size(DURABLE)
-    if 0 <= size < 2 * _LINE_BYTES and disk.list(COMMITLOG):
-        raise StoreDamaged(
-            f"The file {DURABLE} has {size} bytes instead of {2 * _LINE_BYTES}; nothing was changed. "
-            "Restore it from a backup, or delete it: then a damaged end of the log is taken for a torn one."
-        )
-    return parse_durable(disk.read(DURABLE, 0, size)) if size > 0 else 0
+    """The published durable offset; 0 if none was published, or none that can be read."""
+    return published(disk).offset
 
 
 def parse_durable(stored: bytes) -> int:
     """The offset that the bytes of the file `durable` publish; 0 if none."""
-    lines = (stored[:_LINE_BYTES], stored[_LINE_BYTES:])
-    return max(int(line[:OFFSET_DIGITS]) if line == _durable_line(line) else 0 for line in lines)
+    return max(int(line[:OFFSET_DIGITS]) if line == _durable_line(line) else 0 for line in _lines(stored))
 
 
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
@@ -135,8 +134,7 @@ def read_clock(disk: Disk) -> int | None:
     if size < 0:
         return None
     stored = disk.read(CLOCK, 0, size)
-    lines = (stored[:_LINE_BYTES], stored[_LINE_BYTES:])
-    if all(line != _durable_line(line) for line in lines):
+    if all(line != _durable_line(line) for line in _lines(stored)):
         raise StoreDamaged(f"The file {CLOCK} cannot be read; nothing was changed. Restore it from a backup.")
     return parse_durable(stored)
 
@@ -156,7 +154,7 @@ def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
 
 
 _LINE_BYTES: Final = 32
-_KNOWN_NAMES: Final = frozenset(
+KNOWN_NAMES: Final = frozenset(
     {
         COMMITLOG,
         CONSUMEQUEUE,
@@ -172,6 +170,8 @@ _KNOWN_NAMES: Final = frozenset(
         CLOCK,
         f"{CLOCK}.new",
         FORMAT,
+        f"{FORMAT}.new",
+        f"{KEEP}.new",
         "lock",
         "boots",
     }
@@ -180,13 +180,8 @@ _KNOWN_NAMES: Final = frozenset(
 
 def _durable_line(line: bytes) -> bytes:
     digits = line[:OFFSET_DIGITS]
-    return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits))
+    return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"
 
 
-def _check_version(version: str) -> None:
-    if not version.isdigit():
-        raise NotAStore(f"Its format file says {version!r}. Choose another folder with --store.")
-    if int(version) > FORMAT_VERSION:
-        raise StoreTooNew(
-            f"It has format {version}, this version reads up to {FORMAT_VERSION}. Upgrade tidewheel."
-        )
+def _lines(stored: bytes) -> tuple[bytes, bytes]:
+    return stored[:_LINE_BYTES], stored[_LINE_BYTES : 2 * _LINE_BYTES]

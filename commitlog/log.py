@@ -1,8 +1,12 @@
 """The CommitLog: one endless sequence of records in segments of equal size.
 
 A record never spans two segments: when it and an 8-byte blank do not both fit, the blank closes the
-segment and the record opens the next. Appending only gathers bytes (see `commitlog.flush`); an append is
-visible to readers once its flush has succeeded. One writer.
+segment and the record opens the next; one that is larger than a segment has a segment to itself, which is as
+long as it is. Appending only gathers bytes (see `commitlog.flush`); an append is visible to readers once its
+flush has succeeded. One writer.
+
+After a sync has failed nothing here is to be synced again and believed: the log is opened anew up to what was
+acknowledged (`acknowledged_offset`), and that start writes once more what lies behind what is published.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Final
 
@@ -19,8 +24,9 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, SegmentWrite, Sync
 from commitlog.keep import Keep
-from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
+from commitlog.limits import FLUSHES_IN_FLIGHT_MAX, RECORD_BYTES_MAX
 from commitlog.record import Record
+from commitlog.segments import Segments
 
 _READ_AHEAD_BYTES: Final = 4096
 _LENGTH_BYTES: Final = 4
@@ -50,6 +56,21 @@ class CommitLog:
         self._gathered: list[SegmentWrite] = []
         self._flying: deque[Flush] = deque()
         self._publish_count = 0
+        self.segments: Final = Segments.of(disk, segment_bytes)
+        self._tail_offset, self._tail_end = self._tail()
+
+    def resume(self, end_offset: int) -> None:
+        """The log ends there, durably, and its files are whole: a start has cut it."""
+        self.end_offset = self.durable_offset = self.synced_offset = end_offset
+        self.segments.look_again(self._disk)
+        self._tail_offset, self._tail_end = self._tail()
+
+    def _tail(self) -> tuple[int, int]:
+        """Where the segment of the next record begins and ends; a new one, where no blank has room."""
+        segments = self.segments
+        if not segments.first_offsets or segments.end_offset - self.end_offset < record.BLANK_BYTES:
+            return self.end_offset, self.end_offset + self.segment_bytes
+        return segments.first_offsets[-1], segments.end_offset
 
     def append(self, new: Record) -> int:
         """Gathers one record for the next flush; sets and returns its physical offset."""
@@ -67,11 +88,12 @@ class CommitLog:
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
         ends = list(accumulate(record_bytes))
-        return bisect_right(ends, self._left_bytes() - record.BLANK_BYTES)
+        return max(1, bisect_right(ends, self._left_bytes() - record.BLANK_BYTES))
 
     def append_encoded(self, encoded: bytearray) -> None:
         """Gathers whole records that lie back to back, are stamped for `end_offset` on, and have room."""
-        assert len(encoded) + record.BLANK_BYTES <= self._left_bytes()
+        fits = len(encoded) + record.BLANK_BYTES <= self._left_bytes()
+        assert fits or self.end_offset == self._tail_offset, "a record is never split"
         self._gather(encoded)
 
     @property
@@ -107,6 +129,14 @@ class CommitLog:
         self._unsynced_paths.clear()
         return sync
 
+    def unsynced_segments(self) -> tuple[str, ...]:
+        """The files that hold what is appended and not on disk for sure."""
+        if self._sync:
+            return ()
+        firsts = {self.segments.first_of(at) for at in (self.synced_offset, max(self.end_offset - 1, 0))}
+        between = [one for one in self.segments.first_offsets if min(firsts) <= one <= max(firsts)]
+        return tuple(map(layout.segment_path, between))
+
     def synced(self, sync: Sync) -> None:
         """The sync has succeeded: live readers are told."""
         self._publish(sync.end_offset)
@@ -128,39 +158,70 @@ class CommitLog:
         assert 0 <= physical_offset < self.durable_offset
         if physical_offset < self.first_offset or physical_offset in self.keep:
             return self.keep.read(physical_offset)
-        position = physical_offset % self.segment_bytes
-        path = layout.segment_path(physical_offset - position)
+        path, position = self.segments.place(physical_offset)
         stored = self._disk.read(path, position, max(length, _LENGTH_BYTES))
         if len(stored) < _LENGTH_BYTES:
             raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
         (record_bytes,) = struct.unpack_from(">I", stored)
         if record_bytes > len(stored):
-            stored = self._disk.read(path, position, min(record_bytes, self.segment_bytes))
+            stored = self._disk.read(path, position, min(record_bytes, self._record_bytes_max))
         return stored[:record_bytes]
 
-    def distrust(self, sync: Sync) -> None:
-        """The sync has failed, or was never run: its files are to be synced again."""
+    def not_synced(self, sync: Sync) -> None:
+        """The sync was not run: something before it failed. Its files are still to be synced."""
         self._unsynced_paths |= set(sync.paths)
 
+    def segment_of(self, offset: int) -> int:
+        """The first offset of the segment in which an offset lies, or will lie."""
+        return self._tail_offset if offset >= self._tail_offset else self.segments.first_of(offset)
+
+    def segment_offsets(self) -> list[int]:
+        """The first offsets of all segments, the one of the next record included."""
+        firsts = self.segments.first_offsets
+        return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]
+
+    def cut(self, first_offset: int) -> None:
+        """The log was deleted below `first_offset`."""
+        self.first_offset = first_offset
+        self.segments.cut(first_offset)
+
+    @property
+    def _record_bytes_max(self) -> int:
+        return max(self.segment_bytes, RECORD_BYTES_MAX)
+
     def _publish(self, offset: int) -> None:
+        """Tells live readers; where the disk refuses that, they learn of it with the next flush.
+
+        The two lines take turns only when one was written: a torn one must not be the newer.
+        """
         self.synced_offset = max(self.synced_offset, offset)
-        self._publish_count += 1
-        layout.publish_durable(self._disk, self.synced_offset, self._publish_count)
+        with suppress(OSError):
+            layout.publish_durable(self._disk, self.synced_offset, self._publish_count + 1)
+            self._publish_count += 1
 
     def _left_bytes(self) -> int:
-        return self.segment_bytes - self.end_offset % self.segment_bytes
+        return self._tail_end - self.end_offset
 
     def _close_segment(self) -> None:
-        left_bytes = self._left_bytes()
-        if left_bytes < self.segment_bytes:
+        if self.end_offset > self._tail_offset:
+            left_bytes = self._left_bytes()
+            tail_end = self._tail_end
             self._gather(record.blank(left_bytes))
-            self.end_offset += left_bytes - record.BLANK_BYTES
+            self._begin_segment(tail_end)
+
+    def _begin_segment(self, first_offset: int) -> None:
+        self.end_offset = self._tail_offset = first_offset
+        self._tail_end = first_offset + self.segment_bytes
 
     def _gather(self, encoded: bytes | bytearray) -> None:
-        position = self.end_offset % self.segment_bytes
+        position = self.end_offset - self._tail_offset
         if not self._gathered or position == 0:
             self._gathered.append(
-                SegmentWrite(self.end_offset - position, position, 0 if position else self.segment_bytes)
+                SegmentWrite(self._tail_offset, position, 0 if position else self.segment_bytes)
             )
+        if position == 0:
+            self.segments.add(self._tail_offset)
         self._gathered[-1].chunks.append(encoded)
         self.end_offset += len(encoded)
+        if self._left_bytes() < record.BLANK_BYTES:
+            self._begin_segment(self.end_offset)

@@ -5,18 +5,30 @@ imported log as `commitlog.foreign` says). At the first bytes that are no record
 
 * below the published durable offset it is damage: reading resumes at the next magic whose record names its
   own offset and has a right CRC; the region between is reported, nothing behind it is lost;
-* at or above it, it is the torn tail: the log ends there.
+* at or above it, it is the torn tail: the log ends there;
+* where no offset was published that can be read (the file `durable` is damaged), a sound record anywhere
+  behind proves that it is damage; only bytes that none follows are the torn tail.
 
-The tail is then cut so that no stale record can come back: the rest of its segment becomes zeros and later
-segments are deleted, all durable before the first append. A scan may start at any record; with a snapshot it
-starts there. Cost: one read of the log from the start of the scan.
+The tail is then cut so that no stale record can come back, all durably before the first append:
+
+    1. later segments are deleted, the last one first
+    2. what was read behind the published offset is written once more, and synced
+    3. the segment of the end is truncated there, and allocated to its whole length: the rest is zeros
+    4. the end is published
+
+The process may die, or the disk fail, between any two of these steps and within each. A start finds the same
+end then: nothing is deleted or cut but what lies behind it, a short segment is one whose rest is zeros, and
+its length is allocated again. Step 2 is there because pages that a failed sync gave up read as if nothing had
+happened and would never reach the disk (see `commitlog.disk`): their writer may be long dead.
+
+A scan may start at any record; with a snapshot it starts there. Cost: one read of the log from the start of
+the scan, one write of what lies behind the published offset: after `kill -9` the flushes that were under way.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,11 +38,13 @@ from commitlog import foreign, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from commitlog.record import Record
+from commitlog.segments import Segments
 
 _MAGIC = re.compile(b"\xda\xa3\x20[\xa7\xab]")
 _HEAD: Final = struct.Struct(">II")
 _OFFSET_FIELD: Final = struct.Struct(">q")
 _OFFSET_AT: Final = 28
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,27 +67,35 @@ class LogScan:
     """One pass over the log on `disk`; iterate it to the end, then read `end_offset` and `damaged`."""
 
     def __init__(self, disk: Disk, segment_bytes: int, start_at: int = 0, stop_at: int | None = None) -> None:
-        """`segment_bytes` holds for an empty store. All below `start_at` is known to be durable and is not
-        read; a log whose sync failed is not trusted past `stop_at`.
+        """All below `start_at` is known to be durable and is not read. Nobody was told of what lies behind
+        `stop_at`: it is not taken over; what lies before it and cannot be read is damage.
         """
         self._disk = disk
         self._start_at = start_at
         self._stop_at = stop_at
-        self._offsets = layout.segment_offsets(disk)
+        self.segments = Segments.of(disk, segment_bytes)
         self._own_from = foreign.read_imported(disk)
-        self.durable_offset = max(layout.read_durable(disk), start_at)
-        self.segment_bytes = self._known_segment_bytes(segment_bytes)
+        found = layout.published(disk)
+        self._proven_offset = max(found.offset, start_at)
+        self._by_proof = not found.is_sound and bool(self.segments.first_offsets)
+        self.durable_offset = max(self._proven_offset, stop_at or 0)
+        self.segment_bytes = segment_bytes
         self._check_contiguous(start_at)
-        self.first_offset = self._offsets[0] if self._offsets else start_at
+        self.first_offset = self.segments.first_offsets[0] if self.segments.first_offsets else start_at
         self.end_offset = max(self.first_offset, start_at)
         self.damaged: list[Damage] = []
+        self.unsound = ""
+        """What is wrong with the file of the published offset, if anything is."""
+        if self._by_proof:
+            what = found.problem or "it is missing"
+            self.unsound = f"{layout.DURABLE}: {what}; where the log ends was concluded from its records"
 
     def __iter__(self) -> Iterator[Found]:
-        for first_offset in self._offsets:
-            if first_offset + self.segment_bytes <= self.end_offset:
+        for first_offset in self.segments.first_offsets:
+            if self.segments.end_of(first_offset) <= self.end_offset:
                 continue
             if self.end_offset < first_offset:
-                if first_offset > self.durable_offset:
+                if first_offset > self.durable_offset and not self._is_proven_from(first_offset):
                     break
                 self._note_damage(first_offset)
             yield from self._segment(first_offset)
@@ -81,82 +103,103 @@ class LogScan:
             self._note_damage(self.durable_offset)
 
     def cut(self) -> None:
-        """Makes everything behind `end_offset` zeros or gone, and all before it durable, after the pass.
-
-        What the pass has read may so far be only in the operating system's memory.
-        """
-        position = self.end_offset % self.segment_bytes
-        tail_segment = self.end_offset - position
-        for first_offset in reversed(self._offsets):
-            path = layout.segment_path(first_offset)
-            if self._start_at <= first_offset + self.segment_bytes <= tail_segment:
-                self._disk.sync(path)
-            if first_offset > tail_segment or (first_offset == tail_segment and position == 0):
-                self._disk.delete(path)
-            elif first_offset == tail_segment:
-                self._disk.truncate(path, position)
-                self._disk.allocate(path, self.segment_bytes)
+        """Makes everything behind `end_offset` zeros or gone, and all before it durable, after the pass."""
+        firsts = self.segments.first_offsets
+        for first_offset in reversed(firsts):
+            if first_offset >= self.end_offset:
+                self._disk.delete(layout.segment_path(first_offset))
+        kept = [first_offset for first_offset in firsts if first_offset < self.end_offset]
+        for first_offset in kept:
+            self._write_again(first_offset)
+        self._finish(kept)
         layout.reset_durable(self._disk, self.end_offset)
+
+    def _write_again(self, first_offset: int) -> None:
+        """Takes to disk what was read of a segment and may so far be in memory only."""
+        path, end = (
+            layout.segment_path(first_offset),
+            min(self.end_offset, self.segments.end_of(first_offset)),
+        )
+        start = max(self._proven_offset, first_offset)
+        for offset in range(start, end, _CHUNK_BYTES):
+            stored = self._disk.read(path, offset - first_offset, min(_CHUNK_BYTES, end - offset))
+            self._disk.write(path, offset - first_offset, stored)
+        if start < end:
+            self._disk.sync(path)
+
+    def _finish(self, kept: list[int]) -> None:
+        """Gives each segment its whole length; what lies behind the log's end becomes zeros."""
+        ends = [*kept[1:], kept[-1] + self.segment_bytes] if kept else []
+        for first_offset, end in zip(kept, ends, strict=True):
+            path = layout.segment_path(first_offset)
+            if first_offset == kept[-1] and self.end_offset < end:
+                self._disk.truncate(path, self.end_offset - first_offset)
+            if self._disk.size(path) < end - first_offset:
+                self._disk.allocate(path, end - first_offset)
+        missing_from = ends[-1] if ends else self.first_offset
+        for first_offset in range(missing_from, self.end_offset, self.segment_bytes):
+            # What was published lay in a segment that is gone: it is damage, and keeps its place.
+            self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
     def _segment(self, first_offset: int) -> Iterator[Found]:
         view = self._disk.view(layout.segment_path(first_offset))
+        until = self._extent(first_offset, len(view))
         if self._stop_at is not None:
             view = view[: max(0, self._stop_at - first_offset)]
         position = self.end_offset - first_offset
-        while 0 <= position < len(view):
+        while 0 <= position < min(until, len(view)):
             found = _record_at(view, position, first_offset + position, self._own_from)
             if found is None:
-                position = self._step_over(view, position, first_offset)
+                position = self._step_over(view, position, first_offset, until)
                 continue
             position += found.record_bytes
             self.end_offset = first_offset + position
             yield found
 
-    def _step_over(self, view: memoryview, position: int, first_offset: int) -> int:
+    def _extent(self, first_offset: int, file_bytes: int) -> int:
+        """How long a segment is: up to the next one."""
+        if first_offset == self.segments.first_offsets[-1]:
+            return max(self.segment_bytes, file_bytes)
+        return self.segments.end_of(first_offset) - first_offset
+
+    def _step_over(self, view: memoryview, position: int, first_offset: int, until: int) -> int:
         """Where to read on after bytes that are no record; -1 at the end of this segment or of the log."""
-        if _is_blank(view, position):
-            self.end_offset = first_offset + len(view)
+        if _is_blank(view, position, until):
+            self.end_offset = first_offset + until
             return -1
-        if first_offset + position >= self.durable_offset:
+        if first_offset + position >= self.durable_offset and not self._by_proof:
             return -1
         resumed = _next_record(view, position + 1, first_offset, self._own_from)
         if resumed >= 0:
             self._note_damage(first_offset + resumed)
         return resumed
 
+    def _is_proven_from(self, first_offset: int) -> bool:
+        """Whether a sound record in this segment or a later one proves that the log goes on so far."""
+        later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
+        views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
+        return any(_next_record(view, 0, one, self._own_from) >= 0 for one, view in views)
+
     def _note_damage(self, end_offset: int) -> None:
         self.damaged.append(Damage(self.end_offset, end_offset))
         self.end_offset = end_offset
 
-    def _known_segment_bytes(self, wanted: int) -> int:
-        """The size that the store's segments have; `wanted` for a store that never held a durable record."""
-        if not self._offsets or self.durable_offset == 0:
-            return wanted
-        used = [offset for offset in self._offsets if offset < self.durable_offset]
-        sizes = [self._disk.size(layout.segment_path(offset)) for offset in used]
-        distances = [following - offset for offset, following in pairwise(self._offsets)]
-        ((segment_bytes, _),) = Counter(sizes + distances).most_common(1)
-        for offset, size in zip(used, sizes, strict=True):
-            if size != segment_bytes:
-                raise _wrong_size(offset, size, f"the others {segment_bytes}")
-        if len(used) == len(self._offsets) == 1 and used[0] + segment_bytes < self.durable_offset:
-            raise _wrong_size(used[0], segment_bytes, f"the log goes on to {self.durable_offset}")
-        return segment_bytes
-
     def _check_contiguous(self, start_at: int) -> None:
-        for offset, following in pairwise(self._offsets):
-            if following != offset + self.segment_bytes < self.durable_offset:
+        """Raises `StoreError` if a segment is missing.
+
+        One is where the next one begins later than a whole segment ends, unless its file reaches so far, as
+        in a store whose segments have many sizes (see `commitlog.segments`).
+        """
+        firsts = self.segments.first_offsets
+        for offset, following in pairwise(firsts):
+            is_gap = offset + self.segment_bytes < min(following, self.durable_offset)
+            if is_gap and self._disk.size(layout.segment_path(offset)) < following - offset:
                 raise _missing(offset + self.segment_bytes)
-        ends = [self._offsets[0], self._offsets[-1] + self.segment_bytes] if self._offsets else [0, 0]
+        ends = [firsts[0], self.segments.end_offset] if firsts else [0, 0]
+        if firsts:
+            ends[1] = max(ends[1], firsts[-1] + self._disk.size(layout.segment_path(firsts[-1])))
         if start_at and not ends[0] <= start_at <= ends[1]:
-            raise _missing(start_at // self.segment_bytes * self.segment_bytes)
-
-
-def _wrong_size(first_offset: int, size: int, but: str) -> StoreError:
-    return StoreError(
-        f"{layout.segment_path(first_offset)} has {size} bytes, {but}. "
-        "Restore it from a backup; nothing was changed."
-    )
+            raise _missing(start_at if start_at < ends[0] else ends[1])
 
 
 def _missing(first_offset: int) -> StoreError:
@@ -179,11 +222,11 @@ def _record_at(view: memoryview, position: int, offset: int, own_from: int) -> F
     return Found(record.decode(stored), record_bytes)
 
 
-def _is_blank(view: memoryview, position: int) -> bool:
+def _is_blank(view: memoryview, position: int, until: int) -> bool:
     if position + record.BLANK_BYTES > len(view):
         return False
     left_bytes, magic = _HEAD.unpack_from(view, position)
-    return bool(magic == record.MAGIC_BLANK and left_bytes == len(view) - position)
+    return bool(magic == record.MAGIC_BLANK and left_bytes == until - position)
 
 
 def _next_record(view: memoryview, position: int, first_offset: int, own_from: int) -> int:

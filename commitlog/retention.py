@@ -16,10 +16,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from commitlog import foreign, keep, layout
 from commitlog.disk import Disk
+from commitlog.limits import RECORD_BYTES_MAX
+from commitlog.segments import Segments
 
 DISK_USED_EARLY: Final = 0.75
 DISK_USED_FORCED: Final = 0.85
@@ -62,16 +65,16 @@ def cut_offset(
     cut = segments[0].first_offset if segments else 0
     if not policy.deletes:
         return cut
-    for one in segments[:-1]:
+    for one, following in pairwise(segments):
         if not (
             _is_old(one, policy, now_ms)
             or _is_beyond(one, segments, segment_bytes, policy)
             or (disk_used >= DISK_USED_EARLY and cut == segments[0].first_offset)
         ):
             break
-        if _is_pinned(one.first_offset + segment_bytes, pinned_offset, disk_used):
+        if _is_pinned(following.first_offset, pinned_offset, disk_used):
             break
-        cut = one.first_offset + segment_bytes
+        cut = following.first_offset
     return cut
 
 
@@ -94,15 +97,20 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 class Retirement:
     """Segments to delete, `first_offset` up to `cut_offset`, and the records to keep from them.
 
-    It may run once the log is durable up to `durable_at`: only then is it sure what is not needed. Where
-    others read meanwhile, they are to be told of the keep file (`Keep.adopt`) before anything is deleted.
+    It may run once the log is durable up to `durable_at`: only then is it sure what is not needed. With
+    asynchronous flushes that is not on disk yet: `unsynced_paths` are synced first. Where others read
+    meanwhile, they are to be told of the keep file (`Keep.adopt`) before anything is deleted.
+
+    It may end between any two steps. The keep file is made beside the one of that name, with all that this
+    holds, and renamed: so what an earlier attempt has kept, whose segment may be gone, is never lost.
     """
 
     first_offset: int
     cut_offset: int
-    segment_bytes: int
+    segments: Segments
     needed_offsets: Sequence[int]
     durable_at: int
+    unsynced_paths: tuple[str, ...] = ()
 
     def run(self, disk: Disk) -> None:
         """Keeps, then deletes. Raises OSError."""
@@ -110,23 +118,31 @@ class Retirement:
         self.delete(disk)
 
     def keep_needed(self, disk: Disk) -> None:
-        """Writes the keep file; the shell may run it in a worker thread. Raises OSError."""
-        if self.needed_offsets:
-            path = keep.path_of(self.cut_offset)
-            disk.delete(path)
-            own_from = foreign.read_imported(disk)
-            kept = (self._read(disk, offset) for offset in self.needed_offsets)
-            disk.write(path, 0, b"".join(one for one in kept if keep.is_sound(one, own_from)))
+        """Writes the keep file; the shell may run it in a worker thread.
+
+        Raises OSError; if it is `SyncFailed` of the log, the log is to be opened anew.
+        """
+        for path in self.unsynced_paths:
             disk.sync(path)
-            disk.sync_folder(layout.KEEP)
+        if self.needed_offsets:
+            own_from = foreign.read_imported(disk)
+            path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
+            before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
+            kept = [before[at : at + length] for _, at, length in keep.records(before, own_from)]
+            kept += (self._read(disk, offset) for offset in self.needed_offsets)
+            disk.delete(fresh)
+            disk.write(fresh, 0, b"".join(one for one in kept if keep.is_sound(one, own_from)))
+            disk.sync(fresh)
+            disk.rename(fresh, path)
 
     def delete(self, disk: Disk) -> None:
         """Deletes, oldest first; the shell may run it in a worker thread. Raises OSError."""
-        for first_offset in range(self.first_offset, self.cut_offset, self.segment_bytes):
+        for first_offset in self.segments.between(self.first_offset, self.cut_offset):
             disk.delete(layout.segment_path(first_offset))
 
     def _read(self, disk: Disk, physical_offset: int) -> bytes:
-        position = physical_offset % self.segment_bytes
-        path = layout.segment_path(physical_offset - position)
-        (record_bytes,) = _HEAD.unpack(disk.read(path, position, _HEAD.size))
-        return disk.read(path, position, min(record_bytes, self.segment_bytes))
+        path, position = self.segments.place(physical_offset)
+        (record_bytes,) = _HEAD.unpack(disk.read(path, position, _HEAD.size).ljust(_HEAD.size, b"\0"))
+        return disk.read(
+            path, position, min(record_bytes, max(self.segments.segment_bytes, RECORD_BYTES_MAX))
+        )

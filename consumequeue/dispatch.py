@@ -86,10 +86,10 @@ class Dispatch:
         self._unsynced.clear()
         return paths
 
-    def distrust(self) -> None:
-        """A checkpoint has failed: the next one syncs all files."""
+    def not_synced(self) -> None:
+        """A checkpoint has not come so far: the next one syncs all files."""
         for queue in self._queues.values():
-            queue.distrust()
+            queue.not_synced()
             self._unsynced[queue] = None
 
     def freeze(self) -> Any:

@@ -162,7 +162,8 @@ class ConsumeQueue:
         first = min(self.min_offset, self.next_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         for name in self._disk.list(self._folder):
             if int(name) < first:
-                self._disk.delete(f"{self._folder}/{name}")
+                with suppress(OSError):  # it is tried again when more of the log goes
+                    self._disk.delete(f"{self._folder}/{name}")
         self._crcs = {at: crc for at, crc in self._crcs.items() if at >= first}
 
     def unsynced_paths(self) -> list[str]:
@@ -171,8 +172,8 @@ class ConsumeQueue:
         self._unsynced_from = self._written_count
         return [self._path(at) for at in range(first, self._written_count * ENTRY_BYTES, _FILE_BYTES)]
 
-    def distrust(self) -> None:
-        """A sync has failed: everything is to be synced again."""
+    def not_synced(self) -> None:
+        """The paths that were asked for were not synced: everything is to be synced."""
         self._unsynced_from = 0
 
     def adopt(self, crcs: Iterable[tuple[int, int]]) -> bool:

@@ -217,6 +217,8 @@ def tell_recovery(core: Broker) -> None:
     )
     for what in core.made_anew:
         log.warning("made anew from the log", what=what)
+    for what in core.unsound:
+        log.error("store file damaged, written anew", what=what)
     for damage in core.damaged:
         log.error("log damaged", first_offset=damage.first_offset, end_offset=damage.end_offset)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from commitlog import foreign, layout, limits, properties, snapshot
+from commitlog import foreign, layout, limits, properties, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.flush import Flush, Sync
 from commitlog.log import CommitLog
@@ -72,16 +72,17 @@ class Broker(Verbs):
 
     @classmethod
     def open(
-        cls, disk: Disk, settings: BrokerSettings, now_ms: int, trusted_offset: int | None = None
+        cls, disk: Disk, settings: BrokerSettings, now_ms: int, acknowledged_offset: int | None = None
     ) -> Broker:
-        """Recovers the store on `disk`; raises a `StoreError` if it cannot be opened.
+        """Recovers the store on `disk`; raises a `StoreError` if it cannot be, OSError if its disk fails.
 
-        After a failed flush nothing behind the last durable offset is trusted: give it as `trusted_offset`.
+        When a sync or flush has failed, the log is taken over up to what was acknowledged: give that as
+        `acknowledged_offset`. What of it cannot be read any more is in `damaged`.
         """
-        layout.check_format(disk)
+        found_format = store_format.open_format(disk, settings.segment_bytes)
         start = snapshot.newest(disk)
         foreign.check_start(disk, start)
-        scan = LogScan(disk, settings.segment_bytes, start.offset if start else 0, trusted_offset)
+        scan = LogScan(disk, found_format.segment_bytes, start.offset if start else 0, acknowledged_offset)
         snapshot.check_reach(start, scan.first_offset)
         log = CommitLog(
             disk, scan.segment_bytes, scan.first_offset, scan.end_offset, sync=settings.sync_flush
@@ -94,9 +95,11 @@ class Broker(Verbs):
                 broker._store.keys.spill(log.first_offset)
                 broker._timers.ends.spill(broker._store.last_store_ms)
         scan.cut()
-        log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
+        log.resume(scan.end_offset)
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
+        format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
+        broker.unsound = [what for what in (format_problem, scan.unsound) if what]
         broker._housekeeping.follow()
         broker._receiving.resume(now_ms)
         broker._lite_topics.begin()
@@ -116,7 +119,7 @@ class Broker(Verbs):
         return self._log.end_offset
 
     @property
-    def trusted_offset(self) -> int:
+    def synced_offset(self) -> int:
         """Up to here the log is surely on disk."""
         return self._log.synced_offset
 
@@ -225,11 +228,15 @@ class Broker(Verbs):
         self._timers.written(checkpoint.timers)
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint could not be written: nothing that it was to sync counts as synced."""
-        self._store.dispatch.distrust()
+        """A checkpoint could not be written, for want of room or the like: it is tried again later.
+
+        If what failed was a sync (`SyncFailed`), this core must not go on: what it wrote since the last one
+        would be synced again and believed. Open the store anew.
+        """
+        self._store.dispatch.not_synced()
         self._timers.failed(checkpoint.timers)
         if checkpoint.log_sync is not None:
-            self._log.distrust(checkpoint.log_sync)
+            self._log.not_synced(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
         """With asynchronous flushes: what to sync in a worker now and then, before `synced`."""

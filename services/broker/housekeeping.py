@@ -18,6 +18,7 @@ count], ...]}, where skipped messages were still wanted by a group that lagged t
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 from commitlog import layout, retention, snapshot
@@ -25,6 +26,7 @@ from commitlog.disk import Disk
 from commitlog.errors import DiskFull
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import Retirement
+from commitlog.segments import Segments
 from services.broker.groups import Groups
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
@@ -84,9 +86,10 @@ class Housekeeping:
         self._running = Retirement(
             first_offset,
             cut_offset,
-            self._store.log.segment_bytes,
+            Segments(self._store.log.segments.first_offsets, self._store.log.segment_bytes),
             self._needed_from(first_offset, cut_offset),
             self._store.log.end_offset,
+            self._store.log.unsynced_segments(),
         )
         return self._running
 
@@ -139,7 +142,8 @@ class Housekeeping:
                 self._disk.delete(layout.RESERVE)
                 self._disk.allocate(layout.RESERVE, segment_bytes)
             except OSError:
-                self._disk.delete(layout.RESERVE)
+                with suppress(OSError):
+                    self._disk.delete(layout.RESERVE)
         self.has_reserve = self._disk.size(layout.RESERVE) == segment_bytes
 
     def _cut_offset(self, now_ms: int) -> int:

@@ -88,13 +88,12 @@ class Store:
 
     def segment_ages(self) -> list[SegmentAge]:
         """Every segment, oldest first, with the store time of its newest record."""
-        first, last = self.log.first_offset, self.log.end_offset
-        offsets = range(first, last + 1, self.log.segment_bytes)
+        offsets = self.log.segment_offsets()
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut(self, first_offset: int) -> None:
         """The log was deleted below `first_offset`."""
-        self.log.first_offset = first_offset
+        self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
         }
@@ -133,7 +132,7 @@ class Store:
         self._note_segment(record.physical_offset, record.store_ms)
 
     def _note_segment(self, physical_offset: int, store_ms: int | None = None) -> None:
-        first_offset = physical_offset // self.log.segment_bytes * self.log.segment_bytes
+        first_offset = self.log.segment_of(physical_offset)
         self._segment_store_ms[first_offset] = self.last_store_ms if store_ms is None else store_ms
 
     def _next_offsets_for(self, copies: Copies) -> Integers:

@@ -23,9 +23,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import bulk, foreign, layout, properties, record
+from commitlog import bulk, foreign, properties, record
 from commitlog.disk import Disk
 from commitlog.record import Record
+from commitlog.segments import Segments
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of, names_of, words_of
 from services.broker.cutting import Cut
@@ -69,9 +70,9 @@ class QueueTable:
 class TimerSource:
     """Reads timer records from the log of a store; used by a checkpoint, in a worker thread."""
 
-    def __init__(self, disk: Disk, segment_bytes: int, queues: QueueTable) -> None:
+    def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
         self._disk = disk
-        self._segment_bytes = segment_bytes
+        self._segments = segments
         self._queues = queues
         self._own_from = foreign.read_imported(disk)
 
@@ -128,8 +129,7 @@ class TimerSource:
             yield window[at : at + _length(window, at)]
 
     def _read(self, physical_offset: int) -> bytes:
-        position = physical_offset % self._segment_bytes
-        path = layout.segment_path(physical_offset - position)
+        path, position = self._segments.place(physical_offset)
         stored = self._disk.read(path, position, _WINDOW_BYTES)
         if len(stored) >= _HEAD.size and _length(stored, 0) > len(stored):
             stored = self._disk.read(path, position, _length(stored, 0))

@@ -67,7 +67,7 @@ class Timers:
         self.ends = TimerEnds(disk, settings.timer_history_ms)
         self.partitions = Partitions(disk, now_ms)
         self.queues = QueueTable()
-        self.source = TimerSource(disk, store.log.segment_bytes, self.queues)
+        self.source = TimerSource(disk, store.log.segments, self.queues)
         self.near = Near()
         self.crowding = Crowding()
         self.pending_by_topic: Counter[str] = Counter()

@@ -89,6 +89,8 @@ class Verbs:
         self.statistics = Statistics()
         self.damaged: list[Damage] = []
         self.made_anew: list[str] = []
+        self.unsound: list[str] = []
+        """Small files of the store that were damaged, and what the start did about it."""
         self.lost: list[str] = []
         self._disk = disk
         self._log = log

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from commitlog import layout
+from commitlog import layout, store_format
 from commitlog.disk import Disk
 from commitlog.errors import WrongClock
 from commitlog.message import Message
@@ -43,7 +43,7 @@ class KeptOffset:
 
 def kept_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
     """Return the offset of a store's clock, None for real time; raises `WrongClock` when it had the other."""
-    layout.check_format(disk)
+    store_format.read(disk)
     offset_ms = layout.read_clock(disk)
     if kind == "real":
         if offset_ms is not None:

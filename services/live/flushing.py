@@ -7,6 +7,7 @@ Rules:
 - Once a flush fails no new one begins; when the last one under way has ended, `rebuild` is called once, so
   that nothing is still being written while the log is cut.
 - With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
+- A sync that fails, of a flush, of a checkpoint or by itself, is never tried again and believed: `rebuild`.
 - While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
   so that memory and the next start's work stay bounded.
 - When the core wants a checkpoint, no new flush begins; when the last one has ended, what was appended
@@ -22,7 +23,7 @@ from typing import Protocol
 
 import structlog
 
-from commitlog.disk import Disk
+from commitlog.disk import Disk, SyncFailed
 from commitlog.flush import Flush, Sync
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
@@ -87,6 +88,10 @@ class Flushing:
         if self._flying_count == 0:
             self._calm()
         self.stir()
+
+    def distrust(self, error: SyncFailed) -> None:
+        """A sync has failed elsewhere: the core is rebuilt when nothing is under way."""
+        self._failure = self._failure or error
 
     def stop(self) -> None:
         """Write nothing more: the core cannot be trusted."""
@@ -178,6 +183,8 @@ class Flushing:
         elif isinstance(error, OSError):
             log.warning("no snapshot was written", reason=str(error))
             self._owner.core.checkpoint_failed(checkpoint)
+            if isinstance(error, SyncFailed):
+                self.distrust(error)
         else:
             self._owner.break_down(error)
         self.resume()

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import structlog
 
-from commitlog.disk import Disk
+from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import ResultUnknown, StoreError, TidewheelError
 from commitlog.flush import Flush
 from commitlog.retention import Retirement
@@ -76,6 +76,17 @@ def nobody(question: CheckBack) -> str:
 
 def always_alike(is_crowded: bool) -> None:
     """Share the interpreter as ever."""
+
+
+def tell_lost(core: Broker, synced_offset: int) -> None:
+    """Log what was acknowledged before it was synced and could not be read again (`--flush async`)."""
+    for damage in core.damaged:
+        if damage.end_offset > synced_offset:
+            log.error(
+                "acknowledged messages are lost: they were not synced, and cannot be read any more",
+                first_offset=max(damage.first_offset, synced_offset),
+                end_offset=damage.end_offset,
+            )
 
 
 class LiveBroker(LiveVerbs):
@@ -275,10 +286,13 @@ class LiveBroker(LiveVerbs):
         refusal = ResultUnknown(
             f"Writing to the store failed ({error}). Send again with the same message id once the disk works."
         )
-        trusted, before = self._broker.trusted_offset, self._broker
-        log.error("write failed", error=str(error), durable_offset=trusted)
+        trusted, before = self._broker.durable_offset, self._broker
+        log.error(
+            "write failed", error=str(error), durable_offset=trusted, synced_offset=before.synced_offset
+        )
         try:
             self._broker = self._open(trusted)
+            tell_lost(self._broker, before.synced_offset)
             self._broker.lite.take_over(before.lite)
         finally:
             self._durable.refuse(refusal, trusted)
@@ -317,6 +331,8 @@ class LiveBroker(LiveVerbs):
         except (OSError, ResultUnknown) as error:
             log.warning("segments were not deleted", reason=str(error))
             core.retirement_failed()
+            if isinstance(error, SyncFailed):
+                self._flushing.distrust(error)
         else:
             core.retired(retirement, self._clock())
         self._loop.call_soon(self._flushing.resume)
@@ -327,9 +343,9 @@ class LiveBroker(LiveVerbs):
         if not self.broken.done():
             self.broken.set_exception(bug)
 
-    def _open(self, trusted_offset: int | None = None) -> Broker:
+    def _open(self, acknowledged_offset: int | None = None) -> Broker:
         try:
-            return Broker.open(self._disk, self.settings, self._clock(), trusted_offset)
+            return Broker.open(self._disk, self.settings, self._clock(), acknowledged_offset)
         except OSError as error:
             raise StoreError(f"Its disk failed ({error}). Start the broker again once it works.") from error
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from commitlog import foreign, layout, snapshot
+from commitlog import foreign, layout, snapshot, store_format
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
@@ -124,6 +124,7 @@ def _write(taken: _Taken, target: Path, progress: Progress) -> tuple[int, int, i
         if taken.newest is not None:
             taken.newest.write(disk)
         layout.reset_durable(disk, taken.end_offset)
+        store_format.write(disk, store_format.encode(taken.store.segment_bytes))
         file_count = sum(len(names) for _, _, names in os.walk(target))
         _sync_folders(target)
     finally:
@@ -137,8 +138,11 @@ def _write_segments(taken: _Taken, disk: RealDisk, progress: Progress) -> int:
     wanted = [offset for offset in taken.store.segment_offsets if offset < end_offset]
     for segment_offset in wanted:
         path = layout.segment_path(segment_offset)
-        disk.allocate(path, taken.store.segment_bytes)
-        until = min(taken.store.segment_bytes, end_offset - segment_offset)
+        segment_bytes = taken.store.segments.end_of(segment_offset) - segment_offset
+        until = min(
+            max(segment_bytes, _file_bytes(taken.segments[segment_offset])), end_offset - segment_offset
+        )
+        disk.allocate(path, max(segment_bytes, until))
         for position, chunk in _chunks(taken.segments[segment_offset], until):
             disk.write(path, position, chunk)
             done_bytes = segment_offset + position + len(chunk) - first_offset
@@ -148,7 +152,6 @@ def _write_segments(taken: _Taken, disk: RealDisk, progress: Progress) -> int:
 
 
 def _small_files(taken: _Taken) -> Iterator[str]:
-    yield layout.FORMAT
     for path in (foreign.IMPORTED, layout.CLOCK):
         if taken.store.files.size(path) >= 0:
             yield path
@@ -163,8 +166,13 @@ def _write_file(disk: RealDisk, path: str, chunks: Iterator[tuple[int, bytes]]) 
     return length
 
 
+def _file_bytes(descriptor: int) -> int:
+    """The length of an open file."""
+    return os.fstat(descriptor).st_size
+
+
 def _chunks(descriptor: int, until: int | None) -> Iterator[tuple[int, bytes]]:
-    length = os.fstat(descriptor).st_size if until is None else until
+    length = _file_bytes(descriptor) if until is None else until
     for position in range(0, length, _CHUNK_BYTES):
         yield position, os.pread(descriptor, min(_CHUNK_BYTES, length - position), position)
 

@@ -20,7 +20,7 @@ class KeepFiles:
         self.offsets: set[int] = set()
         self.findings: list[Finding] = []
         self._own_from = foreign.read_imported(store.overlay())
-        for name in store.files.list(layout.KEEP):
+        for name in filter(str.isdigit, store.files.list(layout.KEEP)):
             path = f"{layout.KEEP}/{name}"
             self._read(path, bytes(store.files.view(path)))
 
@@ -67,9 +67,10 @@ def damaged_bytes(store: OpenStore, damage: Damage) -> bytes:
     parts = []
     at = damage.first_offset
     while at < damage.end_offset:
-        position = at % store.segment_bytes
-        length = min(damage.end_offset - at, store.segment_bytes - position)
-        path = layout.segment_path(at - position)
+        path, position = store.segments.place(at)
+        length = min(damage.end_offset, store.segments.end_of(at)) - at
+        if length <= 0:
+            break  # no segment reaches so far
         parts.append(store.files.read(path, position, length) if store.files.size(path) >= 0 else b"")
         at += length
     return b"".join(parts)

@@ -6,13 +6,15 @@ written of what is durable, so the newest one counts as published too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from commitlog import layout, snapshot
-from commitlog.errors import NotAStore, StoreError, StoreTooNew
+from commitlog import layout, snapshot, store_format
+from commitlog.errors import NotAStore, StoreTooNew
 from commitlog.limits import SEGMENT_BYTES_DEFAULT
 from commitlog.recovery import LogScan
+from commitlog.segments import Segments
+from commitlog.store_format import Format, derived_segment_bytes
 from services.store.reading import Overlay, Reader, StoreFiles
 
 
@@ -25,6 +27,13 @@ class OpenStore:
     segment_bytes: int
     segment_offsets: list[int]
     snapshot_offsets: list[int]
+    unsound: dict[str, str] = field(default_factory=dict)
+    """What is wrong with small files, by path; the next start writes them anew."""
+
+    @property
+    def segments(self) -> Segments:
+        """Where in which segment a log offset lies."""
+        return Segments(self.segment_offsets, self.segment_bytes)
 
     @property
     def first_offset(self) -> int:
@@ -44,7 +53,7 @@ class OpenStore:
     def scan(self, start_at: int = 0, until: int | None = None) -> LogScan:
         """A pass over the log from `start_at` up to `until`, or to the durable offset."""
         end = self.durable_offset if until is None else until
-        return LogScan(self.overlay(end), SEGMENT_BYTES_DEFAULT, start_at, end)
+        return LogScan(self.overlay(end), self.segment_bytes, start_at, end)
 
 
 def open_store(root: Path) -> OpenStore:
@@ -58,32 +67,48 @@ def open_store(root: Path) -> OpenStore:
 
 def look_at(files: Reader, name: str) -> OpenStore:
     """The store whose files these are; `name` is what errors call it."""
-    check_format(files, name)
-    snapshot_offsets = snapshot.offsets(Overlay(files))
-    segment_offsets = layout.segment_offsets(Overlay(files))
-    durable_offset = max(layout.read_durable(Overlay(files)), *snapshot_offsets, 0)
-    scan = LogScan(Overlay(files), SEGMENT_BYTES_DEFAULT, max(snapshot_offsets, default=0), durable_offset)
-    return OpenStore(files, durable_offset, scan.segment_bytes, segment_offsets, snapshot_offsets)
+    disk = Overlay(files)
+    found = _format_of(disk, name)
+    snapshot_offsets = snapshot.offsets(disk)
+    segment_offsets = layout.segment_offsets(disk)
+    segment_bytes = found.segment_bytes or derived_segment_bytes(disk, SEGMENT_BYTES_DEFAULT)
+    published = layout.published(disk)
+    durable_offset = max(published.offset, *snapshot_offsets, 0)
+    scan = LogScan(disk, segment_bytes, max(snapshot_offsets, default=0), durable_offset)
+    problems = {
+        layout.FORMAT: found.problem,
+        layout.DURABLE: scan.unsound and (published.problem or "it is missing"),
+    }
+    if scan.unsound:
+        durable_offset = _proven_offset(disk, segment_bytes, durable_offset)
+    return OpenStore(
+        files, durable_offset, segment_bytes, segment_offsets, snapshot_offsets,
+        {path: problem for path, problem in problems.items() if problem},
+    )  # fmt: skip
 
 
-def check_format(files: Reader, name: str) -> None:
-    """Raises `NotAStore` or `StoreTooNew` unless the store is of a version that this one reads."""
-    if files.size(layout.FORMAT) < 0:
-        raise _not_ours(files, name)
-    version = files.read(layout.FORMAT, 0, 64).decode(errors="replace").strip()
-    if not version.isdigit():
-        raise StoreError(
-            f"{name}/{layout.FORMAT} holds {version!r}, not a version. If this version of tidewheel wrote "
-            f"the store, write {layout.FORMAT_VERSION} into that file."
-        )
-    if int(version) > layout.FORMAT_VERSION:
-        raise StoreTooNew(
-            f"{name} has format {version}, this version reads up to {layout.FORMAT_VERSION}. "
-            "Upgrade tidewheel; nothing was changed."
-        )
+def _proven_offset(disk: Overlay, segment_bytes: int, start_at: int) -> int:
+    """How far the log goes, where nothing says so: as the next start will find it."""
+    scan = LogScan(disk, segment_bytes, start_at)
+    for _ in scan:
+        pass
+    return scan.end_offset
 
 
-def _not_ours(files: Reader, name: str) -> NotAStore:
+def _format_of(disk: Overlay, name: str) -> Format:
+    """What the store says of itself; raises `NotAStore` or `StoreTooNew`."""
+    try:
+        found = store_format.read(disk)
+    except (NotAStore, StoreTooNew) as error:
+        if disk.size(layout.FORMAT) <= 0:
+            raise _not_ours(disk, name) from error
+        raise type(error)(f"{name}: {error.detail}") from error
+    if found is None:
+        raise _not_ours(disk, name)
+    return found
+
+
+def _not_ours(files: Overlay, name: str) -> NotAStore:
     if layout.COMMITLOG in files.list(""):
         return NotAStore(
             f"{name} has a commitlog but no file '{layout.FORMAT}': it was written by Apache RocketMQ. "

@@ -5,6 +5,7 @@
     a snapshot                 moved to quarantine; a new one is written
     bytes of the log           copied to `quarantine/<first>-<end>`, so that this damage is known from
                                then on; the log keeps them: what is around them stays where it is
+    the files durable, format  written anew, as a start does
     names or ends of timers    written again, if all their facts can be read; else made of what is left, but
                                only if asked to give the rest up: see `services.store.repair_facts`
     a partition, a keep file   nothing: only a backup has its records
@@ -37,7 +38,7 @@ from services.store.verify_facts import PARTS, named_runs
 from services.store.verify_timers import sound_snapshots
 
 _DERIVED: Final = ("queue", "index")
-_REPAIRABLE: Final = ("log", "snapshot", *_DERIVED)
+_REPAIRABLE: Final = ("log", "snapshot", "store", *_DERIVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Plan:
     quarantine: list[Damage]
     bad_snapshots: list[str]
     makes_derived: bool
+    rewrites: list[str]
     mends: list[FactRun]
     gives_up: list[FactRun]
     makes_facts: bool
@@ -62,7 +64,7 @@ class Plan:
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         facts = self.mends or self.makes_facts
-        return not (self.quarantine or self.bad_snapshots or self.makes_derived or facts)
+        return not (self.quarantine or self.bad_snapshots or self.makes_derived or self.rewrites or facts)
 
 
 def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: bool = False) -> Plan:
@@ -78,6 +80,7 @@ def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: b
         quarantine=quarantine,
         bad_snapshots=[one.path for one in bad if one.part == "snapshot" and store.files.size(one.path) >= 0],
         makes_derived=any(one.part in _DERIVED for one in bad),
+        rewrites=[one.path for one in bad if one.part == "store"],
         mends=mends,
         gives_up=unread if gives_up else [],
         makes_facts=gives_up and bool(facts),
@@ -116,6 +119,8 @@ def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
             give_up(store, disk, planned.gives_up, now_ms)
         if planned.makes_derived or planned.bad_snapshots:
             _make_derived(disk, now_ms)
+        elif planned.rewrites:
+            Broker.open(disk, BrokerSettings(), now_ms)
     finally:
         disk.close()
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from commitlog import inner_batch, layout, properties
-from commitlog.errors import NotAStore, StoreDamaged
+from commitlog.errors import NotAStore, StoreDamaged, StoreError
 from commitlog.lock import StoreLock
 from commitlog.log import CommitLog
 from commitlog.message import MessageType
@@ -91,6 +91,7 @@ def export_store(source: Path, target: Path, on_progress: Say, now_ms: int) -> E
     Raises a `StoreError` if either is not what it should be.
     """
     store = open_store(source)
+    _refuse_many_sizes(store)
     refuse_if_live(source)
     lock = StoreLock(target)
     lock.acquire()
@@ -278,6 +279,15 @@ class _Export:
             repeats=[_repeat(one) for one in state.groups if one.done_above],
             damaged=self._seen.damaged,
             notes=notes,
+        )
+
+
+def _refuse_many_sizes(store: OpenStore) -> None:
+    """Raises `StoreError` if RocketMQ could not have the segments: its own begin at multiples of one size."""
+    if not store.segments.is_uniform or store.first_offset % store.segment_bytes:
+        raise StoreError(
+            "Its log segments have different sizes, which RocketMQ cannot read; an older version of ours "
+            "left them so. Nothing was written. Hand over what waits by sending it to RocketMQ again."
         )
 
 

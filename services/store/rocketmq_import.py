@@ -18,11 +18,12 @@ Not taken over: the wheel's own files and the indexes, which are made anew from 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import foreign, layout
+from commitlog import foreign, layout, store_format
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore
 from commitlog.lock import StoreLock
@@ -99,14 +100,15 @@ class _Import:
     def run(self) -> ImportSummary:
         self._read()
         try:
-            self._mark(_UNFINISHED)
+            store_format.write(self._disk, _UNFINISHED)
             self._copy()
             redelivered_count = self._write_snapshot()
             pending = self._write_pending()
-            self._mark(f"{layout.FORMAT_VERSION}\n".encode())
+            store_format.write(self._disk, store_format.encode(self._log.segment_bytes))
             self._make_derived()
         except BaseException:
-            _empty(self._disk)
+            with suppress(OSError):  # what cannot be deleted says itself that it is half an import
+                _empty(self._disk)
             raise
         return self._summary(pending, redelivered_count)
 
@@ -203,11 +205,6 @@ class _Import:
         broker = Broker.open(self._disk, _SETTINGS, self._now_ms)
         broker.checkpoint(self._now_ms).write(self._disk)
 
-    def _mark(self, text: bytes) -> None:
-        self._disk.delete(layout.FORMAT)
-        self._disk.write(layout.FORMAT, 0, text)
-        self._disk.sync(layout.FORMAT)
-
     def _summary(self, pending: Pending, redelivered_count: int) -> ImportSummary:
         return ImportSummary(
             record_count=self._takeover.record_count,
@@ -245,6 +242,7 @@ def _check_empty(disk: Disk, target: Path) -> None:
 
 
 def _empty(disk: Disk) -> None:
-    for name in disk.list(""):
+    """Deletes all of it; the file that says that this is half an import goes last."""
+    for name in sorted(disk.list(""), key=lambda name: name == layout.FORMAT):
         if name != "lock":
             disk.delete(name)

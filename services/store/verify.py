@@ -73,10 +73,11 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     for found in _records(scan, verdict, progress):
         queues.see(found)
         index.see(found.record)
-        verdict.findings += _breaches(found, rules, store.segment_bytes)
+        verdict.findings += _breaches(found, rules, store)
     verdict.damaged, verdict.lost = scan.damaged, queues.lost(scan.damaged)
     verdict.entry_count, verdict.kept_count = queues.entry_count, len(kept.offsets)
     verdict.snapshot_count = len(store.snapshot_offsets)
+    verdict.findings += _unsound(store)
     verdict.findings += _damage(store, scan.damaged, verdict.lost)
     verdict.findings += kept.findings
     verdict.findings += _tail(store)
@@ -103,17 +104,23 @@ def _records(scan: LogScan, verdict: Verdict, progress: Progress) -> Iterator[Fo
     progress(_FIRST_PASS, total_bytes, total_bytes)
 
 
-def _breaches(found: Found, rules: Invariants, segment_bytes: int) -> Iterator[Finding]:
+def _unsound(store: OpenStore) -> Iterator[Finding]:
+    """The small files that are not what was written."""
+    for path, problem in store.unsound.items():
+        yield Finding("store", path, -1, -1, f"{problem}; the next start writes it anew")
+
+
+def _breaches(found: Found, rules: Invariants, store: OpenStore) -> Iterator[Finding]:
     offset = found.record.physical_offset
     for breach in rules.see(found.record):
-        path = layout.segment_path(offset // segment_bytes * segment_bytes)
+        path, _ = store.segments.place(offset)
         what = f"a record of {found.record.topic} {breach.what}"
         yield Finding("log", path, offset, offset + found.record_bytes, what)
 
 
 def _damage(store: OpenStore, damaged: list[Damage], lost: list[LostEntry]) -> Iterator[Finding]:
     for one in damaged:
-        path = layout.segment_path(one.first_offset // store.segment_bytes * store.segment_bytes)
+        path, _ = store.segments.place(one.first_offset)
         is_known = quarantined(store, one)
         what = "is damaged, as its copy in quarantine is" if is_known else "is not what was written"
         was = was_there(store, one, lost)
@@ -127,10 +134,10 @@ def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
     if inside:
         names = ", ".join(f"{one.topic} queue {one.queue_id} offset {one.queue_offset}" for one in inside[:3])
         return f"it held {names}{' and more' if len(inside) > 3 else ''}"
-    position = damage.first_offset % store.segment_bytes
-    path = layout.segment_path(damage.first_offset - position)
+    path, position = store.segments.place(damage.first_offset)
     stored = store.files.read(path, position, damage.end_offset - damage.first_offset)
-    if len(stored) == record.BLANK_BYTES or position + len(stored) == store.segment_bytes:
+    is_end = damage.end_offset == store.segments.end_of(damage.first_offset)
+    if len(stored) == record.BLANK_BYTES or is_end:
         return "it may have been the filler at the end of a segment"
     try:
         found = record.decode(stored)
@@ -153,20 +160,22 @@ def _tail(store: OpenStore) -> Iterator[Finding]:
     end, segment_bytes = store.durable_offset, store.segment_bytes
     scan = LogScan(store.overlay(), segment_bytes, end)
     count = sum(1 for _ in scan)
-    path = layout.segment_path(max(offset for offset in store.segment_offsets if offset <= scan.end_offset))
+    path, _ = store.segments.place(scan.end_offset)
     if count:
         what = f"{count} records lie behind the published end; the next start takes them over"
         yield Finding("log", path, end, scan.end_offset, what, False)
     torn_at = next((at for at in store.segment_offsets if not _is_zero(store, at, scan.end_offset)), None)
     if torn_at is not None:
         what = "bytes behind the end are no record; the next start cuts them"
-        last = torn_at + segment_bytes
+        last = store.segments.end_of(torn_at)
         yield Finding("log", layout.segment_path(torn_at), scan.end_offset, last, what, False)
 
 
 def _is_zero(store: OpenStore, first_offset: int, end_offset: int) -> bool:
     view = store.files.view(layout.segment_path(first_offset))
     start = max(0, end_offset - first_offset)
+    if end_offset >= store.segments.end_of(first_offset):
+        return True
     chunks = range(start, len(view), _ZERO_CHUNK_BYTES)
     return not any(bytes(view[at : at + _ZERO_CHUNK_BYTES]).strip(b"\0") for at in chunks)
 

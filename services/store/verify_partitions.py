@@ -67,7 +67,7 @@ class _FileCheck:
         self._queues = queues
         table = QueueTable()
         table.thaw(queues)
-        self._source = TimerSource(self._disk, store.segment_bytes, table)
+        self._source = TimerSource(self._disk, store.segments, table)
         self._counts = {file.length: [0, 0] for file in files}
 
     def findings(self) -> Iterator[Finding]:

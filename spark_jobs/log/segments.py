@@ -10,12 +10,12 @@ belongs to the slice in which it starts. Cost of planning: one listing, and eigh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from commitlog import foreign, layout
+from commitlog import foreign, layout, store_format
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
 from commitlog.recovery import Damage
 
@@ -25,16 +25,23 @@ _NONE_OWN: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of the log."""
+    """One file of the log; it is `segment_bytes` long.
+
+    `next_offset` is where the next one begins, if there is one. A file may be longer than up to there, if its
+    last record is (`commitlog.segments`), and the next one then begins with zeros (`is_overlapped`).
+    """
 
     path: str
     first_offset: int
     segment_bytes: int
+    next_offset: int | None = None
+    is_overlapped: bool = False
 
     @property
     def end_offset(self) -> int:
-        """The log offset behind its last byte."""
-        return self.first_offset + self.segment_bytes
+        """The log offset up to which records may start in it."""
+        end = self.first_offset + self.segment_bytes
+        return end if self.next_offset is None else min(end, self.next_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +121,8 @@ def slices(
     parts = []
     for segment in log.segments:
         end = min(segment.segment_bytes, log.end_offset - segment.first_offset)
-        stop = min(end, last_offset - segment.first_offset)
-        begin = max(0, first_offset - segment.first_offset)
+        stop = min(end, min(last_offset, segment.end_offset) - segment.first_offset)
+        begin = max(int(segment.is_overlapped), first_offset - segment.first_offset)
         if begin >= stop:
             continue
         has_tail = log.durable_offset is None and segment is log.segments[-1]
@@ -149,14 +156,10 @@ def _check_format(store: Path) -> bool:
     path = store / layout.FORMAT
     if not path.exists():
         return False
-    version = path.read_text(errors="replace").strip()
-    if not version.isdigit():
-        raise NotAStore(f"Its format file {path} says {version[:20]!r}. Give --store the folder of a broker.")
-    if int(version) > layout.FORMAT_VERSION:
-        raise StoreTooNew(
-            f"{store} has format {version}, this version reads up to {layout.FORMAT_VERSION}. "
-            "Upgrade tidewheel, then audit again."
-        )
+    try:
+        store_format.parse(path.read_bytes())
+    except (NotAStore, StoreTooNew) as error:
+        raise type(error)(f"{store}: {error.detail}") from error
     return True
 
 
@@ -169,7 +172,12 @@ def _written_segments(folder: Path) -> tuple[Segment, ...]:
     ]
     while found and _is_unwritten(found[-1]):
         found.pop()
-    return tuple(found)
+    firsts: list[int | None] = [segment.first_offset for segment in found]
+    known = [replace(one, next_offset=after) for one, after in zip(found, [*firsts[1:], None], strict=False)]
+    for at, (before, one) in enumerate(pairwise(known), 1):
+        if before.first_offset + before.segment_bytes > one.first_offset and _is_unwritten(one):
+            known[at] = replace(one, is_overlapped=True)
+    return tuple(known)
 
 
 def _is_unwritten(segment: Segment) -> bool:

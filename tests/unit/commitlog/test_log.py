@@ -7,7 +7,7 @@ import random
 import pytest
 
 from commitlog import layout, limits
-from commitlog.errors import NotAStore, StoreDamaged, StoreError, StoreTooNew
+from commitlog.errors import StoreDamaged, StoreError
 from commitlog.log import CommitLog
 from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
@@ -145,19 +145,6 @@ def test_a_missing_segment_and_a_foreign_file_are_refused() -> None:
     disk.write("commitlog/notes.txt", 0, b"mine")
     with pytest.raises(StoreError, match=r"notes\.txt is not a log segment"):
         LogScan(disk, SEGMENT_BYTES)
-
-
-def test_formats_that_cannot_be_opened_are_refused() -> None:
-    disk = MemoryDisk()
-    layout.check_format(disk)
-    layout.check_format(disk)
-    disk.write("format", 0, b"2\n")
-    with pytest.raises(StoreTooNew, match="Upgrade"):
-        layout.check_format(disk)
-    foreign = MemoryDisk()
-    foreign.write("pg_wal", 0, b"x")
-    with pytest.raises(NotAStore, match="pg_wal"):
-        layout.check_format(foreign)
 
 
 def test_a_roll_that_is_torn_at_any_byte_loses_nothing_before_it_and_leaves_nothing_behind() -> None:

@@ -12,6 +12,7 @@ from commitlog import foreign, layout, properties, record
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
+from commitlog.segments import Segments
 from services.broker import timer_source
 from services.broker.cutting import Cut
 from services.broker.timer_records import Replaced, moved_record, timer_record
@@ -76,7 +77,9 @@ def fetched(timers: list[Record], *, are_imported: bool = False) -> tuple[Any, l
     if are_imported:
         foreign.write_imported(disk, end)
     queues = QueueTable()
-    rows, records = TimerSource(disk, SEGMENT_BYTES, queues).fetch(np.array(offsets, np.uint64))
+    rows, records = TimerSource(disk, Segments.of(disk, SEGMENT_BYTES), queues).fetch(
+        np.array(offsets, np.uint64)
+    )
     return rows, records, queues
 
 

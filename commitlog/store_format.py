@@ -1,0 +1,147 @@
+"""The file `format`: what says that a folder is a store, of which version, and how large its segments are.
+
+    offset  width  field
+    0       64     the version, "2", a line feed, spaces, a line feed: all that version 1 reads, and refuses
+    64      46     "2 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>", line feed
+
+The size of the segments is written once, when the store is made, as a new file that is synced and renamed; it
+is nowhere else, and nothing is concluded from lengths of files. A store of version 1 has only "1" in this
+file: its size is derived one last time, and only the room in its last segment depends on it, for where
+a segment ends the next one's name says (`commitlog.segments`). If this file is damaged the same is done, and
+told. Without it a folder with a commitlog is a store of ours only if a file proves it that nobody else
+writes; an Apache RocketMQ store is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from commitlog import layout, record, snapshot
+from commitlog.disk import Disk
+from commitlog.errors import NotAStore, StoreTooNew
+
+VERSION: Final = 2
+_FIRST_BYTES: Final = 64
+_LINE: Final = re.compile(rb"((\d+) segment_bytes (\d{20})) ([0-9a-f]{8})\n")
+_FRESH: Final = f"{layout.FORMAT}.new"
+
+
+@dataclass(slots=True, frozen=True)
+class Format:
+    """What the file says; `segment_bytes` is 0 in version 1, and where it cannot be read.
+
+    `problem` says what is wrong with the file; empty if nothing is.
+    """
+
+    version: int
+    segment_bytes: int
+    problem: str = ""
+
+
+def encode(segment_bytes: int) -> bytes:
+    """The content of the file."""
+    line = b"%d segment_bytes %020d" % (VERSION, segment_bytes)
+    first = (b"%d\n" % VERSION).ljust(_FIRST_BYTES - 1) + b"\n"
+    return first + b"%s %08x\n" % (line, zlib.crc32(line))
+
+
+def parse(stored: bytes) -> Format | None:
+    """What the bytes of the file say; None if they say nothing at all. Raises `NotAStore`, `StoreTooNew`."""
+    first = stored[:_FIRST_BYTES].decode(errors="replace").strip("\0 \n\r\t")
+    found = _LINE.fullmatch(stored[_FIRST_BYTES:])
+    if found is not None and zlib.crc32(found[1]) == int(found[4], 16):
+        _check_version(found[2].decode())
+        problem = "" if stored == encode(int(found[3])) else "its first line is not what was written"
+        return Format(int(found[2]), int(found[3]), problem)
+    if not first:
+        return None
+    _check_version(first)
+    if int(first) < VERSION:
+        return Format(int(first), 0)
+    return Format(VERSION, 0, "it does not say how large the log's segments are")
+
+
+def open_format(disk: Disk, wanted_bytes: int) -> Format:
+    """The format of the store on `disk`; a new store gets segments of `wanted_bytes`, durably.
+
+    What is of version 1 or damaged is written anew, with a size that is derived. Raises `NotAStore`
+    or `StoreTooNew`, with nothing changed.
+    """
+    found = read(disk)
+    if found is None:
+        foreign = [name for name in disk.list("") if name not in layout.KNOWN_NAMES]
+        if foreign:
+            raise NotAStore(
+                f"It holds {foreign[0]!r}. Nothing was touched; choose an empty folder with --store."
+            )
+        write(disk, encode(wanted_bytes))
+        return Format(VERSION, wanted_bytes)
+    if found.version == VERSION and found.segment_bytes and not found.problem:
+        return found
+    segment_bytes = found.segment_bytes or derived_segment_bytes(disk, wanted_bytes)
+    write(disk, encode(segment_bytes))
+    return Format(VERSION, segment_bytes, found.problem)
+
+
+def read(disk: Disk) -> Format | None:
+    """What the file says, or else what else says that this is a store; None of an empty folder.
+
+    Raises `NotAStore`, also of a commitlog that nothing shows to be ours, and `StoreTooNew`.
+    """
+    size = disk.size(layout.FORMAT)
+    found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
+    if found is not None or not disk.list(layout.COMMITLOG):
+        return found
+    if layout.published(disk).is_sound or snapshot.newest(disk) is not None:
+        return Format(VERSION, 0, "it is missing" if size < 0 else "it is empty")
+    raise NotAStore(
+        f"It has a commitlog, but no version in its file '{layout.FORMAT}', and nothing else says that "
+        "tidewheel wrote it. If Apache RocketMQ did: tidewheel store import."
+    )
+
+
+def write(disk: Disk, content: bytes) -> None:
+    """Makes this the content of the file: all of it, durably, or what was there before."""
+    disk.delete(_FRESH)
+    disk.write(_FRESH, 0, content)
+    disk.sync(_FRESH)
+    disk.rename(_FRESH, layout.FORMAT)
+
+
+def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
+    """How large the segments of a store seem to be that does not say it.
+
+    Of several, the distance of most; `wanted_bytes` if the others are no multiples of it, for then they have
+    become of many sizes. A single one is taken for whole if it ends as what was allocated does; a short one
+    ends with a record. The reserve has the size of a segment.
+    """
+    offsets = layout.segment_offsets(disk)
+    if not offsets:
+        return wanted_bytes
+    distances = [following - offset for offset, following in pairwise(offsets)]
+    if distances:
+        ((distance, _),) = Counter(distances).most_common(1)
+        return distance if all(one % distance == 0 for one in distances) else max(wanted_bytes, *distances)
+    path = layout.segment_path(offsets[0])
+    size, reserve_bytes = disk.size(path), disk.size(layout.RESERVE)
+    if size > 0 and _is_allocated(disk, path, size):
+        return max(size, reserve_bytes)
+    return reserve_bytes if reserve_bytes > size else max(wanted_bytes, size)
+
+
+def _is_allocated(disk: Disk, path: str, size: int) -> bool:
+    """Whether a segment ends with zeros or with a blank, as one does that has its whole length."""
+    end = disk.read(path, max(0, size - record.BLANK_BYTES), record.BLANK_BYTES)
+    return not end.strip(b"\0") or end == record.blank(record.BLANK_BYTES)
+
+
+def _check_version(version: str) -> None:
+    if not (version.isascii() and version.isdigit()):
+        raise NotAStore(f"Its format file says {version[:40]!r}. Choose another folder with --store.")
+    if int(version) > VERSION:
+        raise StoreTooNew(f"It has format {version}, this version reads up to {VERSION}. Upgrade tidewheel.")
