@@ -53,7 +53,7 @@ class Disk(Protocol):
         """Cuts the file to `length` bytes."""
 
     def sync_folder(self, folder: str) -> None:
-        """Makes the names of files created in a folder durable."""
+        """Makes durable which names a folder has; nothing happens if it does not exist."""
 
     def will_need(self, path: str) -> None:
         """Says that the file will soon be read all over, so that it may be read ahead."""

@@ -109,9 +109,29 @@ def publish_durable(disk: Disk, offset: int, turn: int) -> None:
 
 
 def reset_durable(disk: Disk, offset: int) -> None:
-    """Publishes `offset` in place of whatever was published, durably; used when the log was cut."""
+    """Publishes `offset` in place of whatever was published, durably; for a store that nobody has used."""
     disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
+
+
+def republish_durable(disk: Disk, offset: int) -> None:
+    """Publishes the `offset` at which a start has cut the log, durably; not below what was published.
+
+    Both lines are never written at once: a torn write, and another one in the next start, could leave none.
+    The line that counts stays; a file without one is made anew.
+    """
+    lines = _lines(disk.read(DURABLE, 0, max(disk.size(DURABLE), 0)))
+    sound = [parse_durable(line) if line == _durable_line(line) else -1 for line in lines]
+    assert offset >= max(sound), "what is durable is never cut"
+    if max(sound) >= 0:
+        publish_durable(disk, offset, sound.index(min(sound)))
+        disk.sync(DURABLE)
+        return
+    fresh = f"{DURABLE}.new"
+    disk.delete(fresh)
+    disk.write(fresh, 0, durable_lines(offset))
+    disk.sync(fresh)
+    disk.rename(fresh, DURABLE)
 
 
 def durable_lines(offset: int) -> bytes:
@@ -172,6 +192,7 @@ KNOWN_NAMES: Final = frozenset(
         FORMAT,
         f"{FORMAT}.new",
         f"{KEEP}.new",
+        f"{DURABLE}.new",
         "lock",
         "boots",
     }

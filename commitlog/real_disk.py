@@ -11,6 +11,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -87,7 +88,8 @@ class RealDisk:
         _sync(descriptor, path, is_whole=True)
 
     def sync_folder(self, folder: str) -> None:
-        self._sync_folder(self.root / folder)
+        with suppress(FileNotFoundError):
+            self._sync_folder(self.root / folder)
 
     def will_need(self, path: str) -> None:
         descriptor = self._existing(path)

@@ -11,7 +11,7 @@ imported log as `commitlog.foreign` says). At the first bytes that are no record
 
 The tail is then cut so that no stale record can come back, all durably before the first append:
 
-    1. later segments are deleted, the last one first
+    1. later segments are deleted, the last one first, also those that a dead process had just deleted
     2. what was read behind the published offset is written once more, and synced
     3. the segment of the end is truncated there, and allocated to its whole length: the rest is zeros
     4. the end is published
@@ -108,11 +108,12 @@ class LogScan:
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
+        self._disk.sync_folder(layout.COMMITLOG)  # what was deleted before may come back with the power
         kept = [first_offset for first_offset in firsts if first_offset < self.end_offset]
         for first_offset in kept:
             self._write_again(first_offset)
         self._finish(kept)
-        layout.reset_durable(self._disk, self.end_offset)
+        layout.republish_durable(self._disk, self.end_offset)
 
     def _write_again(self, first_offset: int) -> None:
         """Takes to disk what was read of a segment and may so far be in memory only."""

@@ -73,6 +73,15 @@ def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
     return [one for one in found if one is not None]
 
 
+def unsound(disk: Disk) -> list[str]:
+    """The snapshots that are not what was written, in words."""
+    bad = [offset for offset in offsets(disk) if read(disk, offset) is None]
+    return [
+        f"{path_of(offset)}: it does not match its CRC; another one, or the log, took its place"
+        for offset in bad
+    ]
+
+
 def read(disk: Disk, offset: int) -> Snapshot | None:
     """The snapshot at `offset`; None if its file is not what was written."""
     path = path_of(offset)

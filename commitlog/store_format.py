@@ -97,7 +97,7 @@ def read(disk: Disk) -> Format | None:
     found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
     if found is not None or not disk.list(layout.COMMITLOG):
         return found
-    if layout.published(disk).is_sound or snapshot.newest(disk) is not None:
+    if disk.size(layout.DURABLE) >= 0 or snapshot.newest(disk) is not None:
         return Format(VERSION, 0, "it is missing" if size < 0 else "it is empty")
     raise NotAStore(
         f"It has a commitlog, but no version in its file '{layout.FORMAT}', and nothing else says that "

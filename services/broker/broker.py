@@ -81,6 +81,7 @@ class Broker(Verbs):
         """
         found_format = store_format.open_format(disk, settings.segment_bytes)
         start = snapshot.newest(disk)
+        unsound_snapshots = snapshot.unsound(disk)
         foreign.check_start(disk, start)
         scan = LogScan(disk, found_format.segment_bytes, start.offset if start else 0, acknowledged_offset)
         snapshot.check_reach(start, scan.first_offset)
@@ -99,7 +100,7 @@ class Broker(Verbs):
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
-        broker.unsound = [what for what in (format_problem, scan.unsound) if what]
+        broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
         broker._housekeeping.follow()
         broker._receiving.resume(now_ms)
         broker._lite_topics.begin()

@@ -1,4 +1,4 @@
-"""The core under a manual clock and a disk that loses, tears and fails, against a dictionary oracle.
+"""The core under a manual clock and a disk that dies, loses, tears and fails, against a dictionary oracle.
 
 The oracle writes down only what the broker has *told* a client, that is what was durable when told:
 
@@ -8,6 +8,9 @@ The oracle writes down only what the broker has *told* a client, that is what wa
 * a half ends as it was told, in one committed record or none; one that nobody ended stays open;
 * what a consumer's acknowledgement was told is never given out again;
 * every message is found by its id, as often as it was stored.
+
+Any disk operation may be the last of the process, or fail (`faults`). With asynchronous flushes a client
+counts as told when what it rests on is on disk.
 
 A seed decides everything; `pytest tests/simulation --seed S` plays it again.
 """
@@ -22,9 +25,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from commitlog import properties
+from commitlog.disk import SyncFailed
 from commitlog.errors import InvalidReceiptHandle, InvalidTransactionId, TransactionEnded
 from commitlog.flush import Flush
-from commitlog.memory_disk import MemoryDisk
+from commitlog.memory_disk import Death, MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
@@ -44,6 +48,7 @@ from services.broker.values import (
 )
 from services.store.opening import look_at
 from services.store.verify import verify
+from tests.simulation.faults import Faults
 from txn.checkback import CheckBackPolicy
 
 START_MS = 1_763_700_000_000
@@ -77,6 +82,9 @@ class World:
         self.disk = MemoryDisk()
         self.now_ms = START_MS
         self.settings = FORGETFUL if seed % 2 else SETTINGS
+        if seed % 5 in (2, 3):
+            self.settings = replace(self.settings, sync_flush=False)
+        self.faults = Faults(self.chance, self.disk)
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
         self.retirements: list[Retirement] = []
         self.places: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -91,6 +99,20 @@ class World:
         self.receive()  # a group that nobody has heard of holds nothing back
 
     def step(self) -> None:
+        """One action; the process may die in it, or a disk operation fail."""
+        self.faults.threaten()
+        try:
+            self._step()
+        except Death:
+            self._die()
+        except OSError:
+            self._reopen(self.broker.durable_offset)
+        self.faults.relent()
+        if not self.broker._housekeeping.has_reserve:
+            self.disk.well()
+            self.broker._housekeeping.see_to_room()
+
+    def _step(self) -> None:
         actions = [
             self.send, self.send, self.send_delayed, self.send_half, self.end, self.recall,
             self.receive, self.acknowledge, self.pass_time, self.flush, self.flush, self.take_flush,
@@ -178,7 +200,17 @@ class World:
             self._carry_out(self.broker.flushed(flush, self.now_ms))
             self._hear()
         self.flying.clear()
+        if self.chance.random() < 0.4:
+            self.sync()
         self._retire()
+
+    def sync(self) -> None:
+        """With asynchronous flushes: takes to disk what they wrote."""
+        sync = self.broker.take_sync()
+        if sync is not None:
+            sync.run(self.disk)
+            self.broker.synced(sync)
+            self._hear()
 
     def take_flush(self) -> None:
         """Begins a flush that will be finished later, or be lost in a crash."""
@@ -191,11 +223,16 @@ class World:
         while not self._is_quiet():
             self.flush()
         checkpoint = self.broker.checkpoint(self.now_ms)
-        if self.chance.random() < 0.9:
+        self.faults.threaten(0.15)
+        try:
             checkpoint.write(self.disk)
-            self.broker.checkpointed(checkpoint)
-        else:
+        except OSError as error:
             self.broker.checkpoint_failed(checkpoint)
+            if isinstance(error, SyncFailed):
+                self._reopen(self.broker.durable_offset)
+        else:
+            self.broker.checkpointed(checkpoint)
+            self._hear()
         if self.chance.random() < 0.1:
             self.disk.delete(self.chance.choice(["consumequeue", "keyindex"]))
             self._reopen(None)
@@ -212,8 +249,11 @@ class World:
             self.disk.failing_syncs = self.chance.choice([0, 0, 1])
             with contextlib.suppress(OSError):
                 flush.write(self.disk)
-        self.disk.failing_syncs = 0
-        self.disk.crash(lambda length: self.chance.choice([0, length, self.chance.randrange(length + 1)]))
+        self._die(is_cut=True)
+
+    def _die(self, *, is_cut: bool | None = None) -> None:
+        self.faults.end_process(is_cut=is_cut)
+        self.faults.damage()
         self._reopen(None)
 
     def fail_to_flush(self) -> None:
@@ -230,6 +270,7 @@ class World:
 
     def settle(self) -> None:
         """Lets all time pass and everything be received, so that nothing is left to happen."""
+        self.faults.cease()
         self.held.clear()
         for _ in range(200):
             self.flush()
@@ -239,13 +280,14 @@ class World:
                 self.broker.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
             self.held.clear()
             self.flush()
+            self.sync()
             if self.broker.is_checkpoint_due:
                 self.checkpoint()
 
     def check(self) -> None:
         """Compares what was given out, and the log where it is whole, with the oracle."""
-        count_of = {message_id: len(places) for message_id, places in self.places.items()}
-        if self.settings is SETTINGS:
+        count_of = {message_id: len(places) for message_id, places in self.places.items() if places}
+        if not self.settings.retention.deletes:
             assert count_of == self._counted_in_the_log()
             assert count_of == {message_id: self._found(message_id) for message_id in count_of}
         assert all(count_of.get(message_id) == 1 for message_id in self.told.normal)
@@ -256,7 +298,7 @@ class World:
         assert self.broker.gauges().lag.get((TOPIC, GROUP), 0) == 0
         assert self.broker.gauges().pending_timers == 0
         verdict = verify(look_at(self.disk, "the store"), self.now_ms)
-        assert verdict.is_sound, verdict.findings
+        assert not self.faults.unexplained(verdict), verdict.findings
 
     def _found(self, message_id: str) -> int:
         found = self.broker.find(TOPIC, message_id, 99)
@@ -269,7 +311,7 @@ class World:
             message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
             count_of[message_id] = count_of.get(message_id, 0) + 1
             self._check_lateness(record, message_id)
-        assert not scan.damaged
+        assert all(one.first_offset in self.faults.gaps for one in scan.damaged)
         return count_of
 
     def _check_lateness(self, record: Record, message_id: str) -> None:
@@ -337,7 +379,15 @@ class World:
         """Runs the deletions that may run; a crash can come between one and the core's hearing of it."""
         for retirement in self.retirements:
             if retirement.durable_at <= self.broker.durable_offset:
-                retirement.run(self.disk)
+                self.faults.threaten(0.15)
+                try:
+                    retirement.run(self.disk)
+                except OSError as error:
+                    self.retirements = []
+                    self.broker.retirement_failed()
+                    if isinstance(error, SyncFailed):
+                        self._reopen(self.broker.durable_offset)
+                    return
                 if self.chance.random() < 0.8:
                     self.broker.retired(retirement, self.now_ms)
                 else:
@@ -350,19 +400,48 @@ class World:
         self._hear()
 
     def _hear(self) -> None:
-        durable = self.broker.durable_offset
+        durable = self.broker.synced_offset
         due = [news for durable_at, news in self.waiting if durable_at <= durable]
         self.waiting = [(durable_at, news) for durable_at, news in self.waiting if durable_at > durable]
         for news in due:
             news()  # type: ignore[operator]
 
-    def _reopen(self, trusted_offset: int | None) -> None:
+    def _reopen(self, acknowledged_offset: int | None) -> None:
+        told_offset = self.broker.synced_offset
         self.retirements = []
         self.flying.clear()
         self.waiting.clear()
         self.held.clear()
-        self.broker = Broker.open(self.disk, self.settings, self.now_ms, trusted_offset)
-        assert not self.broker.damaged
+        acknowledged_offset = self.faults.starts_that_die(self._open, acknowledged_offset)
+        self.broker = self._open(acknowledged_offset)
+        assert self.broker.end_offset >= told_offset, "what was told is gone"
+        self._undo()
+
+    def _open(self, acknowledged_offset: int | None) -> Broker:
+        broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
+        self._judge(broker)
+        return broker
+
+    def _judge(self, broker: Broker) -> None:
+        """What a start tells of damage: what was hit, and else at most what nobody was told of."""
+        new = [one for one in broker.damaged if one.first_offset not in self.faults.gaps]
+        known = self.faults.told_by(broker)
+        lost = [one for one in new if one.first_offset < self.broker.synced_offset]
+        assert not lost, f"{known}: {lost}"
+
+    def _undo(self) -> None:
+        """With asynchronous flushes, what was given out may be undone by a power cut."""
+        if self.settings.sync_flush:
+            return
+        for message_id, places in self.places.items():
+            places -= {place for place in places if not self._is_at(message_id, *place)}
+
+    def _is_at(self, message_id: str, queue_id: int, queue_offset: int) -> bool:
+        first, end = self.broker.queue_range(TOPIC, queue_id)
+        if not first <= queue_offset < end:
+            return queue_offset < first
+        found = self.broker.read(TOPIC, queue_id, queue_offset, 1)
+        return [one.message.message_id for one in found] == [message_id]
 
 
 def test_nothing_told_is_ever_untrue(seed: int) -> None:

@@ -9,10 +9,11 @@ from threading import Event
 
 import pytest
 
-from commitlog import layout
+from commitlog import layout, limits, properties, snapshot
 from commitlog.errors import ResultUnknown, TransactionEnded
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
+from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Resolution
@@ -133,23 +134,50 @@ def test_asynchronous_flushes_answer_before_the_disk_and_tell_readers_after_it()
         disk.free.clear()
         receipt = await live.send(message("M1"))
         assert [one.message.message_id for one in await received(live, 1)] == ["M1"]
-        assert live.core.trusted_offset < receipt.durable_at
+        assert live.core.synced_offset < receipt.durable_at
         assert layout.read_durable(disk) < receipt.durable_at
         disk.free.set()
         while layout.read_durable(disk) < receipt.durable_at:
             await asyncio.sleep(0.01)
-        assert live.core.trusted_offset >= receipt.durable_at
+        assert live.core.synced_offset >= receipt.durable_at
 
     play(scenario, sync_flush=False)
 
 
-def test_a_failed_sync_of_asynchronous_flushes_goes_back_to_what_is_on_disk() -> None:
+def test_a_failed_sync_of_asynchronous_flushes_loses_nothing_that_can_still_be_read() -> None:
     async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        core = live.core
         disk.failing_syncs = 1
-        await live.send(message("lost with the disk"))
-        while disk.failing_syncs or live.core.gauges().durable_offset:
+        await live.send(message("acknowledged"))
+        while live.core is core:
             await asyncio.sleep(0.01)
         await live.send(message("later"))
-        assert [one.message.message_id for one in await received(live, 1)] == ["later"]
+        got = [one.message.message_id for one in await received(live, 2)]
+        while live.core.synced_offset < live.core.durable_offset:
+            await asyncio.sleep(0.01)
+        disk.crash(lambda count: 0)
+        kept = [found.record for found in LogScan(disk, live.settings.segment_bytes)]
+        sent = [
+            properties.value_of(one.properties, properties.MESSAGE_ID) for one in kept if one.topic == "t"
+        ]
+        assert sorted(got) == sent == ["acknowledged", "later"]
 
+    play(scenario, sync_flush=False)
+
+
+def test_after_a_failed_sync_in_a_checkpoint_nothing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        core = live.core
+        disk.failing_syncs = 1
+        await live.send(message("acknowledged"))  # a checkpoint is due at once, and syncs the log first
+        while live.core is core:
+            await asyncio.sleep(0.01)
+        await live.send(message("later"))
+        while not snapshot.offsets(disk):
+            await asyncio.sleep(0.01)
+        disk.crash(lambda count: 0)
+        kept = [found.record.topic for found in LogScan(disk, live.settings.segment_bytes)]
+        assert "t" in kept
+
+    monkeypatch.setattr(limits, "SNAPSHOT_LOG_BYTES", 1)
     play(scenario, sync_flush=False)

@@ -1,0 +1,145 @@
+"""Faults between any two disk operations, for the worlds of the simulation.
+
+Before a step an operation of the disk may be chosen to be the last of the process, or to fail, once or until
+the disk is well again; it may come in the step, in what the step brings about, or in a later one. A process
+that dies was killed, or the power went. Starts die too, several in a row; the last one finds the disk well.
+At the end of a process one small file may be damaged: a flipped bit, zeros, cut short, deleted. `KINDS` says
+which files; a kind is added when its damage is survived and told.
+
+    durable     the published offset: nothing is lost, the start tells
+    format      the version and the size of segments: nothing is lost, the start tells
+    snapshots   one of two: nothing is lost, the start tells
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from errno import EIO, ENOSPC
+from typing import Final
+
+from commitlog import layout, snapshot
+from commitlog.memory_disk import Death, Fault, MemoryDisk
+from services.broker.broker import Broker
+from services.store.findings import Finding
+from services.store.verify import Verdict
+
+KINDS: Final = (layout.DURABLE, layout.FORMAT, layout.SNAPSHOTS)
+_STARTS_MAX: Final = 4
+
+
+class Faults:
+    """What befalls a disk, by a world's chance."""
+
+    def __init__(self, chance: random.Random, disk: MemoryDisk) -> None:
+        self._chance, self._disk = chance, disk
+        disk.choose = self.choose
+        self.damaged = ""
+        """The file that was damaged at the end of the last process; empty if none was."""
+        self._is_harmless = True
+        self.hit: set[str] = set()
+        """All files that were ever damaged."""
+        self._is_over = False
+        self.gaps: set[int] = set()
+        """Where damage of the log begins that a start has told of: of bytes that nobody was told of."""
+
+    def choose(self, count: int) -> int:
+        """Nothing, all, or a part."""
+        return self._chance.choice([0, count, self._chance.randrange(count + 1)])
+
+    def threaten(self, probability: float = 0.04) -> None:
+        """Perhaps chooses one of the next operations."""
+        if not self._is_over and self._chance.random() < probability:
+            fault, error = self._chance.choice(list(Fault)), self._chance.choice([EIO, ENOSPC])
+            is_lasting = self._chance.random() < 0.2
+            self._disk.strike(self._chance.randrange(1, 25), fault, error, is_lasting=is_lasting)
+
+    def cease(self) -> None:
+        """The disk is well from now on."""
+        self._is_over = True
+        self._disk.well()
+
+    def relent(self) -> None:
+        """Perhaps the disk is well again."""
+        if self._disk.is_struck or self._chance.random() < 0.3:
+            self._disk.well()
+
+    def end_process(self, *, is_cut: bool | None = None) -> bool:
+        """The process is gone, and perhaps the power; returns whether it is."""
+        is_cut = self._chance.random() < 0.5 if is_cut is None else is_cut
+        if is_cut:
+            self._disk.crash(self.choose)
+        else:
+            self._disk.kill(self.choose)
+        return is_cut
+
+    def damage(self, probability: float = 0.15) -> None:
+        """Perhaps one small file is not what it was."""
+        self.damaged = ""
+        kind = self._chance.choice(KINDS)
+        if not self._is_over and self._chance.random() < probability and self._may_be_hit(kind):
+            names = self._disk.list(kind)
+            path = f"{kind}/{self._chance.choice(names)}" if names and names[0] else kind
+            self._hit(path)
+            self.damaged = path
+            self.hit.add(path)
+            is_published = layout.published(self._disk).is_sound
+            is_deleted = self._disk.size(path) < 0
+            is_empty = not self._disk.list(layout.COMMITLOG)
+            self._is_harmless = (
+                is_empty
+                or (path == layout.DURABLE and is_published)
+                or (is_deleted and path.startswith(layout.SNAPSHOTS))
+            )
+
+    def told_by(self, broker: Broker) -> str:
+        """What was damaged, which the start must have told unless it is whole all the same; notes gaps."""
+        if self.damaged and not broker.unsound:
+            assert self._is_harmless, f"{self.damaged} was damaged, and nothing was told"
+        self.gaps |= {one.first_offset for one in broker.damaged}
+        was, self.damaged = self.damaged, ""
+        return was
+
+    def unexplained(self, verdict: Verdict) -> list[Finding]:
+        """What a proof of the store has found damaged, beside what was hit and what starts have told of."""
+        return [
+            one
+            for one in verdict.findings
+            if one.is_damage and one.path not in self.hit and one.first_offset not in self.gaps
+        ]
+
+    def starts_that_die(self, start: Callable[[int | None], object], acknowledged: int | None) -> int | None:
+        """Starts that come to an end at once, or amid themselves; returns what is still acknowledged.
+
+        That is only of use to a core that is made anew in the same process.
+        """
+        for _ in range(self._chance.choice([0, 0, 0, 1, 1, 2, _STARTS_MAX])):
+            self.threaten(0.9)
+            with suppress(Death, OSError):
+                start(acknowledged)
+            self.end_process()
+            acknowledged = None
+            self._is_harmless = True  # what a start has made good before it died, the next one does not see
+        self._disk.well()
+        return acknowledged
+
+    def _may_be_hit(self, kind: str) -> bool:
+        """Whether there is such a file, and another that says the same where one is needed."""
+        if kind != layout.SNAPSHOTS:
+            return self._disk.size(kind) > 0
+        offsets = snapshot.offsets(self._disk)
+        return len(offsets) > 1 and all(snapshot.read(self._disk, offset) for offset in offsets)
+
+    def _hit(self, path: str) -> None:
+        size = self._disk.size(path)
+        match self._chance.choice(["flip", "flip", "zero", "cut", "delete"]):
+            case "flip":
+                self._disk.flip_bit(path, self._chance.randrange(8 * size))
+            case "zero":
+                self._disk.write(path, 0, bytes(size))
+                self._disk.sync(path)
+            case "cut":
+                self._disk.truncate(path, self._chance.randrange(size))
+            case _:
+                self._disk.delete(path)

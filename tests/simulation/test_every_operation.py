@@ -1,0 +1,277 @@
+"""Each operation of a disk in turn is the last of the process, or fails; the store starts again all the same.
+
+A scenario makes a store and says what its clients were told; then it acts, and the operation number 1, 2, 3
+... of that dies before, amid or after it, or fails. The process is gone then: it was killed, or the power
+went with nothing, half or all kept of what was not synced. The store must open, hold what was told and no
+more than was sent, be proved sound, and open again after a power cut that takes all that was not synced:
+what the first start has shown is on disk.
+
+Each (operation, fault) meets one of the ends in turn; with `--seeds` above 100, all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import pytest
+
+from commitlog import layout
+from commitlog.disk import SyncFailed
+from commitlog.errors import DiskFull
+from commitlog.memory_disk import Death, Fault, MemoryDisk
+from commitlog.message import Message
+from commitlog.retention import RetentionPolicy
+from consumequeue import timerindex_recent
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+from services.broker.values import Resolution, Retire
+from services.store.opening import look_at
+from services.store.verify import verify
+
+NOW_MS: Final = 1_763_700_000_000
+SEGMENT_BYTES: Final = 1024
+SETTINGS: Final = BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=1, housekeeping_ms=1_000)
+BRIEF: Final = replace(SETTINGS, retention=RetentionPolicy(log_bytes_max=2 * SEGMENT_BYTES, group_pin_ms=0))
+TOPIC: Final = "t"
+
+
+class Bench:
+    """A broker and its clients on a disk; it does what its effects say, and notes what clients were told."""
+
+    def __init__(self, settings: BrokerSettings = SETTINGS, disk: MemoryDisk | None = None) -> None:
+        self.disk = disk or MemoryDisk()
+        self.settings = settings
+        self.now_ms = NOW_MS
+        self.sent = 0
+        self.told: set[str] = set()
+        self.halves: dict[str, str] = {}
+        self.broker: Broker | None = None
+
+    def start(self, acknowledged_offset: int | None = None) -> Broker:
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
+        return self.broker
+
+    def send(self, count: int = 1, body_bytes: int = 100, *, half: bool = False) -> None:
+        """Sends, flushes, and hears of it."""
+        assert self.broker is not None
+        ids = [f"M{number}" for number in range(self.sent, self.sent + count)]
+        self.sent += count
+        for message_id in ids:
+            message = Message(topic=TOPIC, body=b"x" * body_bytes, message_id=message_id, transactional=half)
+            receipt = self.broker.send(message, self.now_ms)
+            if half:
+                self.halves[message_id] = receipt.transaction_id
+        self.flush()
+        self.told |= set(ids) if not half else set()
+
+    def append(self, count: int, body_bytes: int = 100) -> None:
+        """Sends without a flush: nobody is told."""
+        assert self.broker is not None
+        for _ in range(count):
+            message = Message(topic=TOPIC, body=b"x" * body_bytes, message_id=f"M{self.sent}")
+            self.broker.send(message, self.now_ms)
+            self.sent += 1
+
+    def flush(self) -> None:
+        assert self.broker is not None
+        while (flush := self.broker.take_flush()) is not None:
+            flush.write(self.disk)
+            self.broker.flushed(flush, self.now_ms)
+
+    def checkpoint(self) -> None:
+        assert self.broker is not None
+        self.flush()
+        checkpoint = self.broker.checkpoint(self.now_ms)
+        checkpoint.write(self.disk)
+        self.broker.checkpointed(checkpoint)
+
+    def keep_house(self) -> None:
+        """Lets time pass, and deletes what may go."""
+        assert self.broker is not None
+        for _ in range(4):
+            self.now_ms += 1_000
+            for effect in self.broker.tick(self.now_ms):
+                if isinstance(effect, Retire):
+                    self.flush()
+                    effect.retirement.run(self.disk)
+                    self.broker.retired(effect.retirement, self.now_ms)
+            self.flush()
+            if self.broker.is_checkpoint_due:
+                self.checkpoint()
+
+
+def first_start() -> Bench:
+    return Bench()
+
+
+def start_and_send(bench: Bench) -> None:
+    bench.start()
+    bench.send(3)
+    bench.send(12)
+
+
+def with_messages(settings: BrokerSettings = SETTINGS) -> Bench:
+    bench = Bench(settings)
+    bench.start()
+    bench.send(10)
+    bench.checkpoint()
+    bench.send(4)
+    return bench
+
+
+def torn(bench: Bench) -> Bench:
+    """The power went amid a flush that filled one segment and began others."""
+    assert bench.broker is not None
+    bench.append(15)
+    flush = bench.broker.take_flush()
+    assert flush is not None
+    for write in flush.writes:
+        write.write(bench.disk, sync=False)
+    bench.disk.crash(lambda count: count // 2)
+    bench.broker = None
+    return bench
+
+
+def start(bench: Bench) -> None:
+    bench.start()
+    bench.send(2)
+
+
+def checkpoint(bench: Bench) -> None:
+    bench.send(3)
+    bench.checkpoint()
+    bench.send(1)
+    bench.checkpoint()
+
+
+def with_halves() -> Bench:
+    bench = Bench(BRIEF)
+    bench.start()
+    bench.send(2, half=True)
+    for _ in range(3):
+        bench.send(12)
+        bench.checkpoint()
+    bench.told.clear()  # retention may delete them, but never the halves
+    return bench
+
+
+def retire(bench: Bench) -> None:
+    bench.keep_house()
+    bench.send(12)
+    bench.told.clear()
+    bench.checkpoint()
+    bench.keep_house()
+
+
+def rebuild(bench: Bench) -> None:
+    """A flush has failed; the core is made anew from what is on disk, in the same process."""
+    assert bench.broker is not None
+    bench.append(15)
+    flush = bench.broker.take_flush()
+    assert flush is not None
+    bench.disk.failing_syncs = 2
+    for write in flush.writes:
+        try:
+            write.write(bench.disk, sync=True)
+        except SyncFailed:
+            continue
+    bench.disk.failing_syncs = 0
+    bench.start(bench.broker.durable_offset)
+    bench.send(3)
+
+
+class Scenario(NamedTuple):
+    """How a store is made, whether its broker runs before the faults begin, and what happens then."""
+
+    make: Callable[[], Bench]
+    is_running: bool
+    act: Callable[[Bench], None]
+
+
+SCENARIOS: Final = {
+    "first start and sends": Scenario(first_start, False, start_and_send),
+    "start after a stop": Scenario(with_messages, False, start),
+    "start after a torn flush": Scenario(lambda: torn(with_messages()), False, start),
+    "checkpoint": Scenario(with_messages, True, checkpoint),
+    "retention": Scenario(with_halves, True, retire),
+    "rebuild": Scenario(with_messages, True, rebuild),
+}
+ENDS: Final[dict[str, Callable[[MemoryDisk], None]]] = {
+    "killed": lambda disk: disk.kill(lambda count: 0),
+    "killed, and given up pages dropped": lambda disk: disk.kill(lambda count: count),
+    "power cut, nothing kept": lambda disk: disk.crash(lambda count: 0),
+    "power cut, half kept": lambda disk: disk.crash(lambda count: count // 2),
+    "power cut, all kept": lambda disk: disk.crash(lambda count: count),
+}
+
+
+def struck(scenario: Scenario, fault: Fault) -> Iterator[Bench]:
+    """The bench after each operation of a scenario in turn was the last one, or failed."""
+    made = scenario.make()
+    made.broker = None
+    number, is_struck = 0, True
+    while is_struck:
+        number += 1
+        bench = deepcopy(made)
+        if scenario.is_running:
+            bench.start()
+        bench.disk.strike(number, fault)
+        with suppress(Death, OSError, DiskFull):
+            scenario.act(bench)
+        is_struck = bench.disk.is_struck
+        bench.broker = None
+        yield bench
+
+
+def messages_of(broker: Broker) -> list[str]:
+    first, end = broker.queue_range(TOPIC, 0) if broker.topics() else (0, 0)
+    found: list[str] = []
+    for at in range(first, end):
+        found += [delivery.message.message_id for delivery in broker.read(TOPIC, 0, at, 1)]
+    return found
+
+
+def check(bench: Bench, where: str) -> None:
+    """It starts, twice, with all that was told."""
+    broker = bench.start()
+    found = messages_of(broker)
+    assert not broker.damaged, where
+    assert bench.told <= set(found), f"lost {where}: {bench.told - set(found)}"
+    assert len(found) == len(set(found)), f"twice {where}"
+    assert set(found) <= {f"M{number}" for number in range(bench.sent)}, where
+    for transaction_id in bench.halves.values():
+        assert broker.half(transaction_id).state.name == "OPEN", where
+    bench.disk.crash(lambda count: 0)
+    again = bench.start()
+    assert messages_of(again) == found, f"what a start has shown is gone {where}"
+    for message_id, transaction_id in bench.halves.items():
+        again.end_transaction(TOPIC, transaction_id, message_id, Resolution.COMMIT, bench.now_ms)
+    bench.send(9)
+    assert set(bench.halves) <= set(messages_of(again)), f"a half is lost {where}"
+    verdict = verify(look_at(bench.disk, "the store"), bench.now_ms)
+    assert verdict.is_sound, (where, verdict.findings)
+    assert {bench.disk.size(layout.segment_path(at)) for at in layout.segment_offsets(bench.disk)} == {
+        SEGMENT_BYTES
+    }, where
+
+
+@pytest.mark.parametrize("fault", Fault, ids=[fault.value for fault in Fault])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_whatever_operation_is_the_last_or_fails_the_store_starts_with_all_it_held(
+    name: str, fault: Fault, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timerindex_recent, "_SLOTS", 1023)  # there are no timers here, and many starts
+    takes_all = request.config.getoption("--seeds") > 100
+    count = list(Fault).index(fault)
+    for bench in struck(SCENARIOS[name], fault):
+        count += 1
+        for how in ENDS if takes_all else [list(ENDS)[count % len(ENDS)]]:
+            end = ENDS[how]
+            ended = deepcopy(bench)
+            end(ended.disk)
+            check(ended, f"at operation {count}, {how}")
+    assert count > 5
