@@ -114,7 +114,7 @@ class Faults:
 
         That is only of use to a core that is made anew in the same process.
         """
-        for _ in range(self._chance.choice([0, 0, 0, 1, 1, 2, _STARTS_MAX])):
+        for _ in range(0 if self._is_over else self._chance.choice([0, 0, 0, 1, 1, 2, _STARTS_MAX])):
             self.threaten(0.9)
             with suppress(Death, OSError):
                 start(acknowledged)
