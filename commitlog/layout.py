@@ -120,7 +120,8 @@ def republish_durable(disk: Disk, offset: int) -> None:
     Both lines are never written at once: a torn write, and another one in the next start, could leave none.
     The line that counts stays; a file without one is made anew.
     """
-    lines = _lines(disk.read(DURABLE, 0, max(disk.size(DURABLE), 0)))
+    size = disk.size(DURABLE)
+    lines = _lines(disk.read(DURABLE, 0, size) if size > 0 else b"")
     sound = [parse_durable(line) if line == _durable_line(line) else -1 for line in lines]
     assert offset >= max(sound), "what is durable is never cut"
     if max(sound) >= 0:

@@ -21,6 +21,7 @@ from typing import Final
 
 from commitlog import layout, snapshot
 from commitlog.memory_disk import Death, Fault, MemoryDisk
+from commitlog.recovery import Damage
 from services.broker.broker import Broker
 from services.store.findings import Finding
 from services.store.verify import Verdict
@@ -100,6 +101,12 @@ class Faults:
         self.gaps |= {one.first_offset for one in broker.damaged}
         was, self.damaged = self.damaged, ""
         return was
+
+    def lost(self, broker: Broker, told_offset: int) -> list[Damage]:
+        """The damage below what clients were told of, which no earlier start has told of already."""
+        new = [one for one in broker.damaged if one.first_offset not in self.gaps]
+        self.told_by(broker)
+        return [one for one in new if one.first_offset < told_offset]
 
     def unexplained(self, verdict: Verdict) -> list[Finding]:
         """What a proof of the store has found damaged, beside what was hit and what starts have told of."""

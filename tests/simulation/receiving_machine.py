@@ -12,12 +12,15 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from commitlog.disk import SyncFailed
 from commitlog.flush import Flush
 from commitlog.layout import SNAPSHOTS
+from commitlog.memory_disk import Death
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
@@ -25,6 +28,7 @@ from services.broker.group_values import From
 from services.broker.settings import BrokerSettings
 from services.broker.topics import is_system
 from services.broker.values import Effect, Retire, Wake
+from tests.simulation.faults import Faults
 from tests.simulation.receiving_oracle import Oracle, Stored, progress_of
 from tests.simulation.timer_machine import Disk
 
@@ -55,6 +59,7 @@ class Machine:
             self.settings = replace(self.settings, retention=policy)
         if seed % 5 == 0:
             self.settings = replace(self.settings, group_start=From.LATEST)
+        self.faults = Faults(self.chance, self.disk)
         self.may_go_back = seed % 7 == 3
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
         self.oracle = Oracle()
@@ -129,16 +134,16 @@ class Machine:
     def checkpoint(self) -> None:
         self.quieten()
         checkpoint = self.broker.checkpoint(self.now_ms)
-        self.disk.fails_in = self.chance.choice([0, 0, 0, self.chance.randrange(1, 12)])
+        self.faults.threaten(0.25)
         try:
             checkpoint.write(self.disk)
-        except OSError:
-            self.disk.fails_in = 0
+        except OSError as error:
             self.broker.checkpoint_failed(checkpoint)
             if self.chance.random() < 0.5:
                 self.crash()
+            elif isinstance(error, SyncFailed):
+                self._reopen(self.broker.durable_offset)
         else:
-            self.disk.fails_in = 0
             self.broker.checkpointed(checkpoint)
 
     def crash(self) -> None:
@@ -146,22 +151,40 @@ class Machine:
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
-            self.disk.fails_in = self.chance.choice([0, 0, 1, 2])
-            with contextlib.suppress(OSError):
+            self.faults.threaten(0.5)
+            with contextlib.suppress(OSError, Death):
                 flush.write(self.disk)
-        self.disk.fails_in = 0
-        self.disk.crash(lambda length: self.chance.choice([0, length, self.chance.randrange(length + 1)]))
+        self.die(is_cut=True)
+
+    def die(self, *, is_cut: bool | None = None) -> None:
+        """The process is gone, and perhaps the power; it starts again."""
+        self.faults.end_process(is_cut=is_cut)
+        self.faults.damage()
         self._reopen(None)
+
+    def endure(self, act: Callable[[], object]) -> None:
+        """Does something in which the process may die, or a disk operation fail."""
+        self.faults.threaten()
+        try:
+            act()
+        except Death:
+            self.die()
+        except OSError:
+            self._reopen(self.broker.durable_offset)
+        self.faults.relent()
+        if not self.broker._housekeeping.has_reserve:
+            self.disk.well()
+            self.broker._housekeeping.see_to_room()
 
     def fail_to_flush(self) -> None:
         """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
         self.take_flush()
         if self.flying:
             for flush in self.flying:
-                self.disk.fails_in = 1
+                self.disk.failing_syncs = 1
                 with contextlib.suppress(OSError):
                     flush.write(self.disk)
-            self.disk.fails_in = 0
+            self.disk.well()
             self._reopen(self.broker.durable_offset)
 
     def reopen(self) -> None:
@@ -169,31 +192,37 @@ class Machine:
         self.quieten()
         self._reopen(None)
 
-    def _reopen(self, trusted_offset: int | None) -> None:
+    def _reopen(self, acknowledged_offset: int | None) -> None:
         told_offset = self.broker.durable_offset
         self.flying.clear()
         self.retirements = []
-        self.now_ms += 1  # generations grow from the clock: no two starts share a millisecond
         if self.may_go_back:
             self.now_ms -= self.chance.choice([0, 0, 77, 5_003, 60_007])
+        acknowledged_offset = self.faults.starts_that_die(self._judged, acknowledged_offset)
         copies = [deepcopy(self.disk) for _ in range(2)] if self.chance.random() < 0.2 else []
-        self.broker = Broker.open(self.disk, self.settings, self.now_ms, trusted_offset)
-        assert not self.broker.damaged
+        self.broker = self._judged(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         frozen = self.broker._groups.freeze()
         self.follow()
         self.oracle.crash(self.broker.end_offset, told_offset, self.broker)
         if copies:
-            self._fold_again(*copies, frozen, trusted_offset)
+            self._fold_again(*copies, frozen, acknowledged_offset)
 
-    def _fold_again(self, same: Disk, bare: Disk, frozen: Any, trusted_offset: int | None) -> None:
+    def _judged(self, acknowledged_offset: int | None) -> Broker:
+        """Opens the store, and holds what the start tells of damage against what was hit."""
+        self.now_ms += 1  # generations grow from the clock: no two starts share a millisecond
+        broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
+        assert not self.faults.lost(broker, self.broker.durable_offset)
+        return broker
+
+    def _fold_again(self, same: Disk, bare: Disk, frozen: Any, acknowledged_offset: int | None) -> None:
         """The fold is the same whenever it is made; without snapshots it lacks only what filters passed."""
-        again = Broker.open(same, self.settings, self.now_ms, trusted_offset)
+        again = Broker.open(same, self.settings, self.now_ms, acknowledged_offset)
         assert again._groups.freeze() == frozen, "a second start comes to something else"
         if self.settings.retention.deletes:
             return
         bare.delete(SNAPSHOTS)
-        folded = Broker.open(bare, self.settings, self.now_ms, trusted_offset)
+        folded = Broker.open(bare, self.settings, self.now_ms, acknowledged_offset)
         assert _members(folded._groups.freeze()) == _members(frozen)
         assert folded._groups.freeze()["policies"] == frozen["policies"]
         for key, _, _ in self.broker._groups.standings():
@@ -226,7 +255,13 @@ class Machine:
     def _retire(self) -> None:
         for retirement in self.retirements:
             if retirement.durable_at <= self.broker.durable_offset:
-                retirement.run(self.disk)
+                self.faults.threaten(0.15)
+                try:
+                    retirement.run(self.disk)
+                except OSError:
+                    self.retirements = []
+                    self.broker.retirement_failed()
+                    return
                 if self.chance.random() < 0.9:
                     self._retired(retirement)
                 else:

@@ -56,9 +56,9 @@ class World(Subscribers):
             self.set_policy, self.set_policy, self.create, self.delete, self.redrive, self.redrive,
             self.purge, self.lose_client, self.lose_client, self.go_elsewhere, self.say_goodbye,
         ]  # fmt: skip
-        self.chance.choice(rare if self.chance.random() < 0.12 else usual)()
+        self.endure(self.chance.choice(rare if self.chance.random() < 0.12 else usual))
         if self.broker.is_checkpoint_due and self.chance.random() < 0.3:
-            self.checkpoint()
+            self.endure(self.checkpoint)
 
     def send(self) -> None:
         self.count += 1
@@ -265,11 +265,11 @@ class World(Subscribers):
         else:
             self.broker.forward_to_dead_letter(group, topic, handle, self.now_ms)
 
-    def _reopen(self, trusted_offset: int | None) -> None:
+    def _reopen(self, acknowledged_offset: int | None) -> None:
         """Handles of leases that end with the broker are void; a policy that was told holds."""
         held = [(course, one) for course in self.oracle.now() for one in course.held.values()]
         told_offset = self.broker.durable_offset
-        super()._reopen(trusted_offset)
+        super()._reopen(acknowledged_offset)
         standing = {one.handle for course in self.oracle.now() for one in course.held.values()}
         self.stale = [one for one in self.stale if one[2] not in standing]
         gone = [(course.group, course.topic, one.handle) for course, one in held]

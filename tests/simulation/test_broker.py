@@ -419,15 +419,8 @@ class World:
 
     def _open(self, acknowledged_offset: int | None) -> Broker:
         broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
-        self._judge(broker)
+        assert not self.faults.lost(broker, self.broker.synced_offset)
         return broker
-
-    def _judge(self, broker: Broker) -> None:
-        """What a start tells of damage: what was hit, and else at most what nobody was told of."""
-        new = [one for one in broker.damaged if one.first_offset not in self.faults.gaps]
-        known = self.faults.told_by(broker)
-        lost = [one for one in new if one.first_offset < self.broker.synced_offset]
-        assert not lost, f"{known}: {lost}"
 
     def _undo(self) -> None:
         """With asynchronous flushes, what was given out may be undone by a power cut."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 from commitlog import properties
+from commitlog.disk import SyncFailed
 from commitlog.flush import Flush
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
-from commitlog.memory_disk import MemoryDisk
+from commitlog.memory_disk import Death, MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
@@ -25,6 +27,7 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.settings import BrokerSettings
 from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC, due_ms_of, replaced_by
 from services.broker.values import CheckBack, Effect, ReadTimers, Retire
+from tests.simulation.faults import Faults
 from tests.simulation.timer_oracle import Oracle, Timer
 from timingwheel.due_run import ReadAhead
 
@@ -37,29 +40,12 @@ TOPICS = ("a", "b")
 
 
 class Disk(MemoryDisk):
-    """A disk that fails one of its next operations when told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fails_in = 0
+    """A disk that has no bytes of a file that is not there."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
         if self.size(path) < 0:
             raise FileNotFoundError(2, "it was deleted", path)
         return super().read(path, position, length)
-
-    def write(self, path: str, position: int, data: bytes) -> None:
-        self._count()
-        super().write(path, position, data)
-
-    def sync(self, path: str) -> None:
-        self._count()
-        super().sync(path)
-
-    def _count(self) -> None:
-        self.fails_in -= 1
-        if self.fails_in == 0:
-            raise OSError(5, "failed by the test")
 
 
 class Machine:
@@ -77,6 +63,7 @@ class Machine:
             self.settings = replace(self.settings, timer_history_ms=HOUR)
         self.may_go_back = seed % 5 == 0
         self.went_back = False
+        self.faults = Faults(self.chance, self.disk)
         self.rows_max = {1: 5, 3: 1}.get(seed % 4, TIMER_ROWS_READ_AHEAD_MAX)
         self.broker = self._open(None)
         self.oracle = Oracle(self.settings.timer_history_ms)
@@ -160,7 +147,13 @@ class Machine:
     def _retire(self) -> None:
         for retirement in self.retirements:
             if retirement.durable_at <= self.broker.durable_offset:
-                retirement.run(self.disk)
+                self.faults.threaten(0.15)
+                try:
+                    retirement.run(self.disk)
+                except OSError:
+                    self.retirements = []
+                    self.broker.retirement_failed()
+                    return
                 if self.chance.random() < 0.9:
                     self.broker.retired(retirement, self.now_ms)
                 else:
@@ -176,11 +169,23 @@ class Machine:
                     self.flush()
                 self.checkpoint, self.is_written = self.broker.checkpoint(self.now_ms), False
         elif not self.is_written:
-            self.checkpoint.write(self.disk)
-            self.is_written = True
+            self.faults.threaten(0.15)
+            self._write_checkpoint()
         else:
             done, self.checkpoint = self.checkpoint, None
             self.broker.checkpointed(done)
+
+    def _write_checkpoint(self) -> None:
+        """Writes the checkpoint; if a sync fails in it, the core is not to go on."""
+        assert self.checkpoint is not None
+        try:
+            self.checkpoint.write(self.disk)
+            self.is_written = True
+        except OSError as error:
+            done, self.checkpoint = self.checkpoint, None
+            self.broker.checkpoint_failed(done)
+            if isinstance(error, SyncFailed):
+                self._reopen(self.broker.durable_offset)
 
     def fail_checkpoint(self) -> None:
         """A checkpoint fails half way, and perhaps the machine with it."""
@@ -189,49 +194,60 @@ class Machine:
         if self.checkpoint is None:
             self.checkpoint, self.is_written = self.broker.checkpoint(self.now_ms), False
         if not self.is_written:
-            self.disk.fails_in = self.chance.randrange(1, 12)
-            with contextlib.suppress(OSError):
-                self.checkpoint.write(self.disk)
-                self.is_written = True
-            self.disk.fails_in = 0
+            self.faults.threaten(1)
+            self._write_checkpoint()
         if self.chance.random() < 0.5:
             self.crash()
-        elif not self.is_written:
-            done, self.checkpoint = self.checkpoint, None
-            self.broker.checkpoint_failed(done)
 
     def crash(self) -> None:
         """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
-            self.disk.fails_in = self.chance.choice([0, 0, 1, 2])
-            with contextlib.suppress(OSError):
+            self.faults.threaten(0.5)
+            with contextlib.suppress(OSError, Death):
                 flush.write(self.disk)
-        self.disk.fails_in = 0
-        self.disk.crash(lambda length: self.chance.choice([0, length, self.chance.randrange(length + 1)]))
+        self.die(is_cut=True)
+
+    def die(self, *, is_cut: bool | None = None) -> None:
+        """The process is gone, and perhaps the power; it starts again."""
+        self.faults.end_process(is_cut=is_cut)
+        self.faults.damage()
         self._reopen(None)
+
+    def endure(self, act: Callable[[], object]) -> None:
+        """Does something in which the process may die, or a disk operation fail."""
+        self.faults.threaten()
+        try:
+            act()
+        except Death:
+            self.die()
+        except OSError:
+            self._reopen(self.broker.durable_offset)
+        self.faults.relent()
+        if not self.broker._housekeeping.has_reserve:
+            self.disk.well()
+            self.broker._housekeeping.see_to_room()
 
     def fail_to_flush(self) -> None:
         """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
         self.take_flush()
         if self.flying:
             for flush in self.flying:
-                self.disk.fails_in = 1
+                self.disk.failing_syncs = 1
                 with contextlib.suppress(OSError):
                     flush.write(self.disk)
-            self.disk.fails_in = 0
+            self.disk.well()
             self._reopen(self.broker.durable_offset)
 
-    def _reopen(self, trusted_offset: int | None) -> None:
+    def _reopen(self, acknowledged_offset: int | None) -> None:
         told_offset = self.broker.durable_offset
         self.flying.clear()
         self.jobs.clear()
         self.retirements = []
         self.checkpoint, self.last = None, None
-        self.broker = self._open(trusted_offset)
-        assert not self.broker.damaged
-        assert not self.broker.lost
+        acknowledged_offset = self.faults.starts_that_die(self._judged, acknowledged_offset)
+        self.broker = self._judged(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self.oracle.crash(self.broker.end_offset)
         for timer in self.oracle.pending().values():
@@ -239,9 +255,16 @@ class Machine:
                 timer.armed_at = None  # it was due when it was set: its place may be another one now
         self.follow()
 
-    def _open(self, trusted_offset: int | None) -> Broker:
+    def _judged(self, acknowledged_offset: int | None) -> Broker:
+        """Opens the store, and holds what the start tells of damage against what was hit."""
+        broker = self._open(acknowledged_offset)
+        assert not self.faults.lost(broker, self.broker.durable_offset)
+        assert not broker.lost
+        return broker
+
+    def _open(self, acknowledged_offset: int | None) -> Broker:
         """Opens the store; every other world reads few rows ahead at a time, and splits what is more."""
-        broker = Broker.open(self.disk, self.settings, self.now_ms, trusted_offset)
+        broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
         broker._timers.partitions._rows_max = self.rows_max
         return broker
 

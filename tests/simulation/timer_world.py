@@ -77,7 +77,7 @@ class World(Machine):
             self.crash, self.crash, self.fail_to_flush, self.fail_checkpoint, self.set_clock_back,
             self.send_burst,
         ]  # fmt: skip
-        self.chance.choice(rare if self.chance.random() < 0.05 else usual)()
+        self.endure(self.chance.choice(rare if self.chance.random() < 0.05 else usual))
 
     def send_burst(self) -> None:
         """Many at once, most of them due in the same moment."""

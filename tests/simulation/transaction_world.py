@@ -64,12 +64,12 @@ class TransactionWorld(World):
         self.answers: list[tuple[Transaction, Resolution]] = []
         """What producers will say to a check, later."""
 
-    def _open(self, trusted_offset: int | None) -> Broker:
+    def _open(self, acknowledged_offset: int | None) -> Broker:
         policy = CheckBackPolicy(
             immunity_ms=500, interval_ms=400, interval_ms_max=2_000, count_max=self.count_max
         )
         self.settings = replace(self.settings, check_back=policy)
-        return super()._open(trusted_offset)
+        return super()._open(acknowledged_offset)
 
     def step(self) -> None:
         usual = [
@@ -80,7 +80,7 @@ class TransactionWorld(World):
             self.send_timer, self.send_timer, self.send_plain, self.verb, self.compare, self.tidy,
         ]  # fmt: skip
         rare = [self.crash, self.crash, self.fail_to_flush, self.fail_checkpoint, self.set_clock_back]
-        self.chance.choice(rare if self.chance.random() < 0.05 else usual)()
+        self.endure(self.chance.choice(rare if self.chance.random() < 0.05 else usual))
 
     def tidy(self) -> None:
         """Checkpoints and a look at the disk: where there is retention, what may be deleted is."""
