@@ -25,7 +25,7 @@ class SegmentWrite:
     chunks: list[bytes | bytearray] = field(default_factory=list)
 
     def write(self, disk: Disk, sync: bool) -> bool:
-        """Writes the bytes; True if there was no room for a new segment and the reserve took its place."""
+        """Writes the bytes; True if there was no room for a new segment and the reserve made it."""
         path = layout.segment_path(self.first_offset)
         used_reserve = bool(self.allocate_bytes) and not self._allocate(disk, path)
         disk.write(path, self.position, b"".join(self.chunks))
@@ -37,9 +37,12 @@ class SegmentWrite:
         try:
             disk.allocate(path, self.allocate_bytes)
         except OSError as error:
-            if error.errno != ENOSPC or disk.size(layout.RESERVE) != self.allocate_bytes:
+            if error.errno != ENOSPC or disk.size(layout.RESERVE) < 0:
                 raise
-            disk.rename(layout.RESERVE, path)
+            # The reserve makes room; it must not become the segment itself: the next flush may be under way,
+            # and have written its part of the segment already.
+            disk.delete(layout.RESERVE)
+            disk.allocate(path, self.allocate_bytes)
             return False
         return True
 

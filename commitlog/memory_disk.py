@@ -220,7 +220,7 @@ class MemoryDisk:
     def sync_folder(self, folder: str) -> None:
         fault = self._begin("sync_folder", folder)
         self._sync_names(folder, self.choose if fault in _WITHIN else None)
-        self._end(fault, folder)
+        self._end(fault, folder, is_done=fault is Fault.FAILS_WITHIN)
 
     def will_need(self, path: str) -> None:
         pass
@@ -237,7 +237,7 @@ class MemoryDisk:
         self._change_names(_Naming(_folder(new_path), ((new_path, file), (path, None))))
         if fault not in _WITHIN:
             self._sync_names(_folder(new_path))
-        self._end(fault, path)
+        self._end(fault, path, is_done=fault is Fault.FAILS_WITHIN)
 
     def delete(self, path: str) -> None:
         names = [name for name in self._files if name == path or name.startswith(f"{path}/")]
@@ -250,7 +250,7 @@ class MemoryDisk:
             self._change_names(_Naming(_folder(path), ((name, None),)))
         if fault not in _WITHIN:
             self._sync_names(_folder(path))
-        self._end(fault, path)
+        self._end(fault, path, is_done=fault is Fault.FAILS_WITHIN)
 
     # How it fails.
 
@@ -284,13 +284,15 @@ class MemoryDisk:
         """Whether the fault is a full disk, and this operation needs no room."""
         return self._error == ENOSPC and not self._fault.is_deadly and not grows
 
-    def _end(self, fault: Fault | None, path: str) -> None:
+    def _end(self, fault: Fault | None, path: str, *, is_done: bool = False) -> None:
+        """Carries the fault out; `is_done`: the operation is done, and the sync behind it failed."""
         if fault is None:
             return
         if fault.is_deadly:
             self._is_dead = True
             raise Death(f"{fault.value} {path}")
-        raise OSError(self._error, f"{fault.value} by the test", path)
+        kind = SyncFailed if is_done else OSError
+        raise kind(self._error, f"{fault.value} by the test", path)
 
     def _sync(self, path: str, fault: Fault | None) -> None:
         file = self._existing(path)

@@ -181,7 +181,7 @@ class RealDisk:
     def _sync_folder(self, folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            _sync(descriptor, str(folder), is_whole=True)
         finally:
             os.close(descriptor)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,8 +50,9 @@ class Snapshot:
         disk.write(_UNFINISHED, 0, _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body)
         disk.sync(_UNFINISHED)
         disk.rename(_UNFINISHED, path_of(self.offset))
-        for offset in offsets(disk)[:-_KEPT_COUNT]:
-            disk.delete(path_of(offset))
+        with suppress(OSError):  # the snapshot is there; the next one deletes them
+            for offset in offsets(disk)[:-_KEPT_COUNT]:
+                disk.delete(path_of(offset))
 
 
 def offsets(disk: Disk) -> list[int]:

@@ -5,6 +5,7 @@ Order of durability: the log first, then the derived files, then the snapshot th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from commitlog import layout
@@ -41,7 +42,10 @@ class Checkpoint:
         self.timers.write(disk)
         files = {derived.KEYS: keys.freeze(), TIMER_FILES: self.timers.freeze()}
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
-        self.keys.tidy(disk)
-        self.timers.tidy(disk)
-        for path in self.unneeded_paths:
-            disk.delete(path)
+        # The snapshot counts from here on: what cannot be deleted must not make it a failed one, for the next
+        # checkpoint would then delete what this one names.
+        with suppress(OSError):
+            self.keys.tidy(disk)
+            self.timers.tidy(disk)
+            for path in self.unneeded_paths:
+                disk.delete(path)
