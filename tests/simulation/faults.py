@@ -39,6 +39,7 @@ class Faults:
         self.damaged = ""
         """The file that was damaged at the end of the last process; empty if none was."""
         self._is_harmless = True
+        self._is_torn = False
         self.hit: set[str] = set()
         """All files that were ever damaged."""
         self._is_over = False
@@ -69,16 +70,23 @@ class Faults:
     def end_process(self, *, is_cut: bool | None = None) -> bool:
         """The process is gone, and perhaps the power; returns whether it is."""
         is_cut = self._chance.random() < 0.5 if is_cut is None else is_cut
+        self._is_torn = is_cut or any(file.is_given_up for file in self._disk._files.values())
         if is_cut:
             self._disk.crash(self.choose)
         else:
             self._disk.kill(self.choose)
         return is_cut
 
-    def damage(self, probability: float = 0.15) -> None:
-        """Perhaps one small file is not what it was."""
+    def damage(self, probability: float = 0.15, *, spares_torn: bool = True) -> None:
+        """Perhaps one small file is not what it was.
+
+        Without a published offset a torn record that others follow is a gap. An oracle that knows no gaps has
+        `durable` spared where the log may be torn.
+        """
         self.damaged = ""
         kind = self._chance.choice(KINDS)
+        if kind == layout.DURABLE and spares_torn and self._is_torn:
+            return
         if not self._is_over and self._chance.random() < probability and self._may_be_hit(kind):
             names = self._disk.list(kind)
             path = f"{kind}/{self._chance.choice(names)}" if names and names[0] else kind

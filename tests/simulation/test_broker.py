@@ -253,7 +253,7 @@ class World:
 
     def _die(self, *, is_cut: bool | None = None) -> None:
         self.faults.end_process(is_cut=is_cut)
-        self.faults.damage()
+        self.faults.damage(spares_torn=False)
         self._reopen(None)
 
     def fail_to_flush(self) -> None:

@@ -90,15 +90,8 @@ UNUSABLE: dict[str, tuple[Spoil, str, str]] = {
         "commitlog/notes.txt",
         "Move it out",
     ),
-    "first segment short": (cut(segment(0), 4000), segment(0), "Restore it from a backup"),
-    "middle segment short": (cut(segment(1), 4000), segment(1), "Restore it from a backup"),
-    "first segment long": (cut(segment(0), 5000), segment(0), "Restore it from a backup"),
-    "last segment short": (cut(segment(2), 100), segment(2), "Restore it from a backup"),
-    "middle segment empty": (cut(segment(1)), segment(1), "Restore it from a backup"),
     "middle segment missing": (lambda store: (store / segment(1)).unlink(), segment(1), "Restore it"),
     "last segment missing": (lambda store: (store / segment(2)).unlink(), segment(2), "Restore it"),
-    "durable empty": (cut(layout.DURABLE), "durable", "Restore it from a backup"),
-    "format empty": (cut(layout.FORMAT), "format", "write 1 into that file"),
     "newer format": (lambda store: (store / "format").write_text("9\n"), "format 9", "Upgrade tidewheel"),
 }
 
@@ -132,6 +125,34 @@ def test_a_broker_does_not_start_on_it_and_leaves_it_alone(store: Path, case: st
     assert names in ended.stderr
     assert remedy in ended.stderr
     assert content(store) == before
+
+
+DAMAGED: dict[str, tuple[Spoil, str]] = {
+    "first segment short": (cut(segment(0), 4000), segment(0)),
+    "middle segment short": (cut(segment(1), 4000), segment(1)),
+    "middle segment empty": (cut(segment(1)), segment(1)),
+    "durable empty": (cut(layout.DURABLE), layout.DURABLE),
+    "durable zeroed": (lambda store: (store / layout.DURABLE).write_bytes(bytes(64)), layout.DURABLE),
+    "durable missing": (lambda store: (store / layout.DURABLE).unlink(), layout.DURABLE),
+    "format empty": (cut(layout.FORMAT), layout.FORMAT),
+    "format missing": (lambda store: (store / layout.FORMAT).unlink(), layout.FORMAT),
+    "format damaged": (cut(layout.FORMAT, 99), layout.FORMAT),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_store_is_told_and_repaired_or_known(
+    store: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, path = DAMAGED[case]
+    spoil(store)
+    before = content(store)
+    assert run("store", "verify", "--store", store) == 5
+    assert path in capsys.readouterr().out
+    assert content(store) == before
+    assert run("store", "repair", "--yes", "--store", store) == 0
+    assert run("store", "verify", "--store", store) == 0
+    assert run("store", "info", "--store", store) == 0
 
 
 @pytest.mark.parametrize(
