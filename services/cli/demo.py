@@ -149,13 +149,13 @@ class OnStderr:
 
 def show(summary: DemoSummary) -> None:
     """Print the summary for people."""
-    output.print_table(("what", "count", "which is"), rows_of(summary))
+    output.print_table(("what", "count", "which is"), rows_of(summary), prose=("which is",))
     print()
     output.print_table(("audit case", "orders"), summary.audit["cases"].items())
     findings = [(found["subject_id"], found["case"], found["why"]) for found in summary.audit["findings"]]
     if findings:
         print()
-        output.print_table(("whom", "case", "why"), findings[:FINDINGS_SHOWN])
+        output.print_table(("whom", "case", "why"), findings[:FINDINGS_SHOWN], prose=("why",))
     if summary.bugs:
         print()
         output.print_table(("bug", "done", "found", "not found", "found beside"), rows_of_bugs(summary))

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -94,8 +95,20 @@ app = typer.Typer(
 )
 
 
+def show_version(is_wanted: bool) -> None:
+    """Print the version and end."""
+    if is_wanted:
+        print(f"tidewheel {version('tidewheel')}")
+        raise typer.Exit
+
+
 @app.callback()
-def tidewheel() -> None:
+def tidewheel(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
     """Messages that arrive later, and messages that agree with a database.
 
     Example: tidewheel serve --store ./store

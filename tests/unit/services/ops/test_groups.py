@@ -127,7 +127,7 @@ def test_a_reset_says_what_it_would_move_before_it_does(at_desk: AtDesk) -> None
         assert len(await take(desk, "g", "t")) == 2
         await call(desk, "POST", "/g/reset", {"to": "latest"})
         assert await take(desk, "g", "t") == []
-        await call(desk, "POST", "/g/reset", {"to": "30m"})
+        await call(desk, "POST", "/g/reset", {"to": "30m ago"})
         assert len(await take(desk, "g", "t")) == 3
 
     at_desk(scenario)
