@@ -65,7 +65,7 @@ def test_a_group_is_made_at_a_place_before_it_first_receives(at_desk: AtDesk) ->
         assert (made["lag"], made["queues"][0]["low_offset"]) == (0, "3")
         made = await call(desk, "POST", "", {"name": "some", "topic": "t", "start": "offset:1"}, 201)
         assert made["lag"] == 2
-        made = await call(desk, "POST", "", {"name": "young", "topic": "t", "start": "30m"}, 201)
+        made = await call(desk, "POST", "", {"name": "young", "topic": "t", "start": "30m ago"}, 201)
         assert made["lag"] == 3
         assert len(await take(desk, "some", "t")) == 2
         again = await call(desk, "POST", "", {"name": "some", "topic": "t"}, 409)
