@@ -80,7 +80,7 @@ def _check_texts(message: Message) -> None:
     if not (message_id.isprintable() and message.message_group.isprintable() and whole.isprintable()):
         _check_controls(message)
     if message.tag and (not message.tag.strip() or "|" in message.tag):
-        raise IllegalTag(f"{message.tag!r} must not be blank nor hold '|'.")
+        raise IllegalTag(f"{message.tag[:100]!r} must not be blank nor hold '|'.")
     for key in message.keys:
         if not key.strip():
             raise IllegalKey(f"{key!r} must not be blank.")
