@@ -226,7 +226,8 @@ class Sessions:
             raise TooManyRequests(
                 f"{session.client_id} has {session.receives} receives open, all clients have "
                 f"{self._receives}; at most {POLLS_PER_CLIENT_MAX} and {POLLS_MAX} may be. "
-                "Wait for their answers, or poll with fewer."
+                "Wait for their answers, or poll with fewer.",
+                "polling full",
             )
         session.receives += 1
         self._receives += 1
