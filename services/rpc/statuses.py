@@ -1,8 +1,8 @@
 """Errors as the protocol's statuses: an answer always carries one, and gRPC's own status stays OK.
 
-The message is what the command line prints too: "TW-nnn what, where, what next". Behind it, in brackets, stand
-the status' name and RocketMQ's own words, for programs and tests that were written for its server and look
-for them: some of its client libraries show a status' number only.
+The message is what the command line prints too: "TW-nnn what, where, what next". Behind it, in brackets,
+stand the status' name and RocketMQ's own words, for programs and tests that were written for its server and
+look for them: some of its client libraries show a status' number only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ CLIENT_ID_REQUIRED = Status(
     message="The header x-mq-client-id is missing. Official clients send it with every call. "
     "(CLIENT_ID_REQUIRED: client id cannot be empty)",
 )
-NO_MESSAGES = Status(code=Code.MESSAGE_NOT_FOUND, message="No message came while the call waited. (no new message)")
+NO_MESSAGES = Status(
+    code=Code.MESSAGE_NOT_FOUND, message="No message came while the call waited. (no new message)"
+)
 MIXED = Status(code=Code.MULTIPLE_RESULTS, message="The entries have different results.")
 BUG = Status(
     code=Code.INTERNAL_SERVER_ERROR, message="TW-100 The broker has met a bug; its log says more. Report it."

@@ -142,6 +142,17 @@ def test_a_client_we_do_not_know_may_beat(play: Any) -> None:
     play(scenario)
 
 
+def test_settings_that_are_refused_are_counted(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        telemetry = Telemetry(front, "client-1")
+        topic = wire.Resource(resource_namespace="a%b", name="t")
+        settings = wire.Settings(client_type="PRODUCER", publishing=wire.Publishing(topics=[topic]))
+        assert (await telemetry.introduce(settings)).status.code == Code.ILLEGAL_TOPIC
+        assert front.observed == [("Telemetry", "ILLEGAL_TOPIC")]
+
+    play(scenario)
+
+
 @pytest.mark.parametrize(
     "beat",
     [

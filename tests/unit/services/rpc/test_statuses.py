@@ -113,7 +113,10 @@ def test_properties_are_refused_in_rocketmqs_words_too(
 def test_bodies_topics_and_types_are_refused_in_rocketmqs_words_too(play: Any) -> None:
     async def scenario(front: Any) -> None:
         body_max = limits.BODY_BYTES_MAX
-        empty, large = await front.send("t", b""), await front.send("t", b"x" * (body_max + 1), message_id="1")
+        empty, large = (
+            await front.send("t", b""),
+            await front.send("t", b"x" * (body_max + 1), message_id="1"),
+        )
         said(empty.status, "MESSAGE_BODY_EMPTY", "message body cannot be empty")
         words = f"message body cannot exceed the max {body_max}"
         said(large.status, "MESSAGE_BODY_TOO_LARGE", words)
@@ -134,7 +137,10 @@ def test_bodies_topics_and_types_are_refused_in_rocketmqs_words_too(play: Any) -
 def test_consumers_are_refused_in_rocketmqs_words_too(play: Any) -> None:
     async def scenario(front: Any) -> None:
         for span, words in (
-            (Duration(nanos=9_999_000_000 % 10**9, seconds=9), "the invisibleTime is too small. min is 10000"),
+            (
+                Duration(nanos=9_999_000_000 % 10**9, seconds=9),
+                "the invisibleTime is too small. min is 10000",
+            ),
             (Duration(seconds=43_200, nanos=1_000_000), "the invisibleTime is too large. max is 43200000"),
         ):
             [reply] = await front.receive("t", invisible_duration=span)
