@@ -22,7 +22,7 @@
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
-        |-- LibraryMissing, WrongKey, OpenToAll
+        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting
 
 A class carries a stable `code` for people, the name of the protocol's status for
 client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands; `rocketmq` is what
@@ -439,3 +439,9 @@ class OpenToAll(ConfigurationError):
     """Others could reach this address and do everything."""
 
     code = "TW-127"
+
+
+class UnknownSetting(ConfigurationError):
+    """A setting is unknown."""
+
+    code = "TW-245"
