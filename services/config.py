@@ -70,7 +70,7 @@ class ServeSettings(Environment):
     ready_file: Path | None = None
     clock: Literal["real", "virtual"] = "real"
     broker_name: str = Field("tidewheel", min_length=1, max_length=127)
-    segment_bytes: int = Field(limits.SEGMENT_BYTES_DEFAULT, ge=limits.RECORD_BYTES_MAX)
+    segment_bytes: int | None = Field(None, ge=limits.RECORD_BYTES_MAX)
     flush: Literal["sync", "async"] = "sync"
     retain_hours: float | None = Field(None, gt=0)
     retain_bytes: int | None = Field(None, gt=0)

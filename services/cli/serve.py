@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,7 +49,9 @@ def tuned(help_text: str) -> Any:
 @app.command()
 def serve(
     store: Annotated[Path | None, stored("Folder of the store; made if missing.")] = None,
-    segment_bytes: Annotated[int | None, stored("Size of one log file, for a new store.")] = None,
+    segment_bytes: Annotated[
+        int | None, stored("Size of one log file, for a new store; else as its volume has room.")
+    ] = None,
     auto_create: Annotated[
         bool | None, stored("Create a topic when it is first used.", "--auto-create/--no-auto-create")
     ] = None,
@@ -143,10 +146,18 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext and TLS\n"
         f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
+        f"  disk    {room(settings.store, ready.segment_bytes)}\n"
         f"  topics  {made}\n{clock}{who_may(settings)}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"
     )
+
+
+def room(store: Path, segment_bytes: int) -> str:
+    """Say what the store takes of its volume, and what it leaves."""
+    mib = segment_bytes // 2**20
+    free_mib = shutil.disk_usage(store).free // 2**20
+    return f"{2 * mib} MiB taken at once: log files of {mib} MiB and one in reserve; {free_mib} MiB are left"
 
 
 def who_may(settings: ServeSettings) -> str:
