@@ -1,10 +1,10 @@
 """How much of a volume a new store takes at once: a log segment and the reserve, which is as large.
 
     free room    segment    taken at once
-    >= 64 GiB      1 GiB       2 GiB
-    20 GiB       256 MiB     512 MiB       a segment is a power of two, at most 1/64 of the free room
-    1 GiB         16 MiB      32 MiB
-    <= 512 MiB     8 MiB      16 MiB
+    >= 256 GiB     1 GiB       2 GiB
+    80 GiB       256 MiB     512 MiB       a segment is a power of two, at most 1/256 of the free room
+    10 GiB        32 MiB      64 MiB
+    < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), rather than started and then refusing every message
 
 The size is chosen once, when the store is made; whoever gives `--segment-bytes` chooses it instead.
@@ -19,7 +19,7 @@ from commitlog.disk import Disk
 from commitlog.errors import NoRoom
 from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
-PART_OF_FREE: Final = 64
+PART_OF_FREE: Final = 256
 SEGMENTS_FREE_MIN: Final = 4
 """What must be free: for the log, for the reserve, for going on, for what lies beside."""
 MIB: Final = 1 << 20

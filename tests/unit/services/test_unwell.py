@@ -174,9 +174,9 @@ def test_clients_are_told_a_status_that_they_retry() -> None:
     ("free_bytes", "segment_bytes"),
     [
         (1 << 40, 1 << 30),
-        (64 << 30, 1 << 30),
-        (20 << 30, 256 * MIB),
-        (1 << 30, 16 * MIB),
+        (80 << 30, 256 * MIB),
+        (10 << 30, 32 * MIB),
+        (1 << 30, limits.SEGMENT_BYTES_MIN),
         (64 * MIB, limits.SEGMENT_BYTES_MIN),
     ],
 )
