@@ -56,7 +56,7 @@ class Stage:
         if isinstance(rpc, Unary):
             return await reply_to(name, rpc, request, WHO, lambda *_: None)
         assert isinstance(rpc, Streaming)
-        return [reply async for reply in stream_to(name, rpc, request, WHO)][-1]
+        return [reply async for reply in stream_to(name, rpc, request, WHO, lambda *_: None)][-1]
 
     async def fall_ill(self) -> None:
         self.disk.fails = failing("sync", "allocate", "delete", "read")
