@@ -42,6 +42,7 @@ from services.broker.verbs import Verbs
 from timingwheel.due_run import ReadAhead
 from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
+TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 LATER_PARTS: Final = frozenset(("schedules", "access"))
 """What older snapshots do not have, because nothing of it was ever written then."""
 
@@ -51,6 +52,7 @@ class Broker(Verbs):
 
     def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
         super().__init__(disk, log, settings, now_ms)
+        self._is_refusing = False
         self.is_crowded = False
         """Whether the last tick had more to deliver than its slice."""
         self._recoverers: dict[str, Callable[[Record], None]] = {
@@ -294,9 +296,13 @@ class Broker(Verbs):
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         retirement = self._housekeeping.look(now_ms)
+        refusal = self._housekeeping.refusal()
         self.lite.keep_house(now_ms)
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
+        if (refusal is not None) != self._is_refusing:
+            self._is_refusing = refusal is not None
+            effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
         if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:
             effects.append(
                 Warn(_short_of_room(self._timers.partitions.disk_bytes, self._housekeeping.free_bytes))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from commitlog import limits
 from commitlog.disk import Disk
-from commitlog.errors import TidewheelError, TopicNotFound
+from commitlog.errors import DiskFull, TidewheelError, TopicNotFound
 from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.recovery import Damage
@@ -187,6 +187,15 @@ class Verbs:
             "schedules": self._schedules,
             "access": self.access,
         }
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of each file of the log, and of the reserve."""
+        return self._log.segment_bytes
+
+    def refusal(self) -> DiskFull | None:
+        """What new messages are refused with; None while there is room for them."""
+        return self._housekeeping.refusal()
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
