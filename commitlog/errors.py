@@ -22,10 +22,11 @@
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
-        |-- LibraryMissing, WrongKey, OpenToAll
+        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting
 
 A class carries a stable `code` for people, the name of the protocol's status for
-client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands.
+client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands; `rocketmq` is what
+RocketMQ's own server says in its place, which clients may look for (`services.rpc.statuses`).
 The docstring is the first sentence of the message; the argument says where, why and what to do next.
 An impossible state is an AssertionError, never one of these. What a user's process can meet is defined in
 `tidewheel/errors.py`, which imports nothing of the broker.
@@ -91,6 +92,7 @@ class IllegalFilter(ClientMistake):
     """The filter expression is illegal."""
 
     code, status = "TW-139", "ILLEGAL_FILTER_EXPRESSION"
+    rocketmq = "expression format is not correct"
 
 
 class IllegalInvisibleTime(ClientMistake):
@@ -121,6 +123,7 @@ class InvalidReceiptHandle(ClientMistake):
     """The receipt handle is no longer valid."""
 
     code, status = "TW-146", "INVALID_RECEIPT_HANDLE"
+    rocketmq = "receipt handle is expired"
 
 
 class InvalidRecallHandle(ClientMistake):
@@ -373,3 +376,9 @@ class OpenToAll(ConfigurationError):
     """Others could reach this address and do everything."""
 
     code = "TW-127"
+
+
+class UnknownSetting(ConfigurationError):
+    """A setting is unknown."""
+
+    code = "TW-245"

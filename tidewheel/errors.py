@@ -17,9 +17,11 @@ class TidewheelError(Exception):
     code = "TW-100"
     status = "INTERNAL_SERVER_ERROR"
     exit_code = 1
+    rocketmq = ""
 
-    def __init__(self, detail: str = "") -> None:
+    def __init__(self, detail: str = "", rocketmq: str = "") -> None:
         self.detail = detail
+        self.rocketmq = rocketmq or self.rocketmq
         sentence = (self.__doc__ or "").strip().splitlines()[0]
         super().__init__(f"{sentence} {detail}".strip())
 
@@ -40,6 +42,7 @@ class BodyEmpty(ClientMistake):
     """The message has no body."""
 
     code, status = "TW-141", "MESSAGE_BODY_EMPTY"
+    rocketmq = "message body cannot be empty"
 
 
 class BodyTooLarge(ClientMistake):

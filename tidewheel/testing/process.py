@@ -48,9 +48,8 @@ class BrokerProcess:
         """Start it and wait until it serves; raises `BrokerFailed` with its last words."""
         self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(), stdout=log, stderr=log, env=os.environ | {"HOME": str(self._folder)}
-            )
+            alone = {"HOME": str(self._folder), "TIDEWHEEL_CONFIG": os.devnull}
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, env=os.environ | alone)
         self._await_ready()
         facts = json.loads(self._ready.read_text())
         self.listen, self.http = facts["listen"], facts["http"]
