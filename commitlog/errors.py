@@ -15,47 +15,38 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
-    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, StoreUnwell, BrokerBroken
     |-- AccessRefused            the caller may not
     |   |-- Unauthorized, Forbidden
     |-- StoreError               the files on disk are not what they should be
-    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
+    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock, DiskFailed, NoRoom
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
         |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting
 
 A class carries a stable `code` for people, the name of the protocol's status for
-client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands.
+client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands; `rocketmq` is what
+RocketMQ's own server says in its place, which clients may look for (`services.rpc.statuses`).
 The docstring is the first sentence of the message; the argument says where, why and what to do next.
-An impossible state is an AssertionError, never one of these.
+An impossible state is an AssertionError, never one of these. What a user's process can meet is defined in
+`tidewheel/errors.py`, which imports nothing of the broker.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 
-class TidewheelError(Exception):
-    """Tidewheel could not do this."""
-
-    code = "TW-100"
-    status = "INTERNAL_SERVER_ERROR"
-    exit_code = 1
-
-    def __init__(self, detail: str = "") -> None:
-        self.detail = detail
-        sentence = (self.__doc__ or "").strip().splitlines()[0]
-        super().__init__(f"{sentence} {detail}".strip())
-
-
-class ClientMistake(TidewheelError):
-    """The request cannot be accepted."""
-
-    code, status, exit_code = "TW-130", "BAD_REQUEST", 2
-
-
-class IllegalTopic(ClientMistake):
-    """The topic name is illegal."""
-
-    code, status = "TW-131", "ILLEGAL_TOPIC"
+from tidewheel.errors import BodyEmpty as BodyEmpty
+from tidewheel.errors import BodyTooLarge as BodyTooLarge
+from tidewheel.errors import ClientMistake as ClientMistake
+from tidewheel.errors import ConfigurationError as ConfigurationError
+from tidewheel.errors import IllegalTopic as IllegalTopic
+from tidewheel.errors import LibraryMissing as LibraryMissing
+from tidewheel.errors import RefusedByState as RefusedByState
+from tidewheel.errors import TidewheelError as TidewheelError
+from tidewheel.errors import TransactionEnded as TransactionEnded
+from tidewheel.errors import UnknownChoice as UnknownChoice
 
 
 class IllegalGroup(ClientMistake):
@@ -104,24 +95,13 @@ class IllegalFilter(ClientMistake):
     """The filter expression is illegal."""
 
     code, status = "TW-139", "ILLEGAL_FILTER_EXPRESSION"
+    rocketmq = "expression format is not correct"
 
 
 class IllegalInvisibleTime(ClientMistake):
     """The invisible duration is illegal."""
 
     code, status = "TW-140", "ILLEGAL_INVISIBLE_TIME"
-
-
-class BodyEmpty(ClientMistake):
-    """The message has no body."""
-
-    code, status = "TW-141", "MESSAGE_BODY_EMPTY"
-
-
-class BodyTooLarge(ClientMistake):
-    """The message body is too large."""
-
-    code, status = "TW-142", "MESSAGE_BODY_TOO_LARGE"
 
 
 class PropertiesTooLarge(ClientMistake):
@@ -146,6 +126,7 @@ class InvalidReceiptHandle(ClientMistake):
     """The receipt handle is no longer valid."""
 
     code, status = "TW-146", "INVALID_RECEIPT_HANDLE"
+    rocketmq = "receipt handle is expired"
 
 
 class InvalidRecallHandle(ClientMistake):
@@ -218,23 +199,6 @@ class ClientNotFound(NotFound):
     """There is no such client."""
 
     code = "TW-157"
-
-
-class RefusedByState(TidewheelError):
-    """What has already happened forbids this."""
-
-    code, status, exit_code = "TW-160", "PRECONDITION_FAILED", 4
-
-    def __init__(self, detail: str = "", durable_at: int = 0) -> None:
-        """`durable_at` is the log offset that must be durable before the caller may be told."""
-        super().__init__(detail)
-        self.durable_at = durable_at
-
-
-class TransactionEnded(RefusedByState):
-    """The transaction has already ended the other way."""
-
-    code = "TW-161"
 
 
 class TimerEnded(RefusedByState):
@@ -321,6 +285,18 @@ class ResultUnknown(Busy):
     code, status = "TW-171", "INTERNAL_SERVER_ERROR"
 
 
+class StoreUnwell(Busy):
+    """The disk of the store fails, so nothing is served until it works again."""
+
+    code, status = "TW-220", "INTERNAL_SERVER_ERROR"  # Python's client gives up at once on TOO_MANY_REQUESTS
+
+
+class BrokerBroken(Busy):
+    """The broker has met a bug and ends, so nothing is served."""
+
+    code, status = "TW-223", "INTERNAL_SERVER_ERROR"
+
+
 class AccessRefused(TidewheelError):
     """The caller may not do this."""
 
@@ -375,10 +351,33 @@ class WrongClock(StoreError):
     code = "TW-106"
 
 
-class ConfigurationError(TidewheelError):
-    """A setting cannot be used."""
+class DiskFailed(StoreError):
+    """The disk of the store failed."""
 
-    code, exit_code = "TW-120", 2
+    code = "TW-221"
+
+
+class NoRoom(StoreError):
+    """The disk of the store has no room."""
+
+    code = "TW-222"
+
+
+def disk_error(error: OSError, doing: str, then: str) -> StoreError:
+    """Return the error for what the operating system refused: what was done, where, why, and what to do.
+
+    `then` is the sentence about what to do once the disk works.
+    """
+    place = f" at {os.fspath(error.filename)!s}" if error.filename is not None else ""
+    reason = f"{doing}{place} failed: {error.strerror or error} (errno {error.errno})."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoRoom(f"{reason} Free some space. {then}")
+    return DiskFailed(f"{reason} The system's log (dmesg) says more. {then}")
+
+
+def unread(error: OSError) -> StoreUnwell:
+    """Return what a caller is told whose look at the store failed on the disk; nothing was changed."""
+    return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")
 
 
 class PortTaken(ConfigurationError):
@@ -391,12 +390,6 @@ class InputUnreadable(ConfigurationError):
     """The input file cannot be read."""
 
     code = "TW-121"
-
-
-class UnknownChoice(ConfigurationError):
-    """The value is not one of the choices."""
-
-    code = "TW-122"
 
 
 class BrokerUnreachable(ConfigurationError):
@@ -415,12 +408,6 @@ class JavaMissing(ConfigurationError):
     """Spark needs Java 17 or newer."""
 
     code, exit_code = "TW-200", 3
-
-
-class LibraryMissing(ConfigurationError):
-    """An optional library is not installed."""
-
-    code, exit_code = "TW-125", 3
 
 
 class WrongKey(ConfigurationError):

@@ -75,8 +75,9 @@ class ServeSettings:
 
     store: Annotated[Path, Stored("Folder of the store; made if missing.")] = Path("tidewheel-store")
     segment_bytes: Annotated[
-        int, Stored("Size of one log file, for a new store.", least=limits.RECORD_BYTES_MAX)
-    ] = limits.SEGMENT_BYTES_DEFAULT
+        int | None,
+        Stored("Size of one log file of a new store; else by its volume.", least=limits.RECORD_BYTES_MAX),
+    ] = None
     flush: Annotated[
         Literal["sync", "async"],
         Stored("sync: acknowledged is on disk. async: faster, a power cut may take half a second."),

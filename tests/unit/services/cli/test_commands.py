@@ -62,8 +62,9 @@ def run(*arguments: str, broker: Serving | None = None) -> subprocess.CompletedP
 def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -> None:
     broker = start(tmp_path)
     broker.process.send_signal(how)
-    said = broker.process.communicate()[0]
+    said, logged = broker.process.communicate()
     assert broker.process.returncode == 0
+    assert '"stopped"' in logged
     for told in (broker.listen, f"http://{broker.http}", "next:  tidewheel send"):
         assert told in said
     assert not broker.ready.exists()

@@ -77,6 +77,23 @@ def test_dead_letters_are_listed_by_group_page_and_filter(at_desk: AtDesk) -> No
     at_desk(scenario)
 
 
+def test_a_message_that_kills_every_consumer_is_listed_though_none_is_left(
+    at_desk: AtDesk,
+) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.live.send(Message(topic="t", body=b"poison", message_id="M1", keys=("k",)))
+        await desk.http.post("/api/groups", json={"name": "g", "topic": "t"})
+        await desk.http.put("/api/groups/g", json={"attempts_max": 2})
+        for _ in range(2):
+            assert len(await take(desk, "g", "t")) == 1
+            await desk.advance("61s")
+        assert await keys_of(desk) == ["k"]
+        [letter] = (await call(desk, "GET", "/groups/g"))["letters"]
+        assert (letter["attempts"], letter["reason"]) == (2, "attempts used up")
+
+    at_desk(scenario)
+
+
 def test_a_look_with_a_filter_ends_after_so_many_and_says_where_to_go_on(
     at_desk: AtDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

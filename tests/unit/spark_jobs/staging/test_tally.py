@@ -12,7 +12,7 @@ from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.log.segments import open_log
 from spark_jobs.log.walk import Check
 from spark_jobs.report.statistics import LogStatistics, log_statistics
-from spark_jobs.staging.staged import Staged, parts_of, stage_part
+from spark_jobs.staging.staged import SCHEMAS, Staged, parts_of, stage_part
 
 DUE_MS = 1_763_700_000_000
 
@@ -54,6 +54,8 @@ def figures_of(store: Path, folder: Path) -> LogStatistics:
     log = open_log(store)
     parts = parts_of(store, log)
     staged = Staged(folder, len(parts))
+    for name in SCHEMAS:
+        staged.path(name).mkdir(parents=True)
     for number, part in enumerate(parts):
         stage_part(number, part, Check.BODY, SHOP, staged)
     return log_statistics(staged)
