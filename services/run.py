@@ -88,13 +88,14 @@ def wall_clock_ms() -> int:
 def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     """Run a broker until SIGTERM or Ctrl-C; `announce` is called once it serves.
 
-    Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
+    Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start. Whatever the system
+    refuses of a file on the way, at the start or at the end, is a `StoreError` that names the file.
     """
     memory.keep_little()
     logs.configure(settings.log_level, settings.log_format)
     allow_many_files()
     share_interpreter(is_crowded=False)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner, telling("Running the broker"):
         runner.run(run(settings, announce))
 
 
@@ -204,9 +205,8 @@ async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroke
     """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 3, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
-        with telling("Opening the store"):
-            kept = kept_offset(disk, settings.clock)
-            core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
+        kept = kept_offset(disk, settings.clock)
+        core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
         live = LiveBroker(disk, core, wall_clock_ms, call_later, writer, kept)
         tell_recovery(live.core)
         try:
@@ -323,8 +323,7 @@ def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
         yield
         return
     facts = {"listen": str(ready.listen), "http": str(ready.http), "pid": os.getpid()}
-    with telling("Writing the ready file"):
-        write_whole(path, json.dumps(facts) + "\n")
+    write_whole(path, json.dumps(facts) + "\n")
     try:
         yield
     finally:
