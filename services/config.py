@@ -43,7 +43,40 @@ def parse_address(text: object) -> Address:
     return Address(host, int(port))
 
 
+class HttpAddress(NamedTuple):
+    """Where an HTTP interface is, and whether it is spoken to over TLS (`https://`)."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+
+    def __str__(self) -> str:
+        return str(Address(self.host, self.port))
+
+    @property
+    def url(self) -> str:
+        """Its address as a URL without a path."""
+        return f"{'https' if self.is_tls else 'http'}://{self}"
+
+
+def parse_http_address(text: object) -> HttpAddress:
+    """Read [http[s]://]HOST:PORT[/]; raises ValueError with a sentence that says what is missing."""
+    if isinstance(text, HttpAddress):
+        return text
+    scheme, marked, rest = str(text).rpartition("://")
+    if marked and scheme not in ("http", "https"):
+        raise ValueError("it must begin with http:// or https://, or be HOST:PORT")
+    return HttpAddress(*parse_address(rest.removesuffix("/")), scheme == "https")
+
+
+def parse_without_scheme(text: object) -> Address:
+    """Read what `parse_http_address` does, for whoever listens there: its scheme is not asked for."""
+    return text if isinstance(text, Address) else Address(*parse_http_address(text)[:2])
+
+
 AddressText = Annotated[Address, NoDecode, BeforeValidator(parse_address)]
+ListenHttpText = Annotated[Address, NoDecode, BeforeValidator(parse_without_scheme)]
+HttpAddressText = Annotated[HttpAddress, NoDecode, BeforeValidator(parse_http_address)]
 
 
 class Environment(BaseSettings):
@@ -57,15 +90,18 @@ class ServeSettings(Environment):
 
     store: Path = Path("tidewheel-store")
     listen: AddressText = Address("127.0.0.1", 8081)
-    http: AddressText = Address("127.0.0.1", 8088)
+    http: ListenHttpText = Address("127.0.0.1", 8088)
     advertise: AddressText | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_clients: Path | None = None
+    plaintext: Literal["on", "off"] | None = None
     connections_per_address: int = Field(4_096, ge=1)
     auth: bool = False
     auth_key: Path | None = None
     http_token: Path | None = None
+    http_hosts: str = ""
+    http_tls: Literal["auto", "on", "off"] = "auto"
     insecure: bool = False
     ready_file: Path | None = None
     clock: Literal["real", "virtual"] = "real"
@@ -92,12 +128,18 @@ class ServeSettings(Environment):
     attempts_max: int = Field(limits.ATTEMPTS_MAX, ge=1, le=limits.ATTEMPTS_LIMIT)
     group_start: Literal["earliest", "latest"] = "earliest"
 
+    @property
+    def is_tls_only(self) -> bool:
+        """Whether plaintext is kept out of the protocol port."""
+        return (self.plaintext or ("off" if self.tls_clients else "on")) == "off"
+
 
 class ClientSettings(Environment):
-    """Which broker the commands talk to, and the file with the token that it wants."""
+    """Which broker the commands talk to, the file with the token that it wants, and who vouches for it."""
 
-    http: AddressText = Address("127.0.0.1", 8088)
+    http: HttpAddressText = HttpAddress("127.0.0.1", 8088)
     http_token: Path | None = None
+    http_ca: Path | None = None
 
 
 class UserSettings(Environment):

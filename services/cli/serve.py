@@ -72,7 +72,10 @@ def serve(
     ] = None,
     tls_key: Annotated[Path | None, where("PEM file of its key.")] = None,
     tls_clients: Annotated[
-        Path | None, where("PEM file of authorities: over TLS only clients that they vouch for.")
+        Path | None, where("PEM file of authorities: only clients that they vouch for, by TLS.")
+    ] = None,
+    plaintext: Annotated[
+        str | None, where("on, or off: clients must use TLS. With --tls-clients it is off.")
     ] = None,
     connections_per_address: Annotated[
         int | None, where("Connections that one address may have at once.")
@@ -86,6 +89,13 @@ def serve(
     ] = None,
     http_token: Annotated[
         Path | None, allowed("File with the token that the HTTP interface wants. Made if missing.")
+    ] = None,
+    http_hosts: Annotated[
+        str | None,
+        allowed("Names, with commas, by which the HTTP interface is dialled beside those of this machine."),
+    ] = None,
+    http_tls: Annotated[
+        str | None, allowed("TLS for HTTP: on, off, or auto: on where more than this machine reaches it.")
     ] = None,
     insecure: Annotated[
         bool | None, allowed("Serve everybody, on addresses that others can reach, too.", "--insecure")
@@ -135,14 +145,16 @@ def serve(
 
 def announce(settings: ServeSettings, ready: Ready) -> None:
     """Say where the broker is and what to type next."""
-    there = "" if ready.http.port == HTTP_PORT_USUAL else f" --http {ready.http}"
+    is_usual = ready.http.port == HTTP_PORT_USUAL and not ready.http.is_tls
+    there = "" if is_usual else f" --http {ready.http.url if ready.http.is_tls else ready.http}"
     opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
     made = "made when first used" if settings.auto_create else "made by: tidewheel topic create NAME"
+    spoken = "TLS only" if settings.is_tls_only else "plaintext and TLS"
     clock = f"  clock   {VIRTUAL_CLOCK}\n" if settings.clock == "virtual" else ""
     output.say(
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
-        f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext and TLS\n"
-        f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
+        f"  gRPC    {ready.listen}   RocketMQ 5 clients, {spoken}\n"
+        f"  HTTP    {ready.http.url}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
         f"  topics  {made}\n{clock}{who_may(settings)}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"
