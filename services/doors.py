@@ -78,5 +78,5 @@ def http_names(settings: ServeSettings) -> Names:
 
 def is_http_tls(settings: ServeSettings) -> bool:
     """Whether HTTP is served over TLS: unless told otherwise, where others than this machine reach it."""
-    auto = "off" if is_loopback(settings.http.host) else "on"
+    auto = "off" if is_loopback(settings.http.host) and not settings.http.is_tls else "on"
     return (auto if settings.http_tls == "auto" else settings.http_tls) == "on"

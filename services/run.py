@@ -91,7 +91,7 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
     """
     memory.keep_little()
-    logs.configure()
+    logs.configure(settings.log_level, settings.log_format)
     allow_many_files()
     share_interpreter(is_crowded=False)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -114,7 +114,8 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
     """Build everything from the ground up, serve, and take it down again from the top."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
-        http_socket = stack.enter_context(listen_on(settings.http, "--http"))
+        shutdown = stack.enter_context(telling_shutdown())
+        http_socket = stack.enter_context(listen_on(settings.http.bare, "--http"))
         listening = stack.enter_context(listen_on(settings.listen, "--listen"))
         disk = stack.enter_context(opened(settings.store))
         boot = count_boot(settings.store)
@@ -151,8 +152,9 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         stack.enter_context(ready_file(settings.ready_file, ready))
         gc.collect()
         gc.freeze()  # what is there for good would stop the loop for 50 ms in each full collection
+        log.info("serving", listen=str(ready.listen), http=str(ready.http), boot=boot, pid=os.getpid())
         announce(ready)
-        await until(told, live)
+        shutdown.begin(await until(told, live), live)
         front.wind_down()
 
 
@@ -319,12 +321,17 @@ def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
 
 
 @contextmanager
-def told_to_stop() -> Iterator[asyncio.Event]:
-    """Give what the first SIGTERM or Ctrl-C sets; in force before anybody is told that we serve."""
+def told_to_stop() -> Iterator[asyncio.Future[str]]:
+    """Give what the first SIGTERM or Ctrl-C sets to its name; in force before anybody knows that we serve."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    told: asyncio.Future[str] = loop.create_future()
+
+    def tell(name: str) -> None:
+        if not told.done():
+            told.set_result(name)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, tell, number.name)
     try:
         yield told
     finally:
@@ -332,10 +339,47 @@ def told_to_stop() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
-async def until(told: asyncio.Event, live: LiveBroker) -> None:
-    """Return when told to stop; raises what broke the core, if anything does."""
-    stop = asyncio.ensure_future(told.wait())
-    futures: set[asyncio.Future[Any]] = {stop, live.broken}
+async def until(told: asyncio.Future[str], live: LiveBroker) -> str:
+    """Return the signal that told us to stop; raises what broke the core, if anything does."""
+    futures: set[asyncio.Future[Any]] = {told, live.broken}
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     if live.broken.done():
         live.broken.result()
+    return told.result()
+
+
+class Shutdown:
+    """What the log tells of a stop: why, what was left to flush, what was flushed, how long it took."""
+
+    def __init__(self) -> None:
+        self._live: LiveBroker | None = None
+        self._why, self._began_s, self._durable_offset = "", 0.0, 0
+
+    def begin(self, why: str, live: LiveBroker) -> None:
+        """A signal has come."""
+        self._why, self._live, self._began_s = why, live, time.monotonic()
+        self._durable_offset = live.core.durable_offset
+        end_offset = live.core.gauges().log_end_offset
+        log.info("stopping", why=why, unflushed_bytes=end_offset - self._durable_offset)
+
+    def end(self) -> None:
+        """Everything has been taken down."""
+        if self._live is not None:
+            durable_offset = self._live.core.durable_offset
+            took_ms = round((time.monotonic() - self._began_s) * 1000)
+            flushed_bytes = durable_offset - self._durable_offset
+            log.info(
+                "stopped",
+                why=self._why,
+                took_ms=took_ms,
+                flushed_bytes=flushed_bytes,
+                durable_offset=durable_offset,
+            )
+
+
+@contextmanager
+def telling_shutdown() -> Iterator[Shutdown]:
+    """Log the end of what happens in the block, unless it ends by an error, which tells of itself."""
+    shutdown = Shutdown()
+    yield shutdown
+    shutdown.end()

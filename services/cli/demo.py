@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli import output
+from tidewheel.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +72,7 @@ def demo(
 
     Example: tidewheel demo --orders online_retail.csv --count 2000 --faults
     """
+    require("shop", "audit")
     from services.shop.demo.settings import DemoSettings
     from services.shop.demo.story import run_demo
 

@@ -24,6 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from commitlog.errors import TidewheelError
+from tidewheel.extras import extra_of, library_of, missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,17 +33,19 @@ EXIT_INTERRUPTED = 130
 
 
 class Entry(NamedTuple):
-    """Where a sub-command lives and what the list of commands says about it."""
+    """Where a sub-command lives, what the list of commands says about it, and the extra that it needs."""
 
     module: str
     summary: str
+    extra: str = ""
 
 
 COMMANDS = {
     "serve": Entry("services.cli.serve", "Run a broker."),
-    "demo": Entry("services.cli.demo", "Run a whole shop against a broker, then audit it."),
-    "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree."),
-    "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes."),
+    "config": Entry("services.cli.config", "Show the settings in force and where each is from; an example."),
+    "demo": Entry("services.cli.demo", "Run a whole shop against a broker, then audit it.", "shop"),
+    "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree.", "audit"),
+    "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes.", "shop"),
     "topic": Entry("services.cli.topic", "List, create and show topics."),
     "client": Entry("services.cli.client", "Who is connected; what a client's threads do."),
     "group": Entry("services.cli.group", "Consumer groups: their lag and clients; pause, set, reset them."),
@@ -103,13 +106,27 @@ def tidewheel() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; errors that Tidewheel raises on purpose become one line and an exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        get_command(app)(args=arguments, prog_name="tidewheel")
+        run(given)
     except TidewheelError as error:
         print(f"{error.code} {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+
+
+def run(arguments: list[str]) -> None:
+    """Run the command line; raises `LibraryMissing` where a library of an extra is not installed."""
+    try:
+        get_command(app)(args=arguments, prog_name="tidewheel")
+    except ModuleNotFoundError as error:
+        library = library_of(error)
+        named = next((COMMANDS[word] for word in arguments if word in COMMANDS), None)
+        extra = extra_of(library, named.extra if named else "")
+        if not extra:
+            raise
+        raise missing(extra, library) from error
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@
 
 The official clients of Java and Go take any certificate; Python, Node and Rust verify it, so that one made
 here must be given to them to trust. It is a server's and nobody's authority (RFC 5280, 4.2.1.9 and 4.2.1.12):
-who trusts it trusts nothing else that its key signs. It is renewed `RENEW_DAYS` before it ends, while the
-broker serves, and when its two files do not fit, as a death between the two leaves them; then clients need
-the new one. The HTTP interface, where it is served over TLS, shows the same certificate.
+who trusts it trusts nothing else that its key signs. It says nothing about the use of its key: BoringSSL, and
+so gRPC's clients, trust no certificate of itself whose key may not sign certificates. It is renewed
+`RENEW_DAYS` before it ends, while the broker serves, and when its two files do not fit, as a death between
+the two leaves them; then clients need the new one. The HTTP interface, where it is served over TLS, shows
+the same certificate.
 """
 
 from __future__ import annotations
@@ -262,7 +264,6 @@ def self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple
         .not_valid_after(begins + datetime.timedelta(days=VALID_DAYS))
         .add_extension(x509.SubjectAlternativeName([_alternative(x509, name) for name in names]), False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_only_signatures(x509), critical=True)
         .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
@@ -271,13 +272,6 @@ def self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return certificate.public_bytes(serialization.Encoding.PEM), written
-
-
-def _only_signatures(x509: Any) -> Any:
-    """What the key is for: the signatures of a handshake, never those of certificates."""
-    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    never = (*others, "key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
-    return x509.KeyUsage(digital_signature=True, **dict.fromkeys(never, False))
 
 
 def _alternative(x509: Any, name: str) -> Any:

@@ -31,7 +31,13 @@ NAME = "apache.rocketmq.v2.MessagingService"
 """The service of every RPC that is not named in full, `package.Service/Name`."""
 
 Observe = Callable[[str, str, float], None]
-"""Told of every answered call: the RPC's name, the name of the status' code, the seconds it took."""
+"""Told of every answered call: the RPC's name, the name of the status' code, the seconds it took.
+
+Of streams it is told what they refuse; how long one lasts is its caller's choice.
+"""
+
+ANSWERS = (Code.OK, Code.MESSAGE_NOT_FOUND)
+"""What a stream says that refuses nothing: a receive that found no message is none the less answered."""
 
 log = structlog.get_logger()
 
@@ -133,11 +139,16 @@ async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe:
     return reply
 
 
-async def stream_to(name: str, rpc: Streaming, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
+async def stream_to(
+    name: str, rpc: Streaming, request: Any, caller: Caller, observe: Observe
+) -> AsyncGenerator[Any, None]:
     """Answer with a stream; what goes wrong is its last element's status, or raises `CallRefused`."""
+    started = time.monotonic()
     try:
         async with aclosing(rpc.handler(request, welcome(rpc, caller))) as replies:
             async for reply in replies:
+                if rpc.has_status and reply.HasField("status") and reply.status.code not in ANSWERS:
+                    observe(name, Code.Name(reply.status.code), time.monotonic() - started)
                 yield reply
         return
     except (TidewheelError, NoClientId) as error:
@@ -145,6 +156,7 @@ async def stream_to(name: str, rpc: Streaming, request: Any, caller: Caller) -> 
     except Exception:
         log.exception("bug while answering", rpc=name)
         refused = BUG
+    observe(name, Code.Name(refused.code), time.monotonic() - started)
     if not rpc.has_status:
         raise CallRefused(refused)
     yield rpc.reply(status=refused)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
+
+from tidewheel.command import COMMAND
 
 START_SECONDS = 60
 STOP_SECONDS = 20
@@ -47,9 +48,8 @@ class BrokerProcess:
         """Start it and wait until it serves; raises `BrokerFailed` with its last words."""
         self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(), stdout=log, stderr=log, env=os.environ | {"HOME": str(self._folder)}
-            )
+            alone = {"HOME": str(self._folder), "TIDEWHEEL_CONFIG": os.devnull}
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, env=os.environ | alone)
         self._await_ready()
         facts = json.loads(self._ready.read_text())
         self.listen, self.http = facts["listen"], facts["http"]
@@ -85,7 +85,7 @@ class BrokerProcess:
         return self._answer(Request(f"http://{self.http}/metrics")).decode()
 
     def _command(self) -> list[str]:
-        serve = [sys.executable, "-m", "services.cli.main", "serve", "--clock", "virtual"]
+        serve = [*COMMAND, "serve", "--clock", "virtual"]
         where = ["--listen", self.listen, "--http", self.http, "--ready-file", str(self._ready)]
         store = ["--store", str(self._folder / "store"), "--segment-bytes", str(SEGMENT_BYTES)]
         return [*serve, *where, *store, *self._options]
