@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
 
-from commitlog.disk import SyncFailed
+from commitlog.disk import FILE_MODE, FOLDER_MODE, SyncFailed
 
 
 class RealDisk:
@@ -146,7 +146,7 @@ class RealDisk:
                 target = self.root / path
                 if creating:
                     self._make_folder(target.parent)
-                self._descriptors[path] = os.open(target, os.O_RDWR | creating | os.O_CLOEXEC, 0o644)
+                self._descriptors[path] = os.open(target, os.O_RDWR | creating | os.O_CLOEXEC, FILE_MODE)
             return self._descriptors[path]
 
     def _forget(self, prefix: str) -> None:
@@ -173,7 +173,7 @@ class RealDisk:
         """Makes a folder and those above it that are missing, each durably."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:

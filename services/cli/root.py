@@ -29,7 +29,8 @@ class LazyGroup(TyperGroup):
 class AsGiven:
     """Converts a parameter's value where it must be: a text that is to be a text, or a default, is as it is.
 
-    Typer makes a pydantic schema for every parameter, and imports pydantic for that: 100 ms of processor time.
+    Typer makes a pydantic schema for every parameter, and imports pydantic for that: 100 ms of processor
+    time.
     """
 
     def __init__(self, descriptor: Any) -> None:
