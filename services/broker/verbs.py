@@ -351,13 +351,23 @@ class Verbs:
         """Looks at one consumer group; raises `GroupNotFound`."""
         return self._group_views.one(name)
 
+    def has_group(self, name: str) -> bool:
+        """Whether there is a consumer group of that name."""
+        return name in self._groups.names()
+
+    def group_policy(self, name: str) -> GroupPolicy:
+        """How a group's messages are given out, or would be if it existed."""
+        return self._groups.policy(name)
+
     def leased(self, group: str) -> dict[str, int]:
         """How many messages each client of a group holds, by client id."""
         return self._group_views.leased(group)
 
-    def create_group(self, name: str, topic: str, start: Start, now_ms: int) -> GroupView:
-        """Lets a group receive a topic from a place on; raises `GroupExists`."""
-        return self._group_views.create(name, topic, start, now_ms)
+    def create_group(
+        self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
+    ) -> GroupView:
+        """Lets a group receive a topic from a place on, or (empty) exist before; raises `GroupExists`."""
+        return self._group_views.create(name, topic, start, now_ms, policy)
 
     def set_group(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
         """Says how a group's messages are given out."""
