@@ -298,11 +298,25 @@ class Verbs:
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
         """Says how a topic's halves are asked about; None: as the settings say. Raises `TopicNotFound`."""
-        return self._topics.set_check_back(topic, policy, now_ms)
+        changed = self._topics.set_check_back(topic, policy, now_ms)
+        self._transactions.policy_changed(topic, now_ms)
+        return changed
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """The answer to a `CheckBack`: whether a producer could be asked."""
         self._transactions.check_asked(transaction_id, asked, now_ms)
+
+    def half_message(self, half_offset: int) -> Message | None:
+        """The message that a `CheckBack` is about; None if damage has taken it."""
+        return self._transactions.message(half_offset)
+
+    def producer_came(self, topic: str, now_ms: int) -> None:
+        """A producer of a topic can be asked, perhaps again: halves that wait for one are due now."""
+        self._transactions.producer_came(topic, now_ms)
+
+    def unasked_topics(self) -> list[str]:
+        """Topics with halves that are due and wait for a producer to be asked."""
+        return self._transactions.unasked.topics()
 
     def receive(
         self,
@@ -360,13 +374,23 @@ class Verbs:
         """Looks at one consumer group; raises `GroupNotFound`."""
         return self._group_views.one(name)
 
+    def has_group(self, name: str) -> bool:
+        """Whether there is a consumer group of that name."""
+        return name in self._groups.names()
+
+    def group_policy(self, name: str) -> GroupPolicy:
+        """How a group's messages are given out, or would be if it existed."""
+        return self._groups.policy(name)
+
     def leased(self, group: str) -> dict[str, int]:
         """How many messages each client of a group holds, by client id."""
         return self._group_views.leased(group)
 
-    def create_group(self, name: str, topic: str, start: Start, now_ms: int) -> GroupView:
-        """Lets a group receive a topic from a place on; raises `GroupExists`."""
-        return self._group_views.create(name, topic, start, now_ms)
+    def create_group(
+        self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
+    ) -> GroupView:
+        """Lets a group receive a topic from a place on, or (empty) exist before; raises `GroupExists`."""
+        return self._group_views.create(name, topic, start, now_ms, policy)
 
     def set_group(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
         """Says how a group's messages are given out."""
