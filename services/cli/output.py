@@ -10,9 +10,6 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -32,6 +29,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], whole:
 
     The cells of `whole` columns are not folded as long as others can give way: ids are to be copied.
     """
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in whole)
