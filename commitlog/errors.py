@@ -15,11 +15,11 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
-    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, StoreUnwell, BrokerBroken
     |-- AccessRefused            the caller may not
     |   |-- Unauthorized, Forbidden
     |-- StoreError               the files on disk are not what they should be
-    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
+    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock, DiskFailed, NoRoom
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
         |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting
@@ -33,6 +33,9 @@ An impossible state is an AssertionError, never one of these. What a user's proc
 """
 
 from __future__ import annotations
+
+import errno
+import os
 
 from tidewheel.errors import BodyEmpty as BodyEmpty
 from tidewheel.errors import BodyTooLarge as BodyTooLarge
@@ -282,6 +285,18 @@ class ResultUnknown(Busy):
     code, status = "TW-171", "INTERNAL_SERVER_ERROR"
 
 
+class StoreUnwell(Busy):
+    """The disk of the store fails, so nothing is served until it works again."""
+
+    code, status = "TW-220", "INTERNAL_SERVER_ERROR"  # Python's client gives up at once on TOO_MANY_REQUESTS
+
+
+class BrokerBroken(Busy):
+    """The broker has met a bug and ends, so nothing is served."""
+
+    code, status = "TW-223", "INTERNAL_SERVER_ERROR"
+
+
 class AccessRefused(TidewheelError):
     """The caller may not do this."""
 
@@ -334,6 +349,35 @@ class WrongClock(StoreError):
     """The store was kept by the other kind of clock."""
 
     code = "TW-106"
+
+
+class DiskFailed(StoreError):
+    """The disk of the store failed."""
+
+    code = "TW-221"
+
+
+class NoRoom(StoreError):
+    """The disk of the store has no room."""
+
+    code = "TW-222"
+
+
+def disk_error(error: OSError, doing: str, then: str) -> StoreError:
+    """Return the error for what the operating system refused: what was done, where, why, and what to do.
+
+    `then` is the sentence about what to do once the disk works.
+    """
+    place = f" at {os.fspath(error.filename)!s}" if error.filename is not None else ""
+    reason = f"{doing}{place} failed: {error.strerror or error} (errno {error.errno})."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoRoom(f"{reason} Free some space. {then}")
+    return DiskFailed(f"{reason} The system's log (dmesg) says more. {then}")
+
+
+def unread(error: OSError) -> StoreUnwell:
+    """Return what a caller is told whose look at the store failed on the disk; nothing was changed."""
+    return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")
 
 
 class PortTaken(ConfigurationError):

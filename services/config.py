@@ -44,10 +44,10 @@ class Address(NamedTuple):
 
 
 def parse_address(text: object) -> Address:
-    """Read HOST:PORT (IPv6 in brackets); raises ValueError with a sentence that says what is missing."""
+    """Read HOST:PORT (IPv6 in brackets), also as http://HOST:PORT/; raises ValueError that says how."""
     if isinstance(text, Address):
         return text
-    host, _, port = str(text).rpartition(":")
+    host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8081")
     if ":" in host or "[" in host:
@@ -75,8 +75,9 @@ class ServeSettings:
 
     store: Annotated[Path, Stored("Folder of the store; made if missing.")] = Path("tidewheel-store")
     segment_bytes: Annotated[
-        int, Stored("Size of one log file, for a new store.", least=limits.RECORD_BYTES_MAX)
-    ] = limits.SEGMENT_BYTES_DEFAULT
+        int | None,
+        Stored("Size of one log file of a new store; else by its volume.", least=limits.RECORD_BYTES_MAX),
+    ] = None
     flush: Annotated[
         Literal["sync", "async"],
         Stored("sync: acknowledged is on disk. async: faster, a power cut may take half a second."),

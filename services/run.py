@@ -28,9 +28,10 @@ import structlog
 
 from commitlog import limits
 from commitlog.disk import Disk
-from commitlog.errors import ConfigurationError
+from commitlog.errors import ConfigurationError, disk_error
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
+from commitlog.room import choose_segment_bytes
 from services import logs, memory
 from services.broker.broker import Broker
 from services.config import Address, ServeSettings
@@ -71,11 +72,12 @@ log = structlog.get_logger()
 
 
 class Ready(NamedTuple):
-    """A broker that serves: where it listens, and how often its store has been opened."""
+    """A broker that serves: where it listens, how often its store was opened, how large its log files are."""
 
     listen: Address
     http: Address
     boot: int
+    segment_bytes: int
 
 
 def wall_clock_ms() -> int:
@@ -86,13 +88,14 @@ def wall_clock_ms() -> int:
 def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     """Run a broker until SIGTERM or Ctrl-C; `announce` is called once it serves.
 
-    Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
+    Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start. Whatever the system
+    refuses of a file on the way, at the start or at the end, is a `StoreError` that names the file.
     """
     memory.keep_little()
     logs.configure(settings.log_level, settings.log_format)
     allow_many_files()
     share_interpreter(is_crowded=False)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner, telling("Running the broker"):
         runner.run(run(settings, announce))
 
 
@@ -140,7 +143,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
             serving_http(http_socket, live, metrics, consuming, files, asked, questions, measured)
         )
         told = stack.enter_context(told_to_stop())
-        ready = Ready(listen, http, boot)
+        ready = Ready(listen, http, boot, live.core.segment_bytes)
         stack.enter_context(ready_file(settings.ready_file, ready))
         gc.collect()
         gc.freeze()  # what is there for good would stop the loop for 50 ms in each full collection
@@ -184,12 +187,16 @@ def opened(root: Path) -> Iterator[RealDisk]:
 def count_boot(root: Path) -> int:
     """Count one more start of a store, in its file `boots`; returns 0 the first time.
 
-    A power cut may leave that file empty; then counting begins again at 1.
+    A power cut may leave that file empty; then counting begins again at 1. A disk that is full or fails keeps
+    nobody from starting here: the number only tells clients of two starts apart.
     """
-    counter = root / "boots"
-    counted = counter.read_text(errors="replace").strip() if counter.exists() else "-1"
-    boot = int(counted) + 1 if counted.removeprefix("-").isdecimal() else 1
-    write_whole(counter, f"{boot}\n")
+    counter, boot = root / "boots", 1
+    try:
+        counted = counter.read_text(errors="replace").strip() if counter.exists() else "-1"
+        boot = int(counted) + 1 if counted.removeprefix("-").isdecimal() else 1
+        write_whole(counter, f"{boot}\n")
+    except OSError as error:
+        log.warning("this start is not counted", reason=str(error))
     return boot
 
 
@@ -199,12 +206,22 @@ async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroke
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 3, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
         kept = kept_offset(disk, settings.clock)
-        live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer, kept)
+        core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
+        live = LiveBroker(disk, core, wall_clock_ms, call_later, writer, kept)
         tell_recovery(live.core)
         try:
             yield live
         finally:
             await live.close()
+
+
+@contextmanager
+def telling(doing: str) -> Iterator[None]:
+    """Turn what the operating system refuses of a file into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, doing, "Then start again.") from error
 
 
 def tell_recovery(core: Broker) -> None:
@@ -310,7 +327,8 @@ def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 HELP: Final[tuple[list[str], ...]] = ([], ["--help"], ["-h"])
+VERSION: Final[tuple[list[str], ...]] = (["--version"], ["-V"])
 
 
 class Entry(NamedTuple):
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given in HELP:
         print(help_text())
         sys.exit(0)
+    if given in VERSION:
+        print(f"tidewheel {own_version()}")
+        sys.exit(0)
     try:
         run(given)
     except TidewheelError as error:
@@ -77,6 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+
+
+def own_version() -> str:
+    """The version of this installation."""
+    from importlib.metadata import version
+
+    return version("tidewheel")
 
 
 def help_text() -> str:
@@ -91,7 +102,7 @@ Commands:
 {commands}
 
 Each has its own --help, with an example. Begin with:  tidewheel serve --store ./store
-Completion in your shell:  tidewheel --install-completion"""
+Completion in your shell:  tidewheel --install-completion. Which version:  tidewheel --version"""
 
 
 def run(arguments: list[str]) -> None:

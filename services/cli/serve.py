@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from services.cli.setting_options import ConfigOption, given, takes
 from services.config import ServeSettings, load
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from services.run import Ready
 
 app = typer.Typer(add_completion=False)
@@ -52,10 +55,18 @@ def banner(settings: ServeSettings, ready: Ready) -> str:
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext and TLS\n"
         f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
+        f"  disk    {room(settings.store, ready.segment_bytes)}\n"
         f"  topics  {made}\n{clock}{who_may(settings)}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"
     )
+
+
+def room(store: Path, segment_bytes: int) -> str:
+    """Say what the store takes of its volume, and what it leaves."""
+    mib = segment_bytes // 2**20
+    free_mib = shutil.disk_usage(store).free // 2**20
+    return f"{2 * mib} MiB taken at once: log files of {mib} MiB and one in reserve; {free_mib} MiB are left"
 
 
 def who_may(settings: ServeSettings) -> str:

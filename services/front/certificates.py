@@ -116,7 +116,7 @@ def own_files(folder: Path, hosts: Iterable[str], clients: Path | None = None) -
     if not (files.certificate.exists() and files.key.exists()):
         certificate, key = self_signed(names_of(hosts))
         write_for_owner(files.key, key.decode())
-        files.certificate.write_bytes(certificate)
+        write_for_owner(files.certificate, certificate.decode())
     return files
 
 

@@ -17,7 +17,7 @@ from services.live.letter_tasks import LetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
 from services.ops.access import AccessApi
-from services.ops.api import Api, refuse, unknown
+from services.ops.api import Api, bug, disk_failed, refuse, unknown
 from services.ops.clients import ClientsApi
 from services.ops.dead_letters import DeadLettersApi
 from services.ops.explain import ExplainApi
@@ -32,6 +32,9 @@ from services.ops.timers import TimersApi
 from services.ops.transactions import TransactionsApi
 from services.refusals import Refusals
 from spark_jobs.explain.evidence import Files
+
+HANDLERS = {TidewheelError: refuse, HTTPException: unknown, OSError: disk_failed, Exception: bug}
+"""What becomes of what a handler raises: always JSON that says so."""
 
 
 def make_app(
@@ -63,7 +66,7 @@ def make_app(
         ClientsApi(live, clients or Nobody(), measured),
         explaining,
     )
-    app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
+    app = Starlette(routes=routes(parts), exception_handlers=HANDLERS)
     if token:
         app.add_middleware(Gate, token=token, refusals=refusals)
     app.state.tasks = (timers, letters, explaining)

@@ -114,6 +114,7 @@ class Clients:
                 if stream.is_over:
                     return
                 if command.HasField("settings"):
+                    await self._live.well()  # Python's client would not say them again for ten minutes
                     self._introduce(command.settings, stream)
                 else:
                     self._questions.answered(command, stream.session)

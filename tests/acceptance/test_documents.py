@@ -319,7 +319,9 @@ def test_few_blocks_cannot_run() -> None:
 
 
 README = (ROOT / "README.md").read_text()
-EXTRAS = {extra for page in PAGES for extra in re.findall(r"tidewheel\[([\w,]+)\]", (ROOT / page).read_text())}
+EXTRAS = {
+    extra for page in PAGES for extra in re.findall(r"tidewheel\[([\w,]+)\]", (ROOT / page).read_text())
+}
 POINTED_AT = re.findall(r"`((?:services|tidewheel|txn|spark_jobs|docs)/[\w./]*)`", README)
 
 

@@ -71,9 +71,11 @@ def test_a_broken_core_is_alive_but_not_ready() -> None:
     async def scenario(stage: Stage) -> None:
         assert (await stage.http.get("/livez")).status_code == 200
         assert (await stage.http.get("/readyz")).status_code == 200
-        stage.live.broken.set_exception(AssertionError("a bug"))
+        stage.live.break_down(AssertionError("a bug"))
         assert (await stage.http.get("/livez")).status_code == 200
-        assert (await stage.http.get("/readyz")).status_code == 503
+        unready = await stage.http.get("/readyz")
+        assert unready.status_code == 503
+        assert unready.text.startswith("TW-223 The broker has met a bug")
         stage.live.broken.exception()
 
     play(scenario)
