@@ -45,9 +45,11 @@ from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,
+    Damaged,
     Effect,
     ReadTimers,
     Retire,
+    TimersJob,
     Wake,
     Warn,
 )
@@ -64,7 +66,6 @@ from services.live.rebuilding import Rebuilding
 from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
-from timingwheel.due_run import ReadAhead
 
 Read = Callable[[], Message | None]
 """Reads a half message, as callers see it; None if damage has taken it."""
@@ -90,6 +91,12 @@ def nobody(question: CheckBack, read: Read) -> str:
 
 def always_alike(is_crowded: bool) -> None:
     """Share the interpreter as ever."""
+
+
+def log_damage(found: Damaged) -> None:
+    """Tell the log of something that is not what was written."""
+    given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
+    log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
 
 class LiveBroker(LiveVerbs):
@@ -386,8 +393,8 @@ class LiveBroker(LiveVerbs):
         """Return the broker's time."""
         return self._clock()
 
-    async def _read_timers(self, job: ReadAhead) -> None:
-        """Read ahead what will soon be due."""
+    async def _read_timers(self, job: TimersJob, before: asyncio.Task[None] | None) -> None:
+        """Read files of timers: what will soon be due, or what may be damaged."""
         core = self._broker
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -397,6 +404,11 @@ class LiveBroker(LiveVerbs):
         else:
             core.read_ahead(job)
         self._stir()
+        if before is not None:
+            await before
+
+    def _reading_still(self) -> asyncio.Task[None] | None:
+        return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, retirement: Retirement) -> None:
         """Let segments go, once it is sure what of them is still needed."""
@@ -470,7 +482,9 @@ class LiveBroker(LiveVerbs):
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case Warn(text):
                     log.warning(text)
+                case Damaged():
+                    log_damage(effect)
                 case ReadTimers(job):
-                    self._reading = self._loop.create_task(self._read_timers(job))
+                    self._reading = self._loop.create_task(self._read_timers(job, self._reading_still()))
                 case CheckBack():
                     self._ask(effect)
