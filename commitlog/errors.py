@@ -8,6 +8,7 @@
     |   |-- MessageTypeConflict
     |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
     |   |-- IllegalAdvance, IllegalSchedule, IllegalLiteTopic
+    |   |-- BodyNotJson, BodyUnfinished
     |-- NotFound                 it is not here
     |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound, GroupNotFound, UserNotFound, RuleNotFound
     |   |-- ClientNotFound
@@ -15,9 +16,9 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
-    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, StoreUnwell, BrokerBroken
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, TooManyBodies, StoreUnwell, BrokerBroken
     |-- AccessRefused            the caller may not
-    |   |-- Unauthorized, Forbidden
+    |   |-- Unauthorized, Forbidden, ForeignHost, ForeignPage
     |-- StoreError               the files on disk are not what they should be
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock, DiskFailed, NoRoom
     |-- ConfigurationError       a setting or an address cannot be used
@@ -153,6 +154,18 @@ class IllegalLiteTopic(ClientMistake):
     code, status = "TW-190", "ILLEGAL_LITE_TOPIC"
 
 
+class BodyNotJson(ClientMistake):
+    """A request's body must be declared as JSON."""
+
+    code = "TW-232"
+
+
+class BodyUnfinished(ClientMistake):
+    """The request's body did not come to its end in time."""
+
+    code = "TW-233"
+
+
 class NotFound(TidewheelError):
     """It was not found."""
 
@@ -279,6 +292,12 @@ class TooManyLiteSubscriptions(Busy):
     code, status = "TW-177", "LITE_SUBSCRIPTION_QUOTA_EXCEEDED"
 
 
+class TooManyBodies(Busy):
+    """The requests under way hold as many bytes as they may together."""
+
+    code = "TW-234"
+
+
 class ResultUnknown(Busy):
     """The write may or may not be on disk."""
 
@@ -313,6 +332,18 @@ class Forbidden(AccessRefused):
     """The caller has no right to this."""
 
     code = "TW-182"
+
+
+class ForeignHost(AccessRefused):
+    """The HTTP interface does not answer to this name."""
+
+    code = "TW-230"
+
+
+class ForeignPage(AccessRefused):
+    """The request comes from a web page that is not the broker's."""
+
+    code = "TW-231"
 
 
 class StoreError(TidewheelError):

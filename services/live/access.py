@@ -42,6 +42,10 @@ def nobody(user: str) -> None:
     """Dismiss nobody: what a broker without clients does."""
 
 
+def nothing() -> None:
+    """Nothing follows from new rules: what a broker without producers does."""
+
+
 class LiveAccess:
     """The users of a broker. Errors are the core's `TidewheelError`s and `ResultUnknown`."""
 
@@ -52,6 +56,11 @@ class LiveAccess:
         self._key: Key = no_key
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss: Dismiss = nobody
+        self._changed: Callable[[], None] = nothing
+
+    def rules_with(self, changed: Callable[[], None]) -> None:
+        """Let `changed` know when rules were set or removed."""
+        self._changed = changed
 
     def dismiss_with(self, dismiss: Dismiss) -> None:
         """Let `dismiss` send the clients away of users whose secret is void."""
@@ -108,11 +117,13 @@ class LiveAccess:
         """Keep rules; the next call is judged by them."""
         await self._settled(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
+        self._changed()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
         """Forget what is said about the same as these rules."""
         await self._settled(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
+        self._changed()
 
     def _open(self, user: User) -> bytes:
         secret = unseal(self._key(False), user.name, user.sealed)

@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import replace
 
 import structlog
 
@@ -40,14 +39,17 @@ from commitlog.errors import (
     disk_error,
 )
 from commitlog.flush import Flush
+from commitlog.message import Message
 from commitlog.retention import Retirement
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,
+    Damaged,
     Effect,
     ReadTimers,
     Retire,
+    TimersJob,
     Wake,
     Warn,
 )
@@ -64,10 +66,12 @@ from services.live.rebuilding import Rebuilding
 from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
-from timingwheel.due_run import ReadAhead
 
-Asker = Callable[[CheckBack], str]
-"""Asks a producer how its transaction ended; returns its client id, empty when there is nobody to ask."""
+Read = Callable[[], Message | None]
+"""Reads a half message, as callers see it; None if damage has taken it."""
+Asker = Callable[[CheckBack, Read], str]
+"""Asks a producer how its transaction ended, and reads the message only when there is one that can be asked;
+returns its client id, empty when there is nobody."""
 Share = Callable[[bool], None]
 """Is told when a crowded moment begins (True) and ends."""
 Present = Callable[[], Iterable[str]]
@@ -80,13 +84,19 @@ TURNS_BETWEEN_FULL_TICKS = 80
 log = structlog.get_logger()
 
 
-def nobody(question: CheckBack) -> str:
+def nobody(question: CheckBack, read: Read) -> str:
     """Ask nobody: the asker of a broker that has no producers yet."""
     return ""
 
 
 def always_alike(is_crowded: bool) -> None:
     """Share the interpreter as ever."""
+
+
+def log_damage(found: Damaged) -> None:
+    """Tell the log of something that is not what was written."""
+    given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
+    log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
 
 class LiveBroker(LiveVerbs):
@@ -221,6 +231,14 @@ class LiveBroker(LiveVerbs):
     def ask_with(self, asker: Asker) -> None:
         """Let `asker` take check-backs to producers."""
         self._asker = asker
+
+    def unasked_topics(self) -> list[str]:
+        """Return the topics of which halves wait for a producer that can be asked."""
+        return self._broker.unasked_topics()
+
+    def producer_came(self, topic: str) -> None:
+        """A producer of a topic can be asked, perhaps again: halves that wait for one are asked about."""
+        self._call(self._broker.producer_came, topic)
 
     def share_with(self, share: Share) -> None:
         """Let `share` give loop and workers their parts of the interpreter."""
@@ -375,8 +393,8 @@ class LiveBroker(LiveVerbs):
         """Return the broker's time."""
         return self._clock()
 
-    async def _read_timers(self, job: ReadAhead) -> None:
-        """Read ahead what will soon be due."""
+    async def _read_timers(self, job: TimersJob, before: asyncio.Task[None] | None) -> None:
+        """Read files of timers: what will soon be due, or what may be damaged."""
         core = self._broker
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -386,6 +404,11 @@ class LiveBroker(LiveVerbs):
         else:
             core.read_ahead(job)
         self._stir()
+        if before is not None:
+            await before
+
+    def _reading_still(self) -> asyncio.Task[None] | None:
+        return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, retirement: Retirement) -> None:
         """Let segments go, once it is sure what of them is still needed."""
@@ -435,13 +458,18 @@ class LiveBroker(LiveVerbs):
 
     def _ask(self, question: CheckBack) -> str:
         """Ask a producer how its transaction ended; returns whom."""
-        message = self.clock.outward_message(question.message)
-        client_id = self._asker(replace(question, message=message))
-        transaction_id, topic = question.transaction_id, question.message.topic
+        transaction_id, topic = question.transaction_id, question.topic
+
+        def read() -> Message | None:
+            message = self._broker.half_message(question.half_offset)
+            return None if message is None else self.clock.outward_message(message)
+
+        client_id = self._asker(question, read)
         self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())
         self._broker.statistics.checks_asked[topic] += bool(client_id)
-        from_ms = self._advancing.asked(transaction_id, bool(client_id))
-        self._broker.check_asked(transaction_id, bool(client_id), from_ms)
+        if client_id:
+            self._advancing.asked(transaction_id)
+        self._broker.check_asked(transaction_id, bool(client_id), self._clock())
         self._stir()
         return client_id
 
@@ -454,7 +482,9 @@ class LiveBroker(LiveVerbs):
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case Warn(text):
                     log.warning(text)
+                case Damaged():
+                    log_damage(effect)
                 case ReadTimers(job):
-                    self._reading = self._loop.create_task(self._read_timers(job))
+                    self._reading = self._loop.create_task(self._read_timers(job, self._reading_still()))
                 case CheckBack():
                     self._ask(effect)

@@ -29,7 +29,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import Busy, ClientMistake, NotFound, RefusedByState, TidewheelError, unread
+from commitlog.errors import (
+    AccessRefused,
+    BodyNotJson,
+    BodyUnfinished,
+    Busy,
+    ClientMistake,
+    NotFound,
+    RefusedByState,
+    TidewheelError,
+    Unauthorized,
+    unread,
+)
 from services.broker.values import Delivery, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.queries import (
@@ -58,7 +69,16 @@ READ_AT_ONCE = 16
 BODIES_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS_MAX = 20_000
 NOT_FOUND = 404
-HTTP_STATUSES = ((ClientMistake, 400), (NotFound, 404), (RefusedByState, 409), (Busy, 503))
+HTTP_STATUSES = (
+    (BodyNotJson, 415),
+    (BodyUnfinished, 408),
+    (ClientMistake, 400),
+    (Unauthorized, 401),
+    (AccessRefused, 403),
+    (NotFound, 404),
+    (RefusedByState, 409),
+    (Busy, 503),
+)
 
 Positions = dict[int, int]
 """For each queue id the next queue offset to look at."""
