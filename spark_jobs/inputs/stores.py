@@ -85,11 +85,11 @@ class OpenInputs:
     def export_order_lines(self, folder: Path) -> RowCounts:
         """Writes `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its
         ledger, which are the only ones that an audit asks for. Goes after the orders and the carts."""
+        order_ids = _orders_in_question(folder)
         if not self._has_lines:
             self._orders.close()
             with RowWriter(parts_of(folder, "order_lines") / part_name(0), ORDER_LINES):
                 return RowCounts()
-        order_ids = _orders_in_question(folder)
         try:
             if len(order_ids) > SINGLE_ORDERS_MAX:
                 return self._orders.export("order_lines", folder)
