@@ -28,7 +28,8 @@ A class carries a stable `code` for people, the name of the protocol's status fo
 client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands; `rocketmq` is what
 RocketMQ's own server says in its place, which clients may look for (`services.rpc.statuses`).
 The docstring is the first sentence of the message; the argument says where, why and what to do next.
-An impossible state is an AssertionError, never one of these.
+An impossible state is an AssertionError, never one of these. What a user's process can meet is defined in
+`tidewheel/errors.py`, which imports nothing of the broker.
 """
 
 from __future__ import annotations
@@ -36,32 +37,16 @@ from __future__ import annotations
 import errno
 import os
 
-
-class TidewheelError(Exception):
-    """Tidewheel could not do this."""
-
-    code = "TW-100"
-    status = "INTERNAL_SERVER_ERROR"
-    exit_code = 1
-    rocketmq = ""
-
-    def __init__(self, detail: str = "", rocketmq: str = "") -> None:
-        self.detail = detail
-        self.rocketmq = rocketmq or self.rocketmq
-        sentence = (self.__doc__ or "").strip().splitlines()[0]
-        super().__init__(f"{sentence} {detail}".strip())
-
-
-class ClientMistake(TidewheelError):
-    """The request cannot be accepted."""
-
-    code, status, exit_code = "TW-130", "BAD_REQUEST", 2
-
-
-class IllegalTopic(ClientMistake):
-    """The topic name is illegal."""
-
-    code, status = "TW-131", "ILLEGAL_TOPIC"
+from tidewheel.errors import BodyEmpty as BodyEmpty
+from tidewheel.errors import BodyTooLarge as BodyTooLarge
+from tidewheel.errors import ClientMistake as ClientMistake
+from tidewheel.errors import ConfigurationError as ConfigurationError
+from tidewheel.errors import IllegalTopic as IllegalTopic
+from tidewheel.errors import LibraryMissing as LibraryMissing
+from tidewheel.errors import RefusedByState as RefusedByState
+from tidewheel.errors import TidewheelError as TidewheelError
+from tidewheel.errors import TransactionEnded as TransactionEnded
+from tidewheel.errors import UnknownChoice as UnknownChoice
 
 
 class IllegalGroup(ClientMistake):
@@ -117,19 +102,6 @@ class IllegalInvisibleTime(ClientMistake):
     """The invisible duration is illegal."""
 
     code, status = "TW-140", "ILLEGAL_INVISIBLE_TIME"
-
-
-class BodyEmpty(ClientMistake):
-    """The message has no body."""
-
-    code, status = "TW-141", "MESSAGE_BODY_EMPTY"
-    rocketmq = "message body cannot be empty"
-
-
-class BodyTooLarge(ClientMistake):
-    """The message body is too large."""
-
-    code, status = "TW-142", "MESSAGE_BODY_TOO_LARGE"
 
 
 class PropertiesTooLarge(ClientMistake):
@@ -227,23 +199,6 @@ class ClientNotFound(NotFound):
     """There is no such client."""
 
     code = "TW-157"
-
-
-class RefusedByState(TidewheelError):
-    """What has already happened forbids this."""
-
-    code, status, exit_code = "TW-160", "PRECONDITION_FAILED", 4
-
-    def __init__(self, detail: str = "", durable_at: int = 0) -> None:
-        """`durable_at` is the log offset that must be durable before the caller may be told."""
-        super().__init__(detail)
-        self.durable_at = durable_at
-
-
-class TransactionEnded(RefusedByState):
-    """The transaction has already ended the other way."""
-
-    code = "TW-161"
 
 
 class TimerEnded(RefusedByState):
@@ -425,12 +380,6 @@ def unread(error: OSError) -> StoreUnwell:
     return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")
 
 
-class ConfigurationError(TidewheelError):
-    """A setting cannot be used."""
-
-    code, exit_code = "TW-120", 2
-
-
 class PortTaken(ConfigurationError):
     """The port is in use."""
 
@@ -441,12 +390,6 @@ class InputUnreadable(ConfigurationError):
     """The input file cannot be read."""
 
     code = "TW-121"
-
-
-class UnknownChoice(ConfigurationError):
-    """The value is not one of the choices."""
-
-    code = "TW-122"
 
 
 class BrokerUnreachable(ConfigurationError):
@@ -465,12 +408,6 @@ class JavaMissing(ConfigurationError):
     """Spark needs Java 17 or newer."""
 
     code, exit_code = "TW-200", 3
-
-
-class LibraryMissing(ConfigurationError):
-    """An optional library is not installed."""
-
-    code, exit_code = "TW-125", 3
 
 
 class WrongKey(ConfigurationError):

@@ -44,10 +44,10 @@ class Address(NamedTuple):
 
 
 def parse_address(text: object) -> Address:
-    """Read HOST:PORT (IPv6 in brackets); raises ValueError with a sentence that says what is missing."""
+    """Read HOST:PORT (IPv6 in brackets), also as http://HOST:PORT/; raises ValueError that says how."""
     if isinstance(text, Address):
         return text
-    host, _, port = str(text).rpartition(":")
+    host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8081")
     if ":" in host or "[" in host:

@@ -136,6 +136,7 @@ class Broker(Verbs):
                 others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
                 others.append(check)
+        self._burying.run(now_ms)
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
         self._schedules.forget(now_ms)
@@ -144,6 +145,8 @@ class Broker(Verbs):
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
         moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
+        if self._burying.has_more():
+            return self._ticked_ms
         return min((moment for moment in moments if moment is not None), default=None)
 
     def read_ahead(self, job: ReadAhead) -> None:

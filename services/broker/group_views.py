@@ -7,6 +7,7 @@ from collections import Counter
 from commitlog import limits
 from commitlog.errors import ClientMistake, GroupExists, GroupNotFound
 from consumequeue.queue import ConsumeQueue
+from services.broker.burying import Burying
 from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
 from services.broker.groups import GroupQueue, Groups
 from services.broker.reading import Reading
@@ -19,10 +20,16 @@ class GroupViews:
     """What operators see of groups and do to them."""
 
     def __init__(
-        self, store: Store, topics: Topics, groups: Groups, reading: Reading, receiving: Receiving
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        reading: Reading,
+        receiving: Receiving,
+        burying: Burying,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
-        self._reading, self._receiving = reading, receiving
+        self._reading, self._receiving, self._burying = reading, receiving, burying
 
     def all(self) -> list[GroupView]:
         """Every group, by name."""
@@ -54,7 +61,9 @@ class GroupViews:
         """Says how a group's messages are given out; raises `IllegalGroup`, `ClientMistake`."""
         check_group_name(name)
         _check_policy(policy)
-        return self._told(name, self._groups.set_policy(name, policy, now_ms))
+        durable_at = self._groups.set_policy(name, policy, now_ms)
+        self._burying.look_for(name)
+        return self._told(name, durable_at)
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
         """A group leaves a topic, or all of them; returns what must be durable. Raises `GroupNotFound`."""

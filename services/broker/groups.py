@@ -83,6 +83,13 @@ class Groups:
         """A group receives a topic, from these offsets on or else the earliest; what must be durable."""
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
 
+    def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
+        """What had all its attempts and is not leased, of one group or all."""
+        for key, progress in self._progress.items():
+            if group in ("", key.group):
+                for offset in progress.used_up(self.policy(key.group).attempts_max):
+                    yield key, offset
+
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
         """A group's messages are given out in this way from now on; returns what must be durable."""
         return self._write({"group": group, "policy": asdict(policy)}, now_ms)

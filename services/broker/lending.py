@@ -11,7 +11,7 @@ from commitlog.bulk import Integers
 from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.filter import Filter
-from consumequeue.offsets import Lease
+from consumequeue.offsets import Lease, Progress
 from consumequeue.receipts import Receipt
 from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
@@ -42,6 +42,8 @@ class Look:
     count_max: int
     deliveries: list[Delivery] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)
+    again: set[str] = field(default_factory=set)
+    """Message groups whose run comes again: some of it was given out before, and not acknowledged."""
     scanned: int = 0
     durable_at: int = 0
     is_crowded: bool = False
@@ -74,6 +76,8 @@ class Lending:
         now_ms: int,
     ) -> None:
         """Leases a message to a receive; `give` does so in the group's progress, and tells the attempt."""
+        if message_group:
+            self._count_run(key, record.queue_offset, message_group, look)
         visible_ms = now_ms + wanted.invisible_ms
         lease = self._leases.grant(
             key, record.queue_offset, visible_ms, wanted.client_id, wanted.is_renewed, message_group
@@ -92,6 +96,24 @@ class Lending:
         )
         handle = receipts.encode(receipt, self._broker_name)
         look.deliveries.append(delivery(record, attempt, handle, visible_ms))
+
+    def _count_run(self, key: GroupQueue, queue_offset: int, message_group: str, look: Look) -> None:
+        look.runs[message_group] += 1
+        if self._groups.progress(key).was_given(queue_offset):
+            look.again.add(message_group)
+
+
+def may_join_run(
+    progress: Progress, queue_offset: int, message_group: str, wanted: Wanted, look: Look
+) -> bool:
+    """Whether a receive that has begun a run of a message group may take this message of it, too.
+
+    What was not acknowledged of a run comes again before anything later: such a run is joined only by what
+    was given out before. As `ConsumerOrderInfoManager` of RocketMQ, but what was acknowledged stays done.
+    """
+    if not 0 < look.runs[message_group] < wanted.policy.fifo_run_max:
+        return False
+    return message_group not in look.again or progress.was_given(queue_offset)
 
 
 def is_wanted(record: Record, wanted: Wanted) -> bool:

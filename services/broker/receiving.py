@@ -2,8 +2,8 @@
 
 A receive takes from all queues of a topic in turn (of a PRIORITY topic from the highest down). What it gives
 out is leased until `visible_ms`; a lease that ends without an acknowledgement makes its message available
-again, up to the group's `attempts_max`, then it goes to the group's dead letters. Push consumers' leases last
-as long as their client is heard from.
+again; with its last attempt, the group's `attempts_max`-th, it goes to the dead letters (`burying.py`). Push
+consumers' leases last as long as their client is heard from.
 
 Of a message group one message at a time is leased; later ones are parked until it is done. Such leases are
 records, so that a restart does not give the message to somebody else meanwhile. Topics of type LITE are
@@ -32,11 +32,12 @@ from consumequeue.filter import Filter
 from consumequeue.offsets import Lease, Progress
 from consumequeue.queue import ConsumeQueue
 from consumequeue.receipts import Receipt
+from services.broker.burying import USED_UP, Burying
 from services.broker.dead_letters import DeadLetters
 from services.broker.group_values import From, Received
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, failure_of
-from services.broker.lending import Lending, Look, Wanted, is_wanted
+from services.broker.lending import Lending, Look, Wanted, is_wanted, may_join_run
 from services.broker.lite_receiving import LiteReceiving
 from services.broker.reading import Reading
 from services.broker.settings import BrokerSettings
@@ -63,6 +64,7 @@ class Receiving:
         lite: LiteReceiving,
         reading: Reading,
         dead_letters: DeadLetters,
+        burying: Burying,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
@@ -73,7 +75,7 @@ class Receiving:
         self._lending = lending
         self._lite = lite
         self._reading = reading
-        self._dead_letters = dead_letters
+        self._dead_letters, self._burying = dead_letters, burying
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[tuple[str, str]] = Counter()
@@ -170,7 +172,13 @@ class Receiving:
         self._leases.forsake(client_id, now_ms)
 
     def expire(self, generation: int, now_ms: int) -> str:
-        """A lease has run out: its message will be given out again. Returns the topic."""
+        """A lease has run out: its message will be given out again, or buried. Returns the topic.
+
+        The lease of a last attempt stands until its message is buried (`services.broker.burying`).
+        """
+        topic = self._burying.takes(generation, now_ms)
+        if topic is not None:
+            return topic
         key, lease = self._end(generation)
         self._groups.give_back(key, lease, failure_of(lease, now_ms), now_ms)
         return key.topic
@@ -195,6 +203,7 @@ class Receiving:
         self._leases.begin_above(self._store.last_store_ms, now_ms)
         for key, lease in self._groups.leases():
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
+        self._burying.look_for()
 
     def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
         """A receive is asked again whose answer was lost in a restart: its leases are free."""
@@ -263,7 +272,7 @@ class Receiving:
             if record is None or not is_wanted(record, wanted):
                 progress.finish(offset)
             elif progress.attempts(offset).count >= wanted.policy.attempts_max:
-                self._dead_letters.bury(key, record, "attempts used up", now_ms)
+                self._dead_letters.bury(key, record, USED_UP, now_ms)
             else:
                 self._lease_or_park(key, progress, record, wanted, look, now_ms)
 
@@ -289,7 +298,6 @@ class Receiving:
             return
         self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
         if message_group:
-            look.runs[message_group] += 1
             self._run_on(key, progress, message_group, wanted, look, now_ms)
 
     def _may_lease(
@@ -297,8 +305,8 @@ class Receiving:
     ) -> bool:
         if progress.is_free(offset, message_group):
             return True
-        is_of_run = 0 < look.runs[message_group] < wanted.policy.fifo_run_max
-        return is_of_run and progress.next_parked(message_group) is None
+        is_next = progress.next_parked(message_group) is None
+        return is_next and may_join_run(progress, offset, message_group, wanted, look)
 
     def _run_on(
         self,
@@ -311,15 +319,16 @@ class Receiving:
     ) -> None:
         """Leases the messages that were parked behind the one just leased, as many as a run may have."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        while not look.is_over and look.runs[message_group] < wanted.policy.fifo_run_max:
+        while not look.is_over:
             offset = progress.next_parked(message_group)
-            record = None if offset is None else self._reading.record(queue.entry(offset), offset)
+            if offset is None or not may_join_run(progress, offset, message_group, wanted, look):
+                return
+            record = self._reading.record(queue.entry(offset), offset)
             if record is None or not is_wanted(record, wanted):
                 return
             if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:
                 return  # its turn comes, and it goes to the dead letters
             self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
-            look.runs[message_group] += 1
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[Receipt, GroupQueue, Lease]:
         receipt = receipts.decode(handle)

@@ -17,6 +17,7 @@ from commitlog.recovery import Damage
 from consumequeue.filter import Filter
 from services.broker.access import Access
 from services.broker.agenda import Agenda
+from services.broker.burying import Burying
 from services.broker.carrying import Carrying
 from services.broker.dead_letters import DeadLetters
 from services.broker.finding import Finding
@@ -143,6 +144,14 @@ class Verbs:
         )
         lending = Lending(self._groups, leases, settings.broker_name)
         self._lite_subscriptions = LiteSubscriptions(settings)
+        self._burying = Burying(
+            self._store,
+            self._groups,
+            leases,
+            self._reading,
+            self._dead_letters,
+            self._lite_subscriptions,
+        )
         lite_receiving = LiteReceiving(
             self._store,
             self._groups,
@@ -161,6 +170,7 @@ class Verbs:
             lite_receiving,
             self._reading,
             self._dead_letters,
+            self._burying,
             settings,
             self.statistics,
         )
@@ -174,7 +184,7 @@ class Verbs:
         )
         """Subscriptions to lite topics; its verbs are `subscribe`, `unsubscribe`, `replace` and `forget`."""
         self._group_views = GroupViews(
-            self._store, self._topics, self._groups, self._reading, self._receiving
+            self._store, self._topics, self._groups, self._reading, self._receiving, self._burying
         )
         self._finding = Finding(self._store, self.statistics)
         self._parts: dict[str, Part] = {

@@ -24,7 +24,7 @@ Key = tuple[Any, JsonSchemaMode]
 
 ABOUT = (
     "64-bit numbers (offsets, times) go out as strings. Times are milliseconds since 1970; moments may also"
-    " come in as 2026-11-22T09:00+08:00 or as a span from now, such as 30m. An error has a stable code."
+    " come in as 2026-11-22T09:00+08:00, in 30m, or 30m ago. An error has a stable code."
 )
 STATUSES = {
     200: "Done.",

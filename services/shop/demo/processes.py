@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from commitlog.errors import TidewheelError
 from services.shop.faults import EXIT_BY_FAULT, FAULT_LOG_VARIABLE, FAULTS_VARIABLE
 from services.sources import FILE_VARIABLE
+from tidewheel.command import COMMAND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ HTTP = "--http"
 
 def tidewheel(*arguments: str) -> list[str]:
     """The command line of a `tidewheel` command in this very Python."""
-    return [sys.executable, "-m", "services.cli.main", *arguments]
+    return [*COMMAND, *arguments]
 
 
 @dataclass(slots=True)

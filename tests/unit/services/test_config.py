@@ -122,7 +122,7 @@ def test_variables_of_kubernetes_services_and_of_our_tests_are_left_alone(
 
 def test_every_variable_that_the_repository_names_is_known() -> None:
     known = {setting.variable for setting in all_settings().values()} | OTHER_VARIABLES.keys()
-    folders = [ROOT / name for name in ("services", "spark_jobs", "txn", "docs", "tests")]
+    folders = [ROOT / name for name in ("services", "spark_jobs", "tidewheel", "txn", "docs", "tests")]
     sources = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     named: dict[str, Path] = {}
     for path in (ROOT / "Makefile", ROOT / "README.md", *sources):

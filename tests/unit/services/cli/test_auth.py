@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from services.cli.serve import who_may
 from services.config import ServeSettings, load
+from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 
@@ -36,8 +37,7 @@ class Serving:
             "TIDEWHEEL_HTTP_TOKEN": str(token or self.token),
             "NO_COLOR": "1",
         }
-        command = [*TIDEWHEEL, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ | told)
+        return tidewheel(*arguments, environment=told)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         assert process.stderr is not None
         while not ready.exists():
             assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
         facts = json.loads(ready.read_text())
         ports = [facts[name].rpartition(":")[2] for name in ("listen", "http")]
         yield Serving(process, *(f"127.0.0.1:{port}" for port in ports), token)
@@ -77,7 +78,7 @@ def test_users_and_rules_are_made_shown_and_taken_away(serving: Serving) -> None
     made = serving.run("auth", "user", "add", "orders")
     assert made.stdout.startswith("access key  orders\nsecret      ")
     secret = made.stdout.split()[-1]
-    assert "orders" in serving.run("auth", "user", "list").stdout
+    assert "orders" in serving.run("auth", "user", "ls").stdout
     allowed = serving.run(
         *("auth", "acl", "allow", "orders", "send", "receive", "--topic", "orders*", "--group", "workers")
     )
@@ -91,11 +92,11 @@ def test_users_and_rules_are_made_shown_and_taken_away(serving: Serving) -> None
         ("workers", "allow"),
         ("orders-old", "deny"),
     ]
-    assert len(serving.run("auth", "acl", "list", "orders").stdout.splitlines()) == 3
+    assert len(serving.run("auth", "acl", "ls", "orders").stdout.splitlines()) == 3
     another = json.loads(serving.run("auth", "user", "add", "orders", "--new-secret", "--json").stdout)
     assert another["secret"] not in ("", secret)
     assert serving.run("auth", "user", "remove", "orders").stdout == "orders removed\n"
-    assert "no rules" in serving.run("auth", "acl", "list").stderr
+    assert "no rules" in serving.run("auth", "acl", "ls").stderr
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_without_its_token_a_command_is_refused_and_that_is_listed(serving: Serv
     missing = serving.run("topic", "ls", token=tmp_path / "none")
     assert (missing.returncode, missing.stderr[:7]) == (2, "TW-120 ")
     assert serving.run("topic", "ls").returncode == 0
-    listed = serving.run("refused", "--reason", "http token")
+    listed = serving.run("refused", "--why", "http token")
     assert "GET /api/topics" in listed.stdout
     assert json.loads(serving.run("refused", "--json").stdout)["counts"]["http token"] >= 1
 

@@ -13,12 +13,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, inspect, select, text
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import OperationalError, ProgrammingError
-from sqlalchemy.schema import CreateTable
+from tidewheel.errors import ConfigurationError, UnknownChoice
+from tidewheel.extras import needing
 
-from commitlog.errors import ConfigurationError, UnknownChoice
+with needing("txn"):
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Connection,
+        Integer,
+        MetaData,
+        String,
+        Table,
+        inspect,
+        select,
+        text,
+    )
+    from sqlalchemy.dialects import postgresql, sqlite
+    from sqlalchemy.exc import OperationalError, ProgrammingError
+    from sqlalchemy.schema import CreateTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
-from services.testing.process import BrokerProcess
+from tidewheel.testing.process import BrokerProcess
 
 TIMERS_MAX = 1_000
 MILLISECOND = timedelta(milliseconds=1)

@@ -14,16 +14,18 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import exists, select, update
+from tidewheel.extras import needing
+from tidewheel.outbox_table import outbox_table, unsent
 
-from txn.outbox_table import outbox_table, unsent
+with needing("txn"):
+    from sqlalchemy import exists, select, update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Connection, Engine, Row, Select
 
-    from txn.outbox_relay import Sent
+    from tidewheel.outbox_relay import Sent
 
 rows = outbox_table.c
 before = outbox_table.alias("before")

@@ -20,9 +20,9 @@ from commitlog.errors import (
     TransactionEnded,
     UnknownChoice,
 )
-from txn import barrier as barrier_module
-from txn import barrier_table as table_module
-from txn.barrier import Barrier, Outcome, barrier_sql, barrier_table
+from tidewheel import barrier as barrier_module
+from tidewheel import barrier_table as table_module
+from tidewheel.barrier import Barrier, Outcome, barrier_sql, barrier_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
+
+from tidewheel.command import COMMAND
 
 START_SECONDS = 60
 STOP_SECONDS = 20
@@ -83,7 +84,7 @@ class BrokerProcess:
         return self._answer(Request(f"http://{self.http}/metrics")).decode()
 
     def _command(self) -> list[str]:
-        serve = [sys.executable, "-m", "services.cli.main", "serve", "--clock", "virtual"]
+        serve = [*COMMAND, "serve", "--clock", "virtual"]
         where = ["--listen", self.listen, "--http", self.http, "--ready-file", str(self._ready)]
         store = ["--store", str(self._folder / "store"), "--segment-bytes", str(SEGMENT_BYTES)]
         return [*serve, *where, *store, *self._options]

@@ -32,14 +32,16 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from rocketmq import ConsumeResult, MessageListener
-from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, delete
-from sqlalchemy.schema import CreateIndex
+from tidewheel.barrier import wall_clock_ms
+from tidewheel.barrier_table import DIALECTS, INSERTS, explained, refuse_autocommit, table_sql
+from tidewheel.errors import RefusedByState, UnknownChoice
+from tidewheel.extras import needing
+from tidewheel.outbox_table import OUTBOX_ID
 
-from commitlog.errors import RefusedByState, UnknownChoice
-from txn.barrier import wall_clock_ms
-from txn.barrier_table import DIALECTS, INSERTS, explained, refuse_autocommit, table_sql
-from txn.outbox_table import OUTBOX_ID
+with needing("txn"):
+    from rocketmq import ConsumeResult, MessageListener
+    from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, delete
+    from sqlalchemy.schema import CreateIndex
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -15,9 +15,9 @@ from sqlalchemy.pool import NullPool
 
 from commitlog.errors import ConfigurationError, RefusedByState
 from services.shop.redis_server import bundled_redis
-from txn import idempotence
-from txn.idempotence import RedisGuard, consumed_sql, identity_of, once, once_listener
-from txn.outbox import OUTBOX_ID
+from tidewheel import idempotence
+from tidewheel.idempotence import RedisGuard, consumed_sql, identity_of, once, once_listener
+from tidewheel.outbox import OUTBOX_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -46,14 +46,8 @@ import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rocketmq import TransactionChecker, TransactionResolution
-from sqlalchemy import Connection, delete, insert, select
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import Session
-
-from commitlog.errors import ConfigurationError, RefusedByState, TransactionEnded
-from txn.barrier_halves import BARRIER, Half, Outcome, end_halves, ids_of, send_halves
-from txn.barrier_table import (
+from tidewheel.barrier_halves import BARRIER, Half, Outcome, end_halves, ids_of, send_halves
+from tidewheel.barrier_table import (
     barrier_sql,
     barrier_table,
     database_name,
@@ -62,6 +56,14 @@ from txn.barrier_table import (
     refuse_autocommit,
     refuse_unfit_table,
 )
+from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
+from tidewheel.extras import needing
+
+with needing("txn"):
+    from rocketmq import TransactionChecker, TransactionResolution
+    from sqlalchemy import Connection, delete, insert, select
+    from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+    from sqlalchemy.orm import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -76,7 +78,7 @@ __all__ = ["Barrier", "Outcome", "barrier_sql", "barrier_table", "metadata"]
 LONGEST_S = 1_800
 FORGET_ROWS = 10_000
 REMEDY = (
-    "Call barrier.create_table() once, or with Alembic put the tables of txn.barrier.metadata "
+    "Call barrier.create_table() once, or with Alembic put the tables of tidewheel.barrier.metadata "
     "beside your models and migrate."
 )
 

@@ -21,7 +21,7 @@ Rules:
    go on. Delete the row to give the message up.
 5. A row is marked after it was sent. A relay that dies, or loses its database, in between leaves rows that
    are sent again by the next: at most `batch` of them. Each send carries the row's id as the property
-   TW_OUTBOX_ID, by which `txn.idempotence` recognises the second one.
+   TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises the second one.
 
 Cost: one insert with the transaction; in the relay one claim and one mark per batch.
 """
@@ -30,12 +30,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, insert, select
+from tidewheel.barrier import wall_clock_ms
+from tidewheel.barrier_table import explained
+from tidewheel.extras import needing
+from tidewheel.outbox_relay import REMEDY, Relay, Round
+from tidewheel.outbox_table import OUTBOX_ID, metadata, outbox_sql, outbox_table, row_of
 
-from txn.barrier import wall_clock_ms
-from txn.barrier_table import explained
-from txn.outbox_relay import REMEDY, Relay, Round
-from txn.outbox_table import OUTBOX_ID, metadata, outbox_sql, outbox_table, row_of
+with needing("txn"):
+    from sqlalchemy import delete, insert, select
 
 if TYPE_CHECKING:
     from rocketmq import Message

@@ -4,7 +4,7 @@
         relay.run(stop)          # until the event `stop` is set
 
 A key's rows are sent one after the other, each when the one before is acknowledged; different keys at the
-same time, by `senders` threads. `txn.outbox` has the rules.
+same time, by `senders` threads. `tidewheel.outbox` has the rules.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from commitlog.errors import UnknownChoice
-from txn.barrier import wall_clock_ms
-from txn.barrier_table import refuse_unfit_table
-from txn.outbox_claims import LeasedRows, LockedRows
-from txn.outbox_table import message_of, outbox_table
+from tidewheel.barrier import wall_clock_ms
+from tidewheel.barrier_table import refuse_unfit_table
+from tidewheel.errors import UnknownChoice
+from tidewheel.outbox_claims import LeasedRows, LockedRows
+from tidewheel.outbox_table import message_of, outbox_table
 
 if TYPE_CHECKING:
     import threading

@@ -27,8 +27,8 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
-    from services.testing.kit import Tidewheel
-    from services.testing.process import BrokerProcess
+    from tidewheel.testing.kit import Tidewheel
+    from tidewheel.testing.process import BrokerProcess
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def tidewheel_process(
     tmp_path_factory: pytest.TempPathFactory, tidewheel_options: Sequence[str]
 ) -> Iterator[BrokerProcess]:
     """The session's broker."""
-    from services.testing.process import BrokerProcess
+    from tidewheel.testing.process import BrokerProcess
 
     process = BrokerProcess(tmp_path_factory.mktemp("tidewheel"), tidewheel_options)
     process.start()
@@ -55,7 +55,7 @@ def tidewheel_process(
 @pytest.fixture
 def tidewheel(tidewheel_process: BrokerProcess) -> Tidewheel:
     """A real broker with a virtual clock, and a namespace of this test's own."""
-    from services.testing.kit import Tidewheel
+    from tidewheel.testing.kit import Tidewheel
 
     if not tidewheel_process.is_running:
         tidewheel_process.start()

@@ -17,7 +17,7 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
 from commitlog.errors import ConfigurationError, RefusedByState, TransactionEnded
-from txn.barrier import Barrier
+from tidewheel.barrier import Barrier
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from rocketmq.v5.exception import IllegalArgumentException
-
-from commitlog import limits
-from commitlog.errors import (
+from tidewheel.errors import (
     BodyEmpty,
     BodyTooLarge,
     ClientMistake,
@@ -18,6 +15,10 @@ from commitlog.errors import (
     IllegalTopic,
     TransactionEnded,
 )
+from tidewheel.extras import needing
+
+with needing("txn"):
+    from rocketmq.v5.exception import IllegalArgumentException
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 BARRIER = "TW_BARRIER"
 """The message property that names the database in which the row is to be looked for."""
 REFUSED = TransactionEnded.code
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""What the broker takes (`commitlog/limits.py`)."""
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +123,8 @@ def refuse_unsendable(message: Message) -> None:
         raise IllegalTopic("It is empty. Set message.topic.")
     if not message.body:
         raise BodyEmpty("Set message.body.")
-    if len(message.body) > limits.BODY_BYTES_MAX:
-        raise BodyTooLarge(f"It has {len(message.body):,} bytes of at most {limits.BODY_BYTES_MAX:,}.")
+    if len(message.body) > BODY_BYTES_MAX:
+        raise BodyTooLarge(f"It has {len(message.body):,} bytes of at most {BODY_BYTES_MAX:,}.")
 
 
 def end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> None:

@@ -18,8 +18,8 @@ from commitlog.errors import (
     IllegalTopic,
     UnknownChoice,
 )
-from txn import outbox, outbox_relay
-from txn.outbox import OUTBOX_ID, Relay, Round, outbox_sql, outbox_table
+from tidewheel import outbox, outbox_relay
+from tidewheel.outbox import OUTBOX_ID, Relay, Round, outbox_sql, outbox_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

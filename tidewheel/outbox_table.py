@@ -10,23 +10,25 @@ import json
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from rocketmq import Message
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-)
-from sqlalchemy.schema import CreateIndex
+from tidewheel.barrier_halves import refuse_unsendable
+from tidewheel.barrier_table import DIALECTS, table_sql
+from tidewheel.errors import ClientMistake
+from tidewheel.extras import needing
 
-from commitlog.errors import ClientMistake
-from txn.barrier_halves import refuse_unsendable
-from txn.barrier_table import DIALECTS, table_sql
+with needing("txn"):
+    from rocketmq import Message
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Index,
+        Integer,
+        LargeBinary,
+        MetaData,
+        String,
+        Table,
+        Text,
+    )
+    from sqlalchemy.schema import CreateIndex
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
