@@ -34,7 +34,9 @@ class View:
 
     def __getitem__(self, part: slice) -> memoryview:
         """The bytes of a slice, up to the view's end; raises OSError, also if the file is shorter by now."""
-        start, stop, _ = part.indices(self._length)
+        start, stop = part.start or 0, self._length if part.stop is None else min(part.stop, self._length)
+        assert start >= 0
+        assert stop >= 0
         if stop <= start:
             return self._window[:0]
         at = start - self._start
