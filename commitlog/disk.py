@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from commitlog.view import View
+
 
 class SyncFailed(OSError):
     """A sync has failed: what was written since the last one may be lost, whatever reads back."""
@@ -36,8 +38,8 @@ class Disk(Protocol):
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         """The bytes of many (position, length) back to back; less where a file ends before."""
 
-    def view(self, path: str) -> memoryview:
-        """The whole file to read in place; valid until the file is truncated or deleted."""
+    def view(self, path: str) -> View:
+        """The whole file, to read in place as long as it is neither truncated nor deleted."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
         """Writes all of `data`, creating the file and its folders if needed."""
