@@ -16,6 +16,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.command import tidewheel
+
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "services.cli.main")
 
@@ -54,10 +56,7 @@ class Serving:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command against it."""
-        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1"}
-        return subprocess.run(
-            [*COMMAND, *arguments], capture_output=True, text=True, env=environment, timeout=60, check=False
-        )
+        return tidewheel(*arguments, environment={"TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1"})
 
     def delivered(self, topic: str) -> list[str]:
         """Return the bodies that lie in a topic."""

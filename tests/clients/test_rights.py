@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -26,6 +24,7 @@ from tests.clients.official import OfficialClient, Refused
 from tests.clients.process_client import ProcessClient
 from tests.clients.python_client import PythonClient
 from tests.clients.scenarios import CANNOT
+from tests.command import tidewheel
 
 REFUSED = r"TW-182 .*'u-.*' has not "
 
@@ -314,7 +313,6 @@ def test_no_secret_is_found_in_store_logs_metrics_and_dumps(
 
 def run(*arguments: str) -> bytes:
     """Run a command and return all that it says."""
-    command = [sys.executable, "-m", "services.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, env=os.environ | {"NO_COLOR": "1"})
+    done = tidewheel(*arguments, environment={"NO_COLOR": "1"})
     assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    return (done.stdout + done.stderr).encode()

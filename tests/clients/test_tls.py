@@ -27,6 +27,7 @@ from services.front.admission import SILENT
 from services.front.certificates import self_signed
 from services.front.front import HUNG_UP, NO_HTTP2
 from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take, wait_until
+from tests.command import tidewheel
 
 SECONDS = 10
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -332,8 +333,7 @@ def test_an_expired_certificate_of_the_broker_is_warned_of_and_told_by_the_docto
             pytest.raises(ssl.SSLCertVerificationError, match="expired"),
         ):
             shake_hands(broker, trusting(authority))
-        command = [sys.executable, "-m", "services.cli.main", "doctor", "client", broker.listen]
-        told = subprocess.run([*command, "--ca", str(authority)], capture_output=True, text=True, timeout=60)
+        told = tidewheel("doctor", "client", broker.listen, "--ca", str(authority))
         assert (told.returncode, "expired" in told.stdout) == (1, True), told.stdout + told.stderr
 
 

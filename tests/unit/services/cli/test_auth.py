@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from services.cli.serve import who_may
 from services.config import ServeSettings, load
+from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 
@@ -36,8 +37,7 @@ class Serving:
             "TIDEWHEEL_HTTP_TOKEN": str(token or self.token),
             "NO_COLOR": "1",
         }
-        command = [*TIDEWHEEL, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ | told)
+        return tidewheel(*arguments, environment=told)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         assert process.stderr is not None
         while not ready.exists():
             assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
         facts = json.loads(ready.read_text())
         ports = [facts[name].rpartition(":")[2] for name in ("listen", "http")]
         yield Serving(process, *(f"127.0.0.1:{port}" for port in ports), token)

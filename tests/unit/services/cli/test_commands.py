@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 
@@ -52,10 +53,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 def run(*arguments: str, broker: Serving | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command, told by the environment which broker to talk to."""
-    environment = {**os.environ, "NO_COLOR": "1"}
-    if broker:
-        environment["TIDEWHEEL_HTTP"] = broker.http
-    return subprocess.run([*TIDEWHEEL, *arguments], capture_output=True, text=True, env=environment)
+    told = {"TIDEWHEEL_HTTP": broker.http} if broker else {}
+    return tidewheel(*arguments, environment={"NO_COLOR": "1"} | told)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+
+from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 
@@ -36,13 +37,10 @@ class Commands:
 
     def __init__(self, http: str, topic: str) -> None:
         self.topic = topic
-        self._environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TIDEWHEEL_HTTP": http}
+        self._environment = {"NO_COLOR": "1", "COLUMNS": "200", "TIDEWHEEL_HTTP": http}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [*TIDEWHEEL, *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=self._environment, timeout=60, check=False
-        )
+        return tidewheel(*arguments, environment=self._environment)
 
     def told(self, *arguments: str, code: int = 0) -> str:
         """Run `tidewheel timer` and return what it prints; the exit code must be as expected."""
