@@ -15,7 +15,7 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
-    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, DiskBehind, AnswersUnread
     |-- AccessRefused            the caller may not
     |   |-- Unauthorized, Forbidden
     |-- StoreError               the files on disk are not what they should be
@@ -295,6 +295,18 @@ class TooManyRequests(Busy):
     """The group has more in flight, or the client more receives open, than one may have."""
 
     code = "TW-174"
+
+
+class DiskBehind(Busy):
+    """The disk does not keep up with what is sent."""
+
+    code = "TW-225"
+
+
+class AnswersUnread(Busy):
+    """Clients do not read what they have received."""
+
+    code = "TW-226"
 
 
 class ClientSilent(Busy):

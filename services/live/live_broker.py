@@ -50,6 +50,7 @@ from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
+from services.live.room import Room
 from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
@@ -102,6 +103,7 @@ class LiveBroker(LiveVerbs):
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._broker = self._open()
         self._durable = DurableOffset(self._broker.durable_offset)
+        self._room = Room(lambda: self._broker.end_offset - self._broker.durable_offset)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._ring, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
@@ -111,9 +113,11 @@ class LiveBroker(LiveVerbs):
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
-        self.transactions = LiveTransactions(lambda: self._broker, self._told, self._ask, self.clock)
+        self.transactions = LiveTransactions(
+            lambda: self._broker, self._told, self._ask, self.clock, self._room
+        )
         self.groups = LiveGroups(
-            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock
+            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock, self._room
         )
         self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
@@ -278,6 +282,7 @@ class LiveBroker(LiveVerbs):
         """A flush is on disk: give the answers that waited for it, and wake receivers."""
         effects = self._broker.flushed(flush, self._clock())
         self._durable.advance(self._broker.durable_offset)
+        self._room.freed()
         self._carry_out(effects)
         self._see_to_alarm()
 
@@ -293,6 +298,7 @@ class LiveBroker(LiveVerbs):
             self._broker.lite.take_over(before.lite)
         finally:
             self._durable.refuse(refusal, trusted)
+            self._room.freed()
         self._arrivals.wake_all()
         self._alarm.set(self._broker.next_due_ms())
 

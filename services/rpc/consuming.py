@@ -59,12 +59,14 @@ class Consuming:
             yield ReceiveMessageResponse(status=NO_MESSAGES)
             return
         answer = lent(group, topic, request.attempt_id, deliveries)
-        heard = False
+        heard, body_bytes = False, sum(len(one.message.body) for one in deliveries)
+        self._live.unread_bytes += body_bytes
         try:
             for reply in self._replies(request, deliveries):
                 yield reply
             heard = True
         finally:
+            self._live.unread_bytes -= body_bytes
             if heard:
                 session.lent[group, topic] = answer
             else:

@@ -75,8 +75,8 @@ class Stream:
     """One Telemetry stream: what waits to be written to its client. None ends it.
 
     It takes a command while it has room: fewer than `COMMANDS_WAITING_MAX` wait, with less than
-    `COMMANDS_WAITING_BYTES_MAX`, and in all streams less than `COMMANDS_WAITING_ALL_BYTES_MAX`. So at most one
-    command more than that waits. Who asked when there was no room is told when there is (`Sessions.room_with`).
+    `COMMANDS_WAITING_BYTES_MAX`, and in all streams less than `COMMANDS_WAITING_ALL_BYTES_MAX`. So at most
+    one command more waits. Who asked when there was no room is told when there is (`Sessions.room_with`).
 
     `is_over`: its client is not heard any more; `ended`: all that waited is written, or nobody reads it.
     """

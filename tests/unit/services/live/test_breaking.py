@@ -66,8 +66,8 @@ def test_a_disk_that_stays_dead_breaks_the_broker_and_refuses_its_callers() -> N
 
 def test_a_bug_in_the_core_breaks_the_broker_and_reaches_the_caller() -> None:
     async def scenario(live: LiveBroker, disk: DyingDisk) -> None:
-        with pytest.raises(AttributeError):
-            await live.send(None)  # type: ignore[arg-type]
-        assert isinstance(live.broken.exception(), AttributeError)
+        with pytest.raises(TypeError):
+            await live.send(Message(topic=None, body=b"x", message_id="M"))  # type: ignore[arg-type]
+        assert isinstance(live.broken.exception(), TypeError)
 
     play(scenario)
