@@ -113,6 +113,7 @@ CLOCK_BACK_MS_MIN = 50
 CLOCK_JUMP_MS_MIN = 1_000
 LATE_MS_MIN = 50
 
+LOOK_BYTES_MAX = 4 * 1024 * 1024  # of bodies in an answer to who looks; it has one message at least
 HTTP_BODY_BYTES_MAX = 32 * 1024 * 1024
 TASK_SLICE = 50
 LETTERS_LOOKED_AT_ONCE = 32

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -19,6 +19,7 @@ from commitlog.limits import RECEIVE_BATCH_MAX
 from commitlog.message import Message, MessageType
 from consumequeue.filter import Filter
 from services.broker.broker import Broker
+from services.broker.finding import Found, Wanted, anything
 from services.broker.group_values import Received
 from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.values import (
@@ -251,9 +252,14 @@ class LiveVerbs(ABC):
         found = self._broker.read(topic, queue_id, queue_offset, count)
         return [self.clock.outward(delivery) for delivery in found]
 
-    def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
-        """Look messages up by key or message id, newest first."""
-        return [self.clock.outward(delivery) for delivery in self._broker.find(topic, key, count_max)]
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
+        """Look at messages of several queues, each from a place on, in the order of the log."""
+        return [self.clock.outward(one) for one in self._broker.read_after(topic, places, count)]
+
+    def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
+        """Look messages up by key or message id, newest first; they are fewer if they are large."""
+        found = self._broker.find_wanted(topic, key, count_max, lambda one: wanted(self.clock.outward(one)))
+        return Found([self.clock.outward(one) for one in found.messages], found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after a time."""
