@@ -16,6 +16,7 @@
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
     |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, DiskBehind, AnswersUnread
+    |   |-- TooManyTopics, TooManyGroups, TooManyHalves
     |-- AccessRefused            the caller may not
     |   |-- Unauthorized, Forbidden
     |-- StoreError               the files on disk are not what they should be
@@ -307,6 +308,24 @@ class AnswersUnread(Busy):
     """Clients do not read what they have received."""
 
     code = "TW-226"
+
+
+class TooManyTopics(Busy):
+    """The broker has as many topics as it may."""
+
+    code = "TW-227"
+
+
+class TooManyGroups(Busy):
+    """The broker has as many consumer groups, or groups receive as many topics, as may be."""
+
+    code = "TW-228"
+
+
+class TooManyHalves(Busy):
+    """As many half messages wait for their end as may."""
+
+    code = "TW-229"
 
 
 class ClientSilent(Busy):

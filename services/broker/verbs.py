@@ -218,6 +218,8 @@ class Verbs:
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
         self._housekeeping.refuse_if_full()
+        if message.transactional:
+            self._transactions.check_room()
         return self._sending.send(message, now_ms)
 
     def set_timers(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:

@@ -44,9 +44,7 @@ def show(
         return
     print("\n\n".join(text(message) for message in found))
     if answer["cut"]:
-        output.say(
-            "older ones are too large to be shown in the same answer"
-        )
+        output.say("older ones are too large to be shown in the same answer")
 
 
 def text(message: dict[str, Any]) -> str:

@@ -273,6 +273,9 @@ class Sessions:
         """Return a new stream to the client."""
         session = self.seen(caller)
         session.is_encrypted = caller.is_encrypted
+        standing = [one for one in session.streams if not one.is_over]
+        for one in standing[: max(0, len(standing) + 1 - limits.STREAMS_PER_CLIENT_MAX)]:
+            one.write(None)
         stream = Stream(session, self.backlog)
         session.streams.append(stream)
         return stream
