@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
 
+from commitlog.disk import SyncFailed
+
 
 class RealDisk:
     """Files under `root`; descriptors stay open until their file is deleted or the disk is closed."""
@@ -21,6 +23,8 @@ class RealDisk:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._descriptors: dict[str, int] = {}
+        self._named: set[str] = set()
+        """Files whose names this process has made durable; those of files that it finds may not be."""
         self._opening = Lock()
         self._let_go: list[int] = []
 
@@ -62,21 +66,25 @@ class RealDisk:
         descriptor = self._existing(path)
         if descriptor is None:
             return
-        os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
+        _sync(descriptor, path)
+        if path not in self._named:
+            self._sync_folder((self.root / path).parent)
+            self._named.add(path)
 
     def allocate(self, path: str, length: int) -> None:
         descriptor = self._descriptor(path)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, length)
         else:
-            os.ftruncate(descriptor, length)
-        os.fsync(descriptor)
+            os.ftruncate(descriptor, max(length, os.fstat(descriptor).st_size))
+        _sync(descriptor, path, is_whole=True)
         self._sync_folder((self.root / path).parent)
+        self._named.add(path)
 
     def truncate(self, path: str, length: int) -> None:
         descriptor = self._descriptor(path)
         os.ftruncate(descriptor, length)
-        os.fsync(descriptor)
+        _sync(descriptor, path, is_whole=True)
 
     def sync_folder(self, folder: str) -> None:
         self._sync_folder(self.root / folder)
@@ -94,8 +102,13 @@ class RealDisk:
     def rename(self, path: str, new_path: str) -> None:
         self._forget(path)
         self._forget(new_path)
-        os.replace(self.root / path, self.root / new_path)
-        self._sync_folder((self.root / new_path).parent)
+        target = self.root / new_path
+        self._make_folder(target.parent)
+        os.replace(self.root / path, target)
+        self._sync_folder(target.parent)
+        if (self.root / path).parent != target.parent:
+            self._sync_folder((self.root / path).parent)
+        self._named.add(new_path)
 
     def delete(self, path: str) -> None:
         self._forget(path)
@@ -132,13 +145,14 @@ class RealDisk:
             if path not in self._descriptors:
                 target = self.root / path
                 if creating:
-                    target.parent.mkdir(parents=True, exist_ok=True)
+                    self._make_folder(target.parent)
                 self._descriptors[path] = os.open(target, os.O_RDWR | creating | os.O_CLOEXEC, 0o644)
             return self._descriptors[path]
 
     def _forget(self, prefix: str) -> None:
         inside = f"{prefix}/" if prefix else ""
         with self._opening:
+            self._named -= {path for path in list(self._named) if path == prefix or path.startswith(inside)}
             self._close_those_let_go()
             for path in [path for path in self._descriptors if path == prefix or path.startswith(inside)]:
                 self._let_go.append(self._descriptors.pop(path))
@@ -155,9 +169,24 @@ class RealDisk:
             os.dup2(nothing, descriptor, inheritable=False)
         os.close(nothing)
 
+    def _make_folder(self, folder: Path) -> None:
+        """Makes a folder and those above it that are missing, each durably."""
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+            self._sync_folder(folder.parent)
+
     def _sync_folder(self, folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
+    """Takes a file to disk, with all of its metadata if `is_whole`; raises `SyncFailed`."""
+    try:
+        os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, path) from error

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("commitlog", "consumequeue", "timingwheel", "txn", "spark_jobs")
+PACKAGES: Final = ("tidewheel", "commitlog", "consumequeue", "timingwheel", "txn", "spark_jobs")
 _SUFFIXES: Final = (".py", ".j2", ".css", ".html")
 
 

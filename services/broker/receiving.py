@@ -135,8 +135,7 @@ class Receiving:
 
         The old handle is void. With `suspend` the attempt will not have counted.
         """
-        if not 0 <= invisible_ms <= limits.INVISIBLE_MS_MAX:
-            raise IllegalInvisibleTime(f"{invisible_ms} ms is not from 0 to {limits.INVISIBLE_MS_MAX} ms.")
+        _check_invisible(invisible_ms, 0)
         receipt, key, held = self._held(group, topic, handle)
         self._leases.end(receipt.generation)
         visible_ms = now_ms + invisible_ms
@@ -351,10 +350,18 @@ class Receiving:
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
         if auto_renew:
             return self._settings.auto_renew_lease_ms
-        low_ms, high_ms = self._settings.invisible_ms_min, limits.INVISIBLE_MS_MAX
-        if not low_ms <= invisible_ms <= high_ms:
-            raise IllegalInvisibleTime(f"{invisible_ms} ms is not from {low_ms} to {high_ms} ms.")
+        _check_invisible(invisible_ms, self._settings.invisible_ms_min)
         return invisible_ms
+
+
+def _check_invisible(invisible_ms: int, low_ms: int) -> None:
+    """Raises `IllegalInvisibleTime` unless a lease may last so long."""
+    high_ms = limits.INVISIBLE_MS_MAX
+    if not low_ms <= invisible_ms <= high_ms:
+        wrong = f"small. min is {low_ms}" if invisible_ms < low_ms else f"large. max is {high_ms}"
+        raise IllegalInvisibleTime(
+            f"{invisible_ms} ms is not from {low_ms} to {high_ms} ms.", f"the invisibleTime is too {wrong}"
+        )
 
 
 @lru_cache(maxsize=1024)

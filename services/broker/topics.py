@@ -42,11 +42,19 @@ def is_system(name: str) -> bool:
 def check_topic_name(name: str) -> None:
     """Raises `IllegalTopic` unless clients may use this name."""
     if not _NAME.fullmatch(name):
-        raise IllegalTopic(f"{name!r} may hold only letters, digits, '_', '-', '%' and '|'.")
+        wrong = "contains illegal characters" if name.strip() else "is blank"
+        raise IllegalTopic(
+            f"{name!r} may hold only letters, digits, '_', '-', '%' and '|'.", f"The specified topic {wrong}"
+        )
     if len(name) > limits.TOPIC_CHARACTERS_MAX:
-        raise IllegalTopic(f"It has {len(name)} characters, the limit is {limits.TOPIC_CHARACTERS_MAX}.")
+        raise IllegalTopic(
+            f"It has {len(name)} characters, the limit is {limits.TOPIC_CHARACTERS_MAX}.",
+            f"The specified topic is longer than topic max length {limits.TOPIC_CHARACTERS_MAX}.",
+        )
     if is_system(name):
-        raise IllegalTopic(f"{name!r} is one of the broker's own topics. Choose another name.")
+        raise IllegalTopic(
+            f"{name!r} is one of the broker's own topics. Choose another name.", "cannot access system topic"
+        )
 
 
 def check_receivable(name: str) -> None:

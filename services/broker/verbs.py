@@ -6,12 +6,14 @@ takes checkpoints. Calls run to completion; time comes as an argument in millise
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from commitlog import limits
 from commitlog.disk import Disk
-from commitlog.errors import TidewheelError, TopicNotFound
+from commitlog.errors import DiskFull, TidewheelError, TopicNotFound
+from commitlog.limits import DAMAGE_KEPT_MAX
 from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.recovery import Damage
@@ -41,6 +43,7 @@ from services.broker.lite_receiving import LiteReceiving
 from services.broker.lite_subscribing import LiteSubscribing
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.lite_topics import LiteTopics
+from services.broker.mending import Mending
 from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.schedule import Occurrence, Schedule, ScheduleView
@@ -57,11 +60,13 @@ from services.broker.topics import Topics
 from services.broker.transactions import Transactions
 from services.broker.values import (
     CheckBack,
+    Damaged,
     Delivery,
     EndReceipt,
     HalfFilter,
     HalfPage,
     HalfView,
+    LostTimer,
     PendingTimer,
     Resolution,
     SendReceipt,
@@ -92,6 +97,9 @@ class Verbs:
         self.damaged: list[Damage] = []
         self.made_anew: list[str] = []
         self.lost: list[str] = []
+        self.damage: deque[Damaged] = deque(maxlen=DAMAGE_KEPT_MAX)
+        """What was found damaged since the start, the oldest first."""
+        self.damage_count = 0
         self._disk = disk
         self._log = log
         self._ticked_ms = now_ms
@@ -102,6 +110,7 @@ class Verbs:
         """Users and their rights; its verbs are `add_user`, `remove_user`, `set_rules` and `remove_rules`."""
         self._topics = Topics(self._store, settings)
         self._timers = Timers(disk, self._store, settings, self.statistics, now_ms)
+        self._mending = Mending(self._store, self._timers)
         self._delivery = TimerDelivery(disk, self._store, self._timers, now_ms)
         self._views = TimerViews(self._timers)
         self._carrying = Carrying(self._timers)
@@ -198,6 +207,15 @@ class Verbs:
             "schedules": self._schedules,
             "access": self.access,
         }
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of each file of the log, and of the reserve."""
+        return self._log.segment_bytes
+
+    def refusal(self) -> DiskFull | None:
+        """What new messages are refused with; None while there is room for them."""
+        return self._housekeeping.refusal()
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
@@ -484,6 +502,16 @@ class Verbs:
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
 
+    def note_damage(self, found: Damaged) -> Damaged:
+        """Something was found damaged: it is shown until the next start."""
+        self.damage.append(found)
+        self.damage_count += 1
+        return found
+
+    def lost_timers(self) -> list[LostTimer]:
+        """The last timers that ended as UNREADABLE, the newest first."""
+        return list(reversed(self._timers.lost))
+
     def gauges(self) -> Gauges:
         """What is so at this moment, for metrics."""
         open_halves = self._transactions.outcomes.open
@@ -503,6 +531,8 @@ class Verbs:
             disk_used=self._housekeeping.disk_used,
             disk_free_bytes=self._housekeeping.free_bytes,
             is_full=self._housekeeping.is_full,
+            damage_count=self.damage_count,
+            unreadable_timers=len(self._timers.lost),
         )
 
     def _check_queue(self, topic: str, queue_id: int) -> None:

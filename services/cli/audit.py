@@ -35,6 +35,7 @@ from services.cli.audit_options import (
     stepping,
 )
 from services.cli.durations import parse_ms
+from services.cli.listing import lists
 
 if TYPE_CHECKING:
     from spark_jobs.report.summary import AuditSummary
@@ -129,13 +130,15 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
         print()
         shown = summary.findings[:FINDINGS_SHOWN]
         output.print_table(
-            ("subject", "case", "why"), ((audit_runs.named(one), one.case, one.why) for one in shown)
+            ("subject", "case", "why"),
+            ((audit_runs.named(one), one.case, one.why) for one in shown),
+            prose=("why",),
         )
     print(f"\nThe books {'balance' if summary.balanced else 'do not balance'}. Report: {summary.report_path}")
 
 
+lists(app)(audit_runs.list_runs)
 for name, command in (
-    ("ls", audit_runs.list_runs),
     ("show", audit_runs.show),
     ("plan", audit_plan.plan),
     ("seal", audit_books.seal),

@@ -16,6 +16,7 @@ from commitlog.errors import TidewheelError
 from services.cli import output
 from services.cli.durations import parse_ms
 from services.cli.times import parse_past_ms
+from tidewheel.extras import needing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +68,8 @@ def field(name: str) -> str:
 def answering() -> Iterator[None]:
     """Whatever keeps an audit from its answer ends with 2: neither of the exit codes that are answers."""
     try:
-        yield
+        with needing("audit"):
+            yield
     except TidewheelError as error:
         output.say(f"{error.code} {error}")
         raise typer.Exit(NOT_DONE) from error

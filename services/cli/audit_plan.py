@@ -75,5 +75,5 @@ def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
 def tell(counts: Counter[str], path: Path) -> None:
     """Print how many steps there are of each kind."""
     rows: list[tuple[Any, ...]] = [(kind, f"{counts[kind]:,}", why) for kind, why in MEANINGS.items()]
-    output.print_table(("kind", "steps", "what it is"), rows)
+    output.print_table(("kind", "steps", "what it is"), rows, prose=("what it is",))
     print(f"\nNothing was carried out. Plan: {path}")

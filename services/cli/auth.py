@@ -9,6 +9,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.listing import lists
 from services.cli.times import exactly
 
 app = typer.Typer(
@@ -77,11 +78,11 @@ def remove_user(name: UserArgument, http: HttpOption = None, as_json: JsonOption
     output.print_json(gone) if as_json else print(f"{gone['name']} removed")
 
 
-@users.command("list")
+@lists(users)
 def list_users(http: HttpOption = None, as_json: JsonOption = False) -> None:
     """List the users.
 
-    Example: tidewheel auth user list
+    Example: tidewheel auth user ls
     """
     found = Api(http).get("auth", "users")["users"]
     if as_json:
@@ -145,7 +146,7 @@ def remove_rules(
     show(Api(http).post("auth", "rules", "remove", body=about)["rules"], as_json)
 
 
-@rules.command("list")
+@lists(rules)
 def list_rules(
     user: Annotated[str, typer.Argument(help="Only this user's.")] = "",
     http: HttpOption = None,
@@ -153,7 +154,7 @@ def list_rules(
 ) -> None:
     """List the rules.
 
-    Example: tidewheel auth acl list orders
+    Example: tidewheel auth acl ls orders
     """
     show(Api(http).get("auth", "rules", user=user)["rules"], as_json)
 
@@ -189,6 +190,6 @@ def show(found: list[dict[str, str]], as_json: bool) -> None:
         lines.setdefault(about, []).append(one["verb"])
     if lines:
         rows = ((*about, " ".join(verbs)) for about, verbs in lines.items())
-        output.print_table(("user", "effect", "on", "name", "verbs"), rows)
+        output.print_table(("user", "effect", "on", "name", "verbs"), rows, prose=("verbs",))
     else:
         output.say("no rules: nothing is allowed; see tidewheel auth acl allow --help")

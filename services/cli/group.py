@@ -26,6 +26,7 @@ from services.cli.group_views import (
     reset_line,
     retries,
 )
+from services.cli.listing import lists
 from services.cli.times import parse_past_ms
 
 app = typer.Typer(
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 
 USAGE = 2
-PLACES = "earliest, latest, 30m (ago), 09:30 (today), 2026-11-22T09:00 (local), or offset:1200."
+PLACES = "earliest, latest, 30m ago, 09:30 (today), 2026-11-22T09:00 (local), or offset:1200."
 
 NameArgument = Annotated[str, typer.Argument(help="The consumer group.")]
 AttemptsOption = Annotated[
@@ -58,7 +59,7 @@ LiteExclusiveOption = Annotated[
 TopicOption = Annotated[str, typer.Option(help="One of its topics; else all.")]
 
 
-@app.command("ls")
+@lists(app)
 def list_groups(http: HttpOption = None, as_json: JsonOption = False) -> None:
     """List the consumer groups.
 
@@ -118,7 +119,7 @@ def clients(name: NameArgument, http: HttpOption = None, as_json: JsonOption = F
         output.print_json(answer)
         return
     if answer["consumers"]:
-        output.print_table(CLIENTS, client_rows(answer["consumers"]), whole=("client",))
+        output.print_table(CLIENTS, client_rows(answer["consumers"]))
     else:
         output.say(f"nobody consumes for {name} now.")
     if answer["leased_by_others"]:
@@ -223,7 +224,7 @@ def reset(
 
     What is leased at that moment is void: its acknowledgement is refused.
 
-    Example: tidewheel group reset shop --to 30m --topic orders --yes
+    Example: tidewheel group reset shop --to '30m ago' --topic orders --yes
     """
     is_dry = dry_run or not yes
     wanted = {"to": place(to, "--to"), "topic": topic, "dry_run": is_dry}
@@ -234,8 +235,7 @@ def reset(
         output.print_table(MOVES, move_rows(answer["moves"]))
         output.say(f"{'would be ' if is_dry else ''}reset: {reset_line(answer)}")
     if is_dry and not dry_run:
-        output.say("nothing was done: add --yes to do it, or --dry-run to only look")
-        raise typer.Exit(USAGE)
+        output.say("nothing was done: add --yes to do it")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from commitlog import limits
-from commitlog.errors import AnswersUnread, RefusedByState, TidewheelError
+from commitlog.errors import AnswersUnread, BrokerBroken, RefusedByState, StoreUnwell, TidewheelError
 from commitlog.limits import RECEIVE_BATCH_MAX
 from commitlog.message import Message, MessageType
 from consumequeue.filter import Filter
@@ -64,13 +64,17 @@ class LiveVerbs(ABC):
     """
 
     clock: Clock
-    _broker: Broker
     _loop: asyncio.AbstractEventLoop
     _durable: DurableOffset
     _arrivals: Arrivals
     _room: Room
     unread_bytes = 0
     """Of messages in answers to receives that their clients have not read yet."""
+
+    @property
+    @abstractmethod
+    def _broker(self) -> Broker:
+        """The core; raises `StoreUnwell` or `BrokerBroken` while there is none."""
 
     @abstractmethod
     def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
@@ -205,12 +209,14 @@ class LiveVerbs(ABC):
         self._arrivals.wake(topic)
 
     def client_alive(self, client_id: str) -> None:
-        """Renew the leases that are renewed for this client."""
-        self._call(self._broker.client_alive, client_id)
+        """Renew the leases that are renewed for this client; a core that is void has none."""
+        with suppress(StoreUnwell, BrokerBroken):
+            self._call(self._broker.client_alive, client_id)
 
     def client_gone(self, client_id: str) -> None:
-        """Give up the leases of a client that has left."""
-        self._call(self._broker.client_gone, client_id)
+        """Give up the leases of a client that has left; a core that is void has none."""
+        with suppress(StoreUnwell, BrokerBroken):
+            self._call(self._broker.client_gone, client_id)
 
     async def subscribe_lite(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart
@@ -234,13 +240,17 @@ class LiveVerbs(ABC):
 
     def said_goodbye(self, client_id: str) -> None:
         """Forget what a client subscribed to that has left for good."""
-        self._call(self._broker.lite.said_goodbye, client_id)
+        with suppress(StoreUnwell, BrokerBroken):
+            self._call(self._broker.lite.said_goodbye, client_id)
 
     # Looks.
 
     @property
     def core(self) -> Broker:
-        """The core, to look at only; it is another one after a failed flush."""
+        """The core, to look at only; it is another one after the disk has failed.
+
+        Raises `StoreUnwell` while there is none.
+        """
         return self._broker
 
     def now_ms(self) -> int:

@@ -31,7 +31,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import Busy, ClientMistake, NotFound, RefusedByState, TidewheelError
+from commitlog.errors import (
+    AccessRefused,
+    BodyNotJson,
+    BodyUnfinished,
+    Busy,
+    ClientMistake,
+    NotFound,
+    RefusedByState,
+    TidewheelError,
+    Unauthorized,
+    unread,
+)
 from services.broker.values import Delivery, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.queries import (
@@ -58,7 +69,16 @@ from services.ops.shapes import (
 
 WAIT_MS_MAX = 20_000
 NOT_FOUND = 404
-HTTP_STATUSES = ((ClientMistake, 400), (NotFound, 404), (RefusedByState, 409), (Busy, 503))
+HTTP_STATUSES = (
+    (BodyNotJson, 415),
+    (BodyUnfinished, 408),
+    (ClientMistake, 400),
+    (Unauthorized, 401),
+    (AccessRefused, 403),
+    (NotFound, 404),
+    (RefusedByState, 409),
+    (Busy, 503),
+)
 
 Positions = dict[int, int]
 """For each queue id the next queue offset to look at."""
@@ -178,6 +198,24 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
     status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
     shape = {"code": error.code, "detail": error.detail, "message": str(error)}
     return JSONResponse(shape, status_code=status)
+
+
+async def disk_failed(request: Request, error: Exception) -> JSONResponse:
+    """Answer to a look that the store's disk would not let end."""
+    assert isinstance(error, OSError)
+    if error.errno is None:  # a time-out, which is no failure of a file
+        return await bug(request, error)
+    return await refuse(request, unread(error))
+
+
+async def bug(request: Request, error: Exception) -> JSONResponse:
+    """Answer where the broker has a bug."""
+    shape = {
+        "code": "TW-100",
+        "detail": "",
+        "message": "The broker has met a bug; its log says more. Report it.",
+    }
+    return JSONResponse(shape, status_code=500)
 
 
 async def unknown(request: Request, error: Exception) -> JSONResponse:

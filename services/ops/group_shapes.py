@@ -1,7 +1,7 @@
 """What goes over `/api/groups`: what is asked, checked on the way in, and what is answered.
 
 64-bit numbers (offsets, times) go out as strings. Where a reset goes is written as `earliest`, `latest`,
-`offset:1200`, or a moment: messages stored since then come again. A span is so long ago: 30m.
+`offset:1200`, or a moment: messages stored since then come again. A span says that it is past: 30m ago.
 """
 
 from __future__ import annotations

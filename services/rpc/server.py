@@ -103,9 +103,9 @@ def method(name: str, rpc: Rpc, observe: Observe, host_of: HostOf) -> grpc.RpcMe
         case Unary():
             return grpc.unary_unary_rpc_method_handler(unary(name, rpc, observe, host_of), *codec)
         case Streaming(both_ways=True):
-            return grpc.stream_stream_rpc_method_handler(streaming(name, rpc, host_of), *codec)
+            return grpc.stream_stream_rpc_method_handler(streaming(name, rpc, observe, host_of), *codec)
         case Streaming():
-            return grpc.unary_stream_rpc_method_handler(streaming(name, rpc, host_of), *codec)
+            return grpc.unary_stream_rpc_method_handler(streaming(name, rpc, observe, host_of), *codec)
 
 
 def unary(
@@ -122,7 +122,9 @@ def unary(
     return call
 
 
-def streaming(name: str, rpc: Streaming, host_of: HostOf) -> Callable[[Any, Context], AsyncIterator[Any]]:
+def streaming(
+    name: str, rpc: Streaming, observe: Observe, host_of: HostOf
+) -> Callable[[Any, Context], AsyncIterator[Any]]:
     """Return the asynchronous generator that grpc.aio calls for a streaming RPC."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
@@ -131,7 +133,7 @@ def streaming(name: str, rpc: Streaming, host_of: HostOf) -> Callable[[Any, Cont
             caller = replace(caller, is_encrypted=context.auth_context().get(SECURITY) == [b"ssl"])
         asked = until_ended(request) if rpc.both_ways else request
         try:
-            async with aclosing(stream_to(name, rpc, asked, caller)) as replies:
+            async with aclosing(stream_to(name, rpc, asked, caller, observe)) as replies:
                 async for reply in replies:
                     yield reply
         except CallRefused as refused:

@@ -4,8 +4,11 @@ Nothing here is durable. After a restart every client is unknown until it calls,
 be known again; settings are never demanded (reference/wire-protocol.md 4.7).
 
 - A client may have several streams for a while; it is written to on the newest.
-- A client without a stream is *turned*: at a later refresh of its routes it gets the other spelling of our
-  address, which makes it open one (`services.rpc.endpoints`). While it has one it is left in peace.
+- A client without a stream whose library opens none again by itself (`MUST_REDIAL`) is *turned*: at a later
+  refresh of its routes it gets the other spelling of our address, which makes it open one
+  (`services.rpc.endpoints`). It is left in peace while it has one and for `TURN_AFTER_MS` after its end, also
+  beyond a goodbye: what opens a stream while it shuts down may never end (Java's `close()` did not). All
+  other clients are told one address for ever.
 - A client is forgotten when it says goodbye, when it does not come back after a connection of it broke off
   (`services.rpc.clients` sees to that), or after `FORGET_AFTER_MS` without stream and without call.
 """
@@ -33,6 +36,9 @@ FORGET_EACH_MS = 1_000
 PRESENT_MS = 30_000
 TURN_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
+DEPARTED_MAX = 1_024
+MUST_REDIAL = frozenset(("PYTHON", "RUST", "DOTNET"))
+"""Languages whose libraries open an ended Telemetry stream again only minutes later, or (.NET) never."""
 
 
 def nobody_watches(session: Session) -> None:
@@ -209,6 +215,7 @@ class Sessions:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._departed: dict[str, tuple[int, int]] = {}
         self._receives = 0
         self._forgot_ms = 0
         self._watch: Callable[[Session], None] = nobody_watches
@@ -251,17 +258,21 @@ class Sessions:
             self._make_room(now_ms)
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
             session.namespace, session.host = caller.namespace, caller.host
+            if (left := self._departed.pop(caller.client_id, None)) is not None:
+                session.turn, session.turned_ms = left
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session
 
-    def turn(self, caller: Caller) -> int:
-        """Return how often the client has been turned, for an answer to it about routes.
+    def turn(self, caller: Caller) -> int | None:
+        """Return how often the client was made to redial, for an answer about routes; None: it never is.
 
         The first answer is never turned: it has the boot's own spelling, which is news to a client that knew
         the boot before. Answers within `TURN_AFTER_MS` agree: they belong to one refresh of several topics.
         """
         session = self.seen(caller)
+        if caller.language not in MUST_REDIAL:
+            return None
         if session.turned_ms is None or session.streams:
             session.turned_ms = session.seen_ms
         elif session.seen_ms - session.turned_ms >= TURN_AFTER_MS:
@@ -283,6 +294,7 @@ class Sessions:
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
+        stream.session.turned_ms = self._clock()
         stream.drop()
         self._watch(stream.session)
 
@@ -296,7 +308,8 @@ class Sessions:
             raise TooManyRequests(
                 f"{session.client_id} has {session.receives} receives open, all clients have "
                 f"{self._receives}; at most {POLLS_PER_CLIENT_MAX} and {POLLS_MAX} may be. "
-                "Wait for their answers, or poll with fewer."
+                "Wait for their answers, or poll with fewer.",
+                "polling full",
             )
         session.receives += 1
         self._receives += 1
@@ -313,6 +326,7 @@ class Sessions:
         """Forget a client and end its streams."""
         session = self._sessions.pop(client_id, None)
         if session is not None:
+            self._remember(session)
             self._forget(session)
             for stream in session.streams:
                 stream.write(None)
@@ -322,6 +336,13 @@ class Sessions:
         for session in self._sessions.values():
             for stream in session.streams:
                 stream.write(None)
+
+    def _remember(self, session: Session) -> None:
+        """Keep which address a client that leaves was told: it may ask for routes until its process ends."""
+        if session.language in MUST_REDIAL and session.turned_ms is not None:
+            self._departed[session.client_id] = session.turn, self._clock()
+            if len(self._departed) > DEPARTED_MAX:
+                del self._departed[next(iter(self._departed))]
 
     def _make_room(self, now_ms: int) -> None:
         if now_ms - self._forgot_ms >= FORGET_EACH_MS:

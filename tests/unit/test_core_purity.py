@@ -14,9 +14,6 @@ CORE = ("commitlog", "consumequeue", "timingwheel", "txn", "services/broker", "s
 EDGE = {
     "commitlog/real_disk.py": "the real disk opens files from two threads",
     "services/broker/recurrence.py": "CronTrigger speaks datetime; calendar arithmetic reads no clock",
-    "txn/barrier.py": "a user's helper over SQLAlchemy and the official client",
-    "txn/idempotence.py": "a user's helper over SQLAlchemy and the official client",
-    "txn/outbox_relay.py": "a user's helper over SQLAlchemy and the official client",
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from services.auth.vault import KEY_BYTES
 from services.ops.app import make_app
+from services.ops.gate import Demands
 from services.ops.metrics import Metrics
 from services.refusals import Refusals
 
@@ -134,9 +135,9 @@ async def behind_token(desk: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Refu
     """Give the same broker's interface behind a token, and what it has refused."""
     refusals = Refusals(lambda: 5)
     metrics = Metrics(desk.live, [], sent_away=refusals.counts)
-    app = make_app(desk.live, metrics, refusals=refusals, token=TOKEN)
+    app = make_app(desk.live, metrics, refusals=refusals, demands=Demands(TOKEN))
     transport = httpx.ASGITransport(app, client=("10.1.2.3", 5))
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http, refusals
     for tasks in app.state.tasks:
         await tasks.close()

@@ -67,8 +67,8 @@ def test_dead_letters_are_listed_by_group_page_and_filter(at_desk: AtDesk) -> No
         assert await keys_of(desk, query="tag=red&key=b") == ["b"]
         assert await keys_of(desk, query="key=t-a") == ["a"], "a message id is a key, too"
         assert await keys_of(desk, query="reason=nothing-of-the-kind") == []
-        assert await keys_of(desk, query="until=1s") == []
-        assert await keys_of(desk, query="from=1s") == ["a", "b", "c"]
+        assert await keys_of(desk, query="until=-1s") == []
+        assert await keys_of(desk, query="from=-1s") == ["a", "b", "c"]
         page = await call(desk, "GET", "/groups/g?limit=2")
         assert (len(page["letters"]), page["after"]) == (2, "1")
         rest = await call(desk, "GET", f"/groups/g?limit=2&after={page['after']}")

@@ -65,7 +65,7 @@ def test_a_group_is_made_at_a_place_before_it_first_receives(at_desk: AtDesk) ->
         assert (made["lag"], made["queues"][0]["low_offset"]) == (0, "3")
         made = await call(desk, "POST", "", {"name": "some", "topic": "t", "start": "offset:1"}, 201)
         assert made["lag"] == 2
-        made = await call(desk, "POST", "", {"name": "young", "topic": "t", "start": "30m"}, 201)
+        made = await call(desk, "POST", "", {"name": "young", "topic": "t", "start": "30m ago"}, 201)
         assert made["lag"] == 3
         assert len(await take(desk, "some", "t")) == 2
         again = await call(desk, "POST", "", {"name": "some", "topic": "t"}, 409)
@@ -161,7 +161,7 @@ def test_a_reset_says_what_it_would_move_before_it_does(at_desk: AtDesk) -> None
         assert len(await take(desk, "g", "t")) == 2
         await call(desk, "POST", "/g/reset", {"to": "latest"})
         assert await take(desk, "g", "t") == []
-        await call(desk, "POST", "/g/reset", {"to": "30m"})
+        await call(desk, "POST", "/g/reset", {"to": "30m ago"})
         assert len(await take(desk, "g", "t")) == 3
 
     at_desk(scenario)
