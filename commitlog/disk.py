@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from commitlog.view import View
+
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750
 """Of what is made in a store: its owner writes, the owner's group reads, others do not; umask may take
 more."""
-
-from commitlog.view import View
 
 
 class SyncFailed(OSError):
