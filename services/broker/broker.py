@@ -34,6 +34,7 @@ from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import TOPIC_TOPIC, is_system
 from services.broker.values import (
     Bell,
+    Damaged,
     Effect,
     ReadTimers,
     Retire,
@@ -320,6 +321,9 @@ class Broker(Verbs):
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
         effects += map(self.note_damage, self._mending.keep_house(now_ms))
+        if lost := self._transactions.end_lost(now_ms):
+            what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
+            effects.append(self.note_damage(Damaged("keep", layout.KEEP, what, lost_count=len(lost))))
         if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:
             effects.append(
                 Warn(_short_of_room(self._timers.partitions.disk_bytes, self._housekeeping.free_bytes))

@@ -9,6 +9,7 @@ from commitlog.disk import Disk
 from commitlog.log import CommitLog
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
+from services.broker.mending import log_damage
 from services.broker.values import Damaged
 
 
@@ -21,8 +22,6 @@ def found_at_start(
             path = snapshot.path_of(offset)
             yield Damaged("snapshot", path, f"{path} is not what was written; the other one is used.")
     for one in damaged:
-        path = layout.segment_path(one.first_offset // log.segment_bytes * log.segment_bytes)
-        what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
-        yield Damaged("log", path, what)
+        yield log_damage(log, one)
     for what in log.keep.damaged:
         yield Damaged("keep", layout.KEEP, what)

@@ -132,13 +132,36 @@ class Transactions:
             return None
         try:
             record = self._store.log.read(half_offset)
-        except StoreDamaged:
-            self._statistics.unreadable_records += 1
+        except StoreDamaged as error:
+            self._statistics.unreadable(half_offset, error.detail)
+            self._end_unreadable(half_offset, now_ms)
             return None
         if self.policy(waiting.topic).is_exhausted(waiting.check_count):
             self._append_end(record, Event.EXPIRE, "", now_ms)
             return None
         return _question(record)
+
+    def end_lost(self, now_ms: int) -> list[int]:
+        """Rolls back the halves whose records are neither in the log nor kept; returns their offsets."""
+        log, lost = self._store.log, list[int]()
+        for half_offset in (*self.outcomes.open, *self.outcomes.expired):
+            if half_offset < log.first_offset and half_offset not in log.keep:
+                lost.append(half_offset)
+        for half_offset in lost:
+            self._end_unreadable(half_offset, now_ms)
+        return lost
+
+    def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
+        """Nobody can ever commit a half that nobody can read."""
+        waiting = self.outcomes.open.get(half_offset)
+        topic = "" if waiting is None else waiting.topic
+        stub = Record(
+            topic=HALF_TOPIC,
+            body=b"",
+            properties=properties.encode({properties.REAL_TOPIC: topic}),
+            physical_offset=half_offset,
+        )
+        self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
         """Whom to ask at once, whatever the schedule says; raises `TransactionEnded`."""
