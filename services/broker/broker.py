@@ -25,6 +25,7 @@ from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
 from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
+from services.broker.housekeeping import RETENTION_TOPIC
 from services.broker.mending import Check, Rescue
 from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.settings import BrokerSettings
@@ -68,6 +69,7 @@ class Broker(Verbs):
             AUTH_TOPIC: self.access.recovered,
             ACK_TOPIC: self._groups.recovered_acks,
             LEASE_TOPIC: self._groups.recovered_leases,
+            RETENTION_TOPIC: self._housekeeping.recovered,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
             HALF_TOPIC: self._transactions.stored,
@@ -101,7 +103,7 @@ class Broker(Verbs):
         log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
-        for one in found_at_start(disk, log, start, scan.damaged):
+        for one in found_at_start(disk, log, start, scan.damaged, broker._store.may_begin_at):
             broker.note_damage(one)
         broker._housekeeping.follow()
         broker._receiving.resume(now_ms)
