@@ -26,7 +26,11 @@ class Probes:
     async def ready(self, request: Request) -> Response:
         """Say whether the broker serves."""
         serves = not self._live.broken.done()
-        return PlainTextResponse("ready\n" if serves else "broken\n", status_code=200 if serves else 503)
+        damage_count = self._live.core.damage_count
+        told = f"damaged: {damage_count} places, see: tidewheel timer ls --damaged\n" if damage_count else ""
+        return PlainTextResponse(
+            f"ready\n{told}" if serves else "broken\n", status_code=200 if serves else 503
+        )
 
     async def scrape(self, request: Request) -> Response:
         """Show what Prometheus scrapes."""
