@@ -25,7 +25,7 @@ class Probes:
         return PlainTextResponse("alive\n")
 
     async def ready(self, request: Request) -> Response:
-        """Say whether the broker serves, and why not; a disk that is nearly full, and damage, are told beside it."""
+        """Say whether the broker serves, and why not; a nearly full disk and damage are told beside it."""
         try:
             refusal = self._live.core.refusal()
         except TidewheelError as error:
