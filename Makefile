@@ -33,6 +33,7 @@ test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs M
 
 test-cluster: install ## the data source on a standalone cluster, and streams whose ends are killed
 	$(BIN)/python -m pytest tests/cluster
+	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_wheel.py -k spark
 
 check: install
 	$(BIN)/ruff check .

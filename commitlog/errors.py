@@ -16,7 +16,9 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
-    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, TooManyBodies, StoreUnwell, BrokerBroken
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, DiskBehind, AnswersUnread
+    |   |-- TooManyTopics, TooManyGroups, TooManyHalves
+    |   |-- TooManyBodies, StoreUnwell, BrokerBroken
     |-- AccessRefused            the caller may not
     |   |-- Unauthorized, Forbidden, ForeignHost, ForeignPage
     |-- StoreError               the files on disk are not what they should be
@@ -272,6 +274,36 @@ class TooManyRequests(Busy):
     """The group has more in flight, or the client more receives open, than one may have."""
 
     code = "TW-174"
+
+
+class DiskBehind(Busy):
+    """The disk does not keep up with what is sent."""
+
+    code = "TW-225"
+
+
+class AnswersUnread(Busy):
+    """Clients do not read what they have received."""
+
+    code = "TW-226"
+
+
+class TooManyTopics(Busy):
+    """The broker has as many topics as it may."""
+
+    code = "TW-227"
+
+
+class TooManyGroups(Busy):
+    """The broker has as many consumer groups, or groups receive as many topics, as may be."""
+
+    code = "TW-228"
+
+
+class TooManyHalves(Busy):
+    """As many half messages wait for their end as may."""
+
+    code = "TW-229"
 
 
 class ClientSilent(Busy):

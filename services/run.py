@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 import ssl
+import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -184,6 +185,8 @@ def opened(root: Path) -> Iterator[RealDisk]:
     """Lock a store and give its disk; nothing of the store is read before the lock is held."""
     lock = StoreLock(root)
     lock.acquire()
+    if stat.S_IMODE(root.stat().st_mode) & stat.S_IRWXO:
+        log.warning("others on this machine may look into the store: chmod o= it", store=str(root))
     disk = RealDisk(root)
     try:
         yield disk

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any, Final
 
 from commitlog import limits, properties
-from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
+from commitlog.errors import InvalidTransactionId, StoreDamaged, TooManyHalves, TransactionEnded
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
@@ -75,6 +75,15 @@ class Transactions:
         crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
         self.outcomes.stored(record.physical_offset, record.store_ms, first_ms, topic, crc)
         self._agenda.place(Purpose.CHECK, record.physical_offset, first_ms)
+
+    def check_room(self) -> None:
+        """Raises `TooManyHalves` while no more may wait for their ends."""
+        count = len(self.outcomes.open) + len(self.outcomes.expired)
+        if count >= limits.HALVES_WAITING_MAX:
+            raise TooManyHalves(
+                f"{count} are open or have expired. Let producers end theirs, or resolve them: "
+                "tidewheel txn ls --state expired"
+            )
 
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int

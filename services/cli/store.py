@@ -209,6 +209,9 @@ def run_repair(
 def run_snapshot(
     target: Annotated[Path, typer.Argument(help="Folder for the copy; empty or not there.")],
     store: StoreOption = STORE_DEFAULT,
+    with_key: Annotated[
+        bool, typer.Option("--with-key", help="Copy the key of users too; without it no secret opens.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Copy a store, also while its broker runs; the copy opens as a store of its own.
@@ -220,7 +223,7 @@ def run_snapshot(
     from services.store.copying import copy_store
 
     with progress_bar() as progress:
-        copied = copy_store(store, target, progress)
+        copied = copy_store(store, target, progress, with_key=with_key)
     if as_json:
         output.print_json(asdict(copied))
         return
