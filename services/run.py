@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 import ssl
+import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -46,7 +47,7 @@ from services.front.certificates import TlsFiles, credentials, https_context, ow
 from services.front.front import LOOPBACK, Behind, Front, Peers
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
-from services.live.live_broker import LiveBroker
+from services.live.live_broker import LiveBroker, log_damage
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
@@ -184,6 +185,8 @@ def opened(root: Path) -> Iterator[RealDisk]:
     """Lock a store and give its disk; nothing of the store is read before the lock is held."""
     lock = StoreLock(root)
     lock.acquire()
+    if stat.S_IMODE(root.stat().st_mode) & stat.S_IRWXO:
+        log.warning("others on this machine may look into the store: chmod o= it", store=str(root))
     disk = RealDisk(root)
     try:
         yield disk
@@ -211,7 +214,7 @@ def count_boot(root: Path) -> int:
 @asynccontextmanager
 async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
     """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
-    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 3, thread_name_prefix="flush") as writer:
+    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
         kept = kept_offset(disk, settings.clock)
         core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
@@ -244,8 +247,8 @@ def tell_recovery(core: Broker) -> None:
     )
     for what in core.made_anew:
         log.warning("made anew from the log", what=what)
-    for damage in core.damaged:
-        log.error("log damaged", first_offset=damage.first_offset, end_offset=damage.end_offset)
+    for found_damaged in core.damage:
+        log_damage(found_damaged)
 
 
 def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:

@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 enum number {
-    ARMED, SEED, DIE, DIE_AFTER, POWER, FULL, ROOM, SHORT_PPM, SLOW_PPM, SLOW_US_MAX,
+    ARMED, SEED, DIE, DIE_AFTER, POWER, FULL, ROOM, TELL_ROOM, SHORT_PPM, SLOW_PPM, SLOW_US_MAX,
     FAIL_PPM, /* of the kinds below, in this order */
     OPENS = FAIL_PPM, READS, WRITES, SYNCS, ALLOCATES, TRUNCATES, RENAMES, UNLINKS, MMAPS,
     CALLS, FAILED, FILLED, SHORTENED, SLOWED, KEPT, UNDONE, TORN, CURSED, NUMBERS
@@ -437,7 +437,7 @@ void *mmap64(void *where, size_t length, int rights, int flags, int descriptor, 
 
 int statvfs64(const char *path, struct statvfs64 *said) {
     int done = REAL(statvfs64)(path, said);
-    if (!done && under_root(path) && control[ARMED] && control[FULL]) {
+    if (!done && under_root(path) && control[ARMED] && control[FULL] && control[TELL_ROOM]) {
         int64_t room = control[ROOM] > 0 ? control[ROOM] : 0;
         said->f_bfree = said->f_bavail = room / said->f_frsize;
     }
@@ -446,7 +446,7 @@ int statvfs64(const char *path, struct statvfs64 *said) {
 
 int statvfs(const char *path, struct statvfs *said) {
     int done = REAL(statvfs)(path, said);
-    if (!done && under_root(path) && control[ARMED] && control[FULL]) {
+    if (!done && under_root(path) && control[ARMED] && control[FULL] && control[TELL_ROOM]) {
         int64_t room = control[ROOM] > 0 ? control[ROOM] : 0;
         said->f_bfree = said->f_bavail = room / said->f_frsize;
     }
