@@ -176,6 +176,21 @@ class Broker(Verbs):
             assert isinstance(job, (Check, Rescue))
             self._mending.failed(job)
 
+    @property
+    def wants_mending(self) -> bool:
+        """Whether files are unchecked, or damaged and not yet seen to."""
+        return self._mending.is_wanted
+
+    def mend(self, now_ms: int) -> list[Damaged]:
+        """Checks or mends some files here and now, for a repair: no time passes, nothing is delivered."""
+        job = self._mending.next_job()
+        if job is not None:
+            job.run(self._disk)
+            self._mending.done(job)
+        found = [self.note_damage(one) for one in self._mending.step(now_ms)]
+        self._mending.go_on_checking()
+        return found
+
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """The clock was set forward: what was due in between is late for that."""
         self.statistics.clock_jumps["forward"] += 1

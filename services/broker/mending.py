@@ -353,6 +353,10 @@ class Mending:
             self.begin(now_ms)
         return self._tell_of_indexes()
 
+    def go_on_checking(self) -> None:
+        """Lets some more be checked at once."""
+        self._may_check = True
+
     @property
     def is_wanted(self) -> bool:
         """Whether there is something to do at once."""

@@ -36,6 +36,7 @@ from services.store.verify_queues import LostEntry, QueueCheck, check_crcs
 from services.store.verify_snapshots import check_snapshots
 from services.store.verify_timers import check_timer_files, check_waiting
 
+MISSING = "missing"
 _FIRST_PASS = "log, queues and index"
 _PROGRESS_RECORDS = 5_000
 _ZERO_CHUNK_BYTES = 1 << 20
@@ -140,7 +141,7 @@ def _missing(store: OpenStore, deleted_to: int) -> Iterator[Finding]:
     if may_begin_at is not None and store.first_offset > max(may_begin_at, deleted_to):
         may_begin_at = max(may_begin_at, deleted_to)
         what = missing_from(may_begin_at, store.first_offset)
-        yield Finding("log", layout.segment_path(may_begin_at), may_begin_at, store.first_offset, what)
+        yield Finding(MISSING, layout.segment_path(may_begin_at), may_begin_at, store.first_offset, what)
 
 
 def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:

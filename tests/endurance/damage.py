@@ -317,10 +317,10 @@ class Damage:
             kinds.setdefault(kind, []).append(path)
         return kinds
 
-    def faults(self, kind: str, step: int) -> Iterator[tuple[str, str, MemoryDisk]]:
+    def faults(self, kind: str, step: int, files_max: int) -> Iterator[tuple[str, str, MemoryDisk]]:
         """(fault, where, damaged copy) of all files of a kind."""
         bit = 0
-        for path in self.kinds()[kind]:
+        for path in self.kinds()[kind][-files_max:]:
             size = len(self.files[path])
             for one in range(bit, 8 * size, step):
                 disk = self.copy()
@@ -401,14 +401,17 @@ class Damage:
             yield "schedule nightly"
 
     def phantoms(self, known: Known, where: str, row: Row) -> Iterator[str]:
-        """What this store has and the oracle has not."""
+        """What this store has and the oracle has not.
+
+        Where the log lost the record that ended a timer, or an acknowledgement, it is told, and it comes again.
+        """
         found = [f"message {one}" for one in (known.readable - self.oracle.readable).elements()]
         found += [f"timer {one}" for one in (known.delivered - self.oracle.delivered).elements()]
         found += [f"receive {one}" for one in known.to_receive - self.oracle.to_receive]
         for name, verdict in known.ended.items():
             if verdict == "waits":
                 found.append(f"ended {name} is taken for one that waits")
-        if found:
+        if found and not (where.startswith(layout.COMMITLOG) and known.told):
             row.unsaid.append(f"{where}: phantom: {found[:3]}")
         yield from found
 
@@ -426,11 +429,13 @@ def _paths(disk: MemoryDisk, folder: str) -> Iterator[str]:
             yield path
 
 
-def table(damage: Damage, step: int, kinds: list[str] | None = None) -> dict[tuple[str, str], Row]:
-    """Runs all faults of some kinds of files."""
+def table(
+    damage: Damage, step: int, kinds: list[str] | None = None, files_max: int = 1_000
+) -> dict[tuple[str, str], Row]:
+    """Runs all faults of some kinds of files; of each kind in the last `files_max` only."""
     rows: dict[tuple[str, str], Row] = {}
     for kind in kinds or list(damage.kinds()):
-        for fault, where, disk in damage.faults(kind, step):
+        for fault, where, disk in damage.faults(kind, step, files_max):
             row = rows.setdefault((kind, fault), Row())
             damage.run(kind, fault, where, disk, row)
     return rows
