@@ -114,6 +114,7 @@ class Clients:
                 if stream.is_over:
                     return
                 if command.HasField("settings"):
+                    await self._live.well()  # Python's client would not say them again for ten minutes
                     self._introduce(command.settings, stream)
                 else:
                     self._questions.answered(command, stream.session)
@@ -130,6 +131,7 @@ class Clients:
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
         stream.write(settings.answer(described, self._live, self._metric_for(described, session)))
+        self._producers.can_be_asked(session)
 
     def _farewell(self, session: Session | None) -> list[Stream]:
         """Turn the metrics of a client off that goes; returns the streams that are to end before it may.

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from commitlog.errors import TidewheelError
+from commitlog.errors import TidewheelError, unread
 from services.rpc.caller import Caller
 from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
@@ -125,7 +125,7 @@ async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe:
     refused: Status | None = None
     try:
         reply = await rpc.handler(request, welcome(rpc, caller))
-    except (TidewheelError, NoClientId) as error:
+    except (TidewheelError, NoClientId, OSError) as error:
         refused = status_of(error)
     except Exception:
         log.exception("bug while answering", rpc=name)
@@ -151,7 +151,7 @@ async def stream_to(
                     observe(name, Code.Name(reply.status.code), time.monotonic() - started)
                 yield reply
         return
-    except (TidewheelError, NoClientId) as error:
+    except (TidewheelError, NoClientId, OSError) as error:
         refused = status_of(error)
     except Exception:
         log.exception("bug while answering", rpc=name)
@@ -181,6 +181,8 @@ def welcome(rpc: Rpc, caller: Caller) -> Caller:
     return caller
 
 
-def status_of(error: TidewheelError | NoClientId) -> Status:
-    """Return the status that an error of a call means."""
+def status_of(error: TidewheelError | NoClientId | OSError) -> Status:
+    """Return the status that an error of a call means; the only files of a call are the store's."""
+    if isinstance(error, OSError):
+        return refusal(unread(error)) if error.errno else BUG  # a time-out has no number, and is a bug here
     return refusal(error) if isinstance(error, TidewheelError) else CLIENT_ID_REQUIRED

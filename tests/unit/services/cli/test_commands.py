@@ -34,7 +34,7 @@ def start(folder: Path, *options: str) -> Serving:
     where = ["--store", str(store), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     small = ["--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
     command = [*TIDEWHEEL, "serve", *where, *small, *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not ready.exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
@@ -61,8 +61,9 @@ def run(*arguments: str, broker: Serving | None = None) -> subprocess.CompletedP
 def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -> None:
     broker = start(tmp_path)
     broker.process.send_signal(how)
-    said = broker.process.communicate()[1]
+    said, logged = broker.process.communicate()
     assert broker.process.returncode == 0
+    assert '"stopped"' in logged
     for told in (broker.listen, f"http://{broker.http}", "next:  tidewheel send"):
         assert told in said
     assert not broker.ready.exists()
@@ -71,7 +72,7 @@ def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.
 def test_a_virtual_clock_is_announced_and_stays_with_its_store(tmp_path: Path) -> None:
     broker = start(tmp_path, "--clock", "virtual")
     broker.process.terminate()
-    assert "clock   VIRTUAL" in broker.process.communicate()[1]
+    assert "clock   VIRTUAL" in broker.process.communicate()[0]
     refused = run("serve", "--store", str(broker.store), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
     assert (refused.returncode, refused.stderr[:7]) == (5, "TW-106 ")
     assert "serve it with --clock virtual" in refused.stderr

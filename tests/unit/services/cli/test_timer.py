@@ -123,7 +123,7 @@ def test_many_are_counted_then_cancelled_and_the_task_is_listed(commands: Comman
     for number in range(3):
         commands.send("--in", f"{number + 1}h")
     asked = commands.run("timer", "cancel", "--all", "--topic", commands.topic, "--until", "150m")
-    assert (asked.returncode, asked.stdout) == (2, "would cancel 2 timers\n")
+    assert (asked.returncode, asked.stdout) == (0, "would cancel 2 timers\n")
     assert "add --yes" in asked.stderr
     assert commands.json("cancel", "--all", "--dry-run") == {"dry_run": True, "matched": 3}
     done = commands.of_topic("cancel", "--all", "--until", "150m", "--yes", "--reason", "over")
