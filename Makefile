@@ -21,9 +21,13 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $(STAMP)
 
 # Spark starts its Java by a fork, which fails now and then in a process where gRPC has threads: tests of its own.
+# They have one Spark, and run beside the others, which wait now and then; what they say is shown at the end.
 test: check           ## style, types, import rules and all tests
-	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark -rs
-	$(BIN)/python -m pytest -n auto --dist worksteal tests/spark
+	@log=$$(mktemp) && { $(BIN)/python -m pytest -p no:cacheprovider tests/spark > $$log 2>&1 & spark=$$!; \
+	trap 'kill $$spark 2> /dev/null' EXIT; \
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark -rs; others=$$?; \
+	echo "and the tests of Spark, which ran beside:"; \
+	wait $$spark; spark_code=$$?; cat $$log; rm -f $$log; exit $$((others | spark_code)); }
 
 test-clients: install ## the official clients: Python, Node, Java, Go, Rust; builds them first; says pass or fail by name
 	TIDEWHEEL_BUILD_CLIENTS=1 $(BIN)/python -m pytest tests/clients -v -rs
