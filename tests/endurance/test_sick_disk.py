@@ -34,7 +34,7 @@ SEGMENT_BYTES = 5 << 20
 START_SECONDS = 90.0
 WELL_SECONDS = 60.0
 FAR_SECONDS = 32.0
-RATE_PPM = (500, 3_000, 20_000, 200_000)
+RATE_PPM = (3_000, 20_000, 200_000)
 SICKNESSES = (
     "well",
     "fails",
@@ -67,6 +67,7 @@ class Stage:
         self.listen = self.http = "127.0.0.1:0"
         self.process: subprocess.Popen[bytes] | None = None
         self.counts: Counter[str] = Counter()
+        self._sicknesses: list[str] = []
         self.wrong: list[str] = []
         self.start_seconds: list[float] = []
 
@@ -128,6 +129,12 @@ class Stage:
         if "Traceback" in text or "\nTW-" not in f"\n{text}":
             self.wrong.append(f"a refused start says: {text[-2_000:]}")
         return False
+
+    def next_sickness(self) -> str:
+        """Return another way to be sick: each comes before one comes again."""
+        if not self._sicknesses:
+            self._sicknesses = self.chance.sample(SICKNESSES, len(SICKNESSES))
+        return self._sicknesses.pop()
 
     def fall_ill(self, sickness: str) -> None:
         """Make the disk sick in one way."""
@@ -214,7 +221,7 @@ async def play(stage: Stage, load: Load, deaths: int) -> None:
     died = 0
     while died < deaths:
         await asyncio.sleep(stage.chance.uniform(0.3, 1.0))
-        stage.fall_ill(stage.chance.choice(SICKNESSES))
+        stage.fall_ill(stage.next_sickness())
         await asyncio.sleep(stage.chance.uniform(0.2, 1.2))
         if stage.chance.random() < 0.3:
             await stage.is_well_again()
