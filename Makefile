@@ -33,6 +33,7 @@ test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs M
 
 test-cluster: install ## the data source on a standalone cluster, and streams whose ends are killed
 	$(BIN)/python -m pytest tests/cluster
+	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_wheel.py -k spark
 
 check: install
 	$(BIN)/ruff check .
@@ -51,6 +52,7 @@ endurance: install    ## kill -9 under load, fifty times; services that go wrong
 
 bench: install        ## lateness, store, timers, transactions, receiving, the port, the audit, beside a bare disk and Redis: JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py
+	$(BIN)/python benchmarks/cli.py
 	$(BIN)/python benchmarks/storage.py --records 10000000
 	$(BIN)/python benchmarks/timers.py structure --count 100000000
 	$(BIN)/python benchmarks/timers.py wheel --count 10000000

@@ -8,6 +8,7 @@
     |   |-- MessageTypeConflict
     |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
     |   |-- IllegalAdvance, IllegalSchedule, IllegalLiteTopic
+    |   |-- BodyNotJson, BodyUnfinished
     |-- NotFound                 it is not here
     |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound, GroupNotFound, UserNotFound, RuleNotFound
     |   |-- ClientNotFound
@@ -15,14 +16,16 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
-    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, StoreUnwell, BrokerBroken
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, DiskBehind, AnswersUnread
+    |   |-- TooManyTopics, TooManyGroups, TooManyHalves
+    |   |-- TooManyBodies, StoreUnwell, BrokerBroken
     |-- AccessRefused            the caller may not
-    |   |-- Unauthorized, Forbidden
+    |   |-- Unauthorized, Forbidden, ForeignHost, ForeignPage
     |-- StoreError               the files on disk are not what they should be
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock, DiskFailed, NoRoom
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
-        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting
+        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting, TokenAstray
 
 A class carries a stable `code` for people, the name of the protocol's status for
 client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands; `rocketmq` is what
@@ -153,6 +156,18 @@ class IllegalLiteTopic(ClientMistake):
     code, status = "TW-190", "ILLEGAL_LITE_TOPIC"
 
 
+class BodyNotJson(ClientMistake):
+    """A request's body must be declared as JSON."""
+
+    code = "TW-232"
+
+
+class BodyUnfinished(ClientMistake):
+    """The request's body did not come to its end in time."""
+
+    code = "TW-233"
+
+
 class NotFound(TidewheelError):
     """It was not found."""
 
@@ -261,6 +276,36 @@ class TooManyRequests(Busy):
     code = "TW-174"
 
 
+class DiskBehind(Busy):
+    """The disk does not keep up with what is sent."""
+
+    code = "TW-225"
+
+
+class AnswersUnread(Busy):
+    """Clients do not read what they have received."""
+
+    code = "TW-226"
+
+
+class TooManyTopics(Busy):
+    """The broker has as many topics as it may."""
+
+    code = "TW-227"
+
+
+class TooManyGroups(Busy):
+    """The broker has as many consumer groups, or groups receive as many topics, as may be."""
+
+    code = "TW-228"
+
+
+class TooManyHalves(Busy):
+    """As many half messages wait for their end as may."""
+
+    code = "TW-229"
+
+
 class ClientSilent(Busy):
     """The client does not answer."""
 
@@ -277,6 +322,12 @@ class TooManyLiteSubscriptions(Busy):
     """The client subscribes to as many lite topics as it may."""
 
     code, status = "TW-177", "LITE_SUBSCRIPTION_QUOTA_EXCEEDED"
+
+
+class TooManyBodies(Busy):
+    """The requests under way hold as many bytes as they may together."""
+
+    code = "TW-234"
 
 
 class ResultUnknown(Busy):
@@ -313,6 +364,18 @@ class Forbidden(AccessRefused):
     """The caller has no right to this."""
 
     code = "TW-182"
+
+
+class ForeignHost(AccessRefused):
+    """The HTTP interface does not answer to this name."""
+
+    code = "TW-230"
+
+
+class ForeignPage(AccessRefused):
+    """The request comes from a web page that is not the broker's."""
+
+    code = "TW-231"
 
 
 class StoreError(TidewheelError):
@@ -420,6 +483,12 @@ class OpenToAll(ConfigurationError):
     """Others could reach this address and do everything."""
 
     code = "TW-127"
+
+
+class TokenAstray(ConfigurationError):
+    """The token would be sent to an address that nobody has chosen."""
+
+    code = "TW-246"
 
 
 class UnknownSetting(ConfigurationError):

@@ -3,9 +3,11 @@
 A file has what is on disk (`durable`) and what a reader sees (`current`, the page cache); between them lies
 what was written and not synced. The names of files are likewise on disk or only in memory.
 
-    `crash`   the power goes: of what was not synced, each write is kept whole, in part or not at all, and each
+    `crash`   the power goes: of what was not synced, each write is kept whole, in part or not at all, and
+    each
               name too, as the caller's `choose` decides; what was synced stays
-    `kill`    the process goes: the page cache stays, but pages that a failed sync gave up may be dropped from it
+    `kill`    the process goes: the page cache stays, but pages that a failed sync gave up may be dropped
+    from it
 
 Every operation that changes anything is counted in `operations`. One of them, chosen by `strike`, is the last
 of the process (`Death`), before, amid or after it, or fails (OSError), with nothing or a part of it done:

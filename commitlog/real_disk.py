@@ -15,7 +15,7 @@ from pathlib import Path
 
 from commitlog import limits
 from commitlog.descriptors import Descriptors, Open
-from commitlog.disk import SyncFailed
+from commitlog.disk import FILE_MODE, FOLDER_MODE, SyncFailed
 from commitlog.view import View
 
 
@@ -160,7 +160,7 @@ class RealDisk:
         if is_made:
             self._make_folder(target.parent)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if is_made else 0)
-        return os.open(target, flags, 0o644)
+        return os.open(target, flags, FILE_MODE)
 
     def _forget(self, prefix: str) -> None:
         inside = f"{prefix}/" if prefix else ""
@@ -171,7 +171,7 @@ class RealDisk:
         """Makes a folder and those above it that are missing, each durably."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:

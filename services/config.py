@@ -56,8 +56,48 @@ def parse_address(text: object) -> Address:
     return Address(host, int(port))
 
 
+class HttpAddress(NamedTuple):
+    """Where an HTTP interface is, and whether it is spoken to over TLS (`https://`)."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+
+    def __str__(self) -> str:
+        return str(self.bare)
+
+    @property
+    def bare(self) -> Address:
+        """Its host and port."""
+        return Address(self.host, self.port)
+
+    @property
+    def url(self) -> str:
+        """Its address as a URL without a path."""
+        return f"{'https' if self.is_tls else 'http'}://{self}"
+
+    @staticmethod
+    def parse(text: object) -> HttpAddress:
+        """Read [http[s]://]HOST:PORT[/]; raises ValueError with a sentence that says what is missing."""
+        if isinstance(text, HttpAddress):
+            return text
+        scheme, marked, rest = str(text).rpartition("://")
+        if marked and scheme not in ("http", "https"):
+            raise ValueError("it must begin with http:// or https://, or be HOST:PORT")
+        host, port = parse_address(rest.removesuffix("/"))
+        return HttpAddress(host, port, scheme == "https")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; of names only `localhost` is known to be one."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 LISTEN_USUAL: Final = Address("127.0.0.1", 8081)
-HTTP_USUAL: Final = Address("127.0.0.1", 8088)
+HTTP_USUAL: Final = HttpAddress("127.0.0.1", 8088)
 
 Stored = partial(About, heading="What it stores")
 Where = partial(About, heading="Where it listens")
@@ -100,7 +140,7 @@ class ServeSettings:
         LISTEN_USUAL
     )
     http: Annotated[
-        Address, Where("HOST:PORT for metrics, health and the commands; these look for a broker there.")
+        HttpAddress, Where("HOST:PORT for metrics, health and the commands; these look for a broker there.")
     ] = HTTP_USUAL
     advertise: Annotated[Address | None, Where("HOST:PORT clients are told; else what they dialled.")] = None
     tls_certificate: Annotated[
@@ -108,7 +148,10 @@ class ServeSettings:
     ] = None
     tls_key: Annotated[Path | None, Where("PEM file of its key.")] = None
     tls_clients: Annotated[
-        Path | None, Where("PEM file of authorities: over TLS only clients that they vouch for.")
+        Path | None, Where("PEM file of authorities: only clients that they vouch for, and by TLS.")
+    ] = None
+    plaintext: Annotated[
+        Literal["on", "off"] | None, Where("off: clients must use TLS, as with --tls-clients; else on.")
     ] = None
     connections_per_address: Annotated[
         int, Where("Connections that one address may have at once.", least=1)
@@ -118,12 +161,19 @@ class ServeSettings:
 
     auth: Annotated[bool, Allowed("Ask clients who they are and what they may: see tidewheel auth.")] = False
     auth_key: Annotated[
-        Path | None, Allowed("File with the key of users' secrets; else STORE.key. Made on first use.")
+        Path | None, Allowed("File with the key of users' secrets; else STORE/users.key. Made on first use.")
     ] = None
     http_token: Annotated[
         Path | None,
         Allowed("File with the token that the HTTP interface wants and the commands send. Made if missing."),
     ] = None
+    http_hosts: Annotated[
+        str, Allowed("Names, with commas, by which HTTP is dialled beside localhost and --advertise.")
+    ] = ""
+    http_tls: Annotated[
+        Literal["auto", "on", "off"],
+        Allowed("TLS for HTTP; auto: on where more than this machine reaches it."),
+    ] = "auto"
     insecure: Annotated[bool, Allowed("Serve everybody, on addresses that others can reach, too.")] = False
 
     auto_create: Annotated[bool, Begun("Create a topic when it is first used.")] = True
@@ -184,13 +234,21 @@ class ServeSettings:
         Literal["on", "off"], Told("on: clients send what they measure of themselves every minute.")
     ] = "on"
 
+    @property
+    def is_tls_only(self) -> bool:
+        """Whether plaintext is kept out of the protocol port."""
+        return (self.plaintext or ("off" if self.tls_clients else "on")) == "off"
+
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Which broker the commands talk to, and the file with the token that it wants."""
+    """Which broker the commands talk to, the file with the token that it wants, and who vouches for it."""
 
-    http: Annotated[Address, Calling("HOST:PORT of the broker's HTTP interface.")] = HTTP_USUAL
+    http: Annotated[HttpAddress, Calling("[https://]HOST:PORT of the broker's HTTP interface.")] = HTTP_USUAL
     http_token: Annotated[Path | None, Calling("File with the token that it wants.")] = None
+    http_ca: Annotated[
+        Path | None, Calling("PEM file of its certificate or authority, for https; else the system's.")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ import os
 import resource
 import signal
 import socket
+import ssl
+import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
+from starlette.applications import Starlette
 
 from commitlog import limits
 from commitlog.disk import Disk
@@ -33,17 +36,17 @@ from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.room import choose_segment_bytes
 from services import logs, memory
+from services.auth_files import EVERYBODY_READS, GROUP_READS, write_whole
 from services.broker.broker import Broker
-from services.config import Address, ServeSettings
+from services.config import Address, HttpAddress, ServeSettings
 from services.core_settings import core_settings
-from services.doors import Doors, check_exposure, doors
+from services.doors import check_exposure, doors, is_http_tls
 from services.event_loop import new_event_loop
 from services.front.admission import Limits
-from services.front.certificates import TlsFiles, credentials, own_files
+from services.front.certificates import TlsFiles, credentials, https_context, own_files
 from services.front.front import LOOPBACK, Behind, Front, Peers
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
-from services.live.consumers import ConsumersOf
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
@@ -57,7 +60,7 @@ from services.rpc.questions import Questions
 from services.rpc.server import GrpcServer
 from services.rpc.service import Rpc
 from services.rpc.sessions import Sessions
-from spark_jobs.explain.evidence import Files, Folder
+from spark_jobs.explain.evidence import Folder
 
 GRACE_SECONDS = 2.0
 SWITCH_SECONDS = 0.00002
@@ -75,7 +78,7 @@ class Ready(NamedTuple):
     """A broker that serves: where it listens, how often its store was opened, how large its log files are."""
 
     listen: Address
-    http: Address
+    http: HttpAddress
     boot: int
     segment_bytes: int
 
@@ -116,7 +119,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
     check_exposure(settings)
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(telling_shutdown())
-        http_socket = stack.enter_context(listen_on(settings.http, "--http"))
+        http_socket = stack.enter_context(listen_on(settings.http.bare, "--http"))
         listening = stack.enter_context(listen_on(settings.listen, "--listen"))
         disk = stack.enter_context(opened(settings.store))
         boot = count_boot(settings.store)
@@ -130,18 +133,24 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         files = Folder(settings.store)
         peers = Peers()
         server = GrpcServer(peers.host_of)
-        listen, http_address = (Address(*one.getsockname()[:2]) for one in (listening, http_socket))
+        files_of_tls, has_https = tls_files(settings), is_http_tls(settings)
+        listen = Address(*listening.getsockname()[:2])
+        http_host, http_port = http_socket.getsockname()[:2]
+        http = HttpAddress(http_host, http_port, has_https)
         address = advertised(settings, listen, boot)
-        has_admin = asked.guard is not None or not asked.token  # else anybody could do what takes the token
+        has_admin = (
+            asked.guard is not None or not asked.demands.token
+        )  # else anybody could do what takes the token
         rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
         limits_of_front = Limits(settings.connections_per_address)
         refuse = partial(tell_refused, asked.refusals)
-        front = Front(behind(server, settings), limits_of_front, str(http_address), peers, refuse)
+        ports = behind(server, files_of_tls, has_plaintext=not settings.is_tls_only)
+        front = Front(ports, limits_of_front, http.url, peers, refuse)
         await stack.enter_async_context(taking_connections(front, listening))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
-        http = await stack.enter_async_context(
-            serving_http(http_socket, live, metrics, consuming, files, asked, questions, measured)
-        )
+        app = make_app(live, metrics, consuming, files, asked.refusals, asked.demands, questions, measured)
+        tls = https_context(files_of_tls) if has_https else None
+        await stack.enter_async_context(serving_http(http_socket, app, tls))
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, live.core.segment_bytes)
         stack.enter_context(ready_file(settings.ready_file, ready))
@@ -176,6 +185,8 @@ def opened(root: Path) -> Iterator[RealDisk]:
     """Lock a store and give its disk; nothing of the store is read before the lock is held."""
     lock = StoreLock(root)
     lock.acquire()
+    if stat.S_IMODE(root.stat().st_mode) & stat.S_IRWXO:
+        log.warning("others on this machine may look into the store: chmod o= it", store=str(root))
     disk = RealDisk(root)
     try:
         yield disk
@@ -194,7 +205,7 @@ def count_boot(root: Path) -> int:
     try:
         counted = counter.read_text(errors="replace").strip() if counter.exists() else "-1"
         boot = int(counted) + 1 if counted.removeprefix("-").isdecimal() else 1
-        write_whole(counter, f"{boot}\n")
+        write_whole(counter, f"{boot}\n", GROUP_READS)
     except OSError as error:
         log.warning("this start is not counted", reason=str(error))
     return boot
@@ -203,7 +214,7 @@ def count_boot(root: Path) -> int:
 @asynccontextmanager
 async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
     """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
-    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 3, thread_name_prefix="flush") as writer:
+    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
         kept = kept_offset(disk, settings.clock)
         core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
@@ -260,9 +271,10 @@ async def serving_grpc(
         await server.stop(GRACE_SECONDS)
 
 
-def behind(server: GrpcServer, settings: ServeSettings) -> Behind:
-    """Have gRPC listen behind the protocol port: for plaintext, and for TLS."""
-    return Behind(server.bind(LOOPBACK, 0), server.bind_tls(LOOPBACK, credentials(tls_files(settings))))
+def behind(server: GrpcServer, files: TlsFiles, *, has_plaintext: bool) -> Behind:
+    """Have gRPC listen behind the protocol port: for TLS, and for plaintext if that is served at all."""
+    plaintext = server.bind(LOOPBACK, 0) if has_plaintext else None
+    return Behind(plaintext, server.bind_tls(LOOPBACK, credentials(files)))
 
 
 def tls_files(settings: ServeSettings) -> TlsFiles:
@@ -294,21 +306,13 @@ async def taking_connections(front: Front, listening: socket.socket) -> AsyncIte
 
 @asynccontextmanager
 async def serving_http(
-    bound: socket.socket,
-    live: LiveBroker,
-    metrics: Metrics,
-    consuming: ConsumersOf,
-    files: Files,
-    asked: Doors,
-    questions: Questions,
-    measured: ClientMetrics | None,
-) -> AsyncIterator[Address]:
+    bound: socket.socket, app: Starlette, tls: ssl.SSLContext | None
+) -> AsyncIterator[None]:
     """Serve the HTTP interface on a socket that listens already."""
-    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token, questions, measured)
-    server = HttpServer(app)
+    server = HttpServer(app, tls)
     serving = asyncio.create_task(server.serve([bound]))
     try:
-        yield Address(*bound.getsockname()[:2])
+        yield
     finally:
         server.should_exit = True
         await serving
@@ -322,21 +326,19 @@ def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
     if path is None:
         yield
         return
-    facts = {"listen": str(ready.listen), "http": str(ready.http), "pid": os.getpid()}
-    write_whole(path, json.dumps(facts) + "\n")
+    facts = {
+        "listen": str(ready.listen),
+        "http": str(ready.http),
+        "http_url": ready.http.url,
+        "pid": os.getpid(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(facts) + "\n", EVERYBODY_READS)
     try:
         yield
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees all of it or the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text)
-    fresh.replace(path)
 
 
 @contextmanager

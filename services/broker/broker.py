@@ -19,14 +19,16 @@ from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
-from services.broker import derived
+from services.broker import derived, timer_facts
 from services.broker.access import AUTH_TOPIC
 from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
 from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
+from services.broker.mending import Check, Rescue
 from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.settings import BrokerSettings
+from services.broker.start_damage import found_at_start
 from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import TOPIC_TOPIC, is_system
@@ -35,6 +37,7 @@ from services.broker.values import (
     Effect,
     ReadTimers,
     Retire,
+    TimersJob,
     Wake,
     Warn,
 )
@@ -99,11 +102,14 @@ class Broker(Verbs):
         log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
+        for one in found_at_start(disk, log, start, scan.damaged):
+            broker.note_damage(one)
         broker._housekeeping.follow()
         broker._receiving.resume(now_ms)
         broker._lite_topics.begin()
         broker._housekeeping.see_to_room()
         broker._read_ahead_now(now_ms)
+        broker._mending.begin(now_ms)
         broker._agenda.place(Purpose.HOUSE, 0, now_ms)
         return broker
 
@@ -136,6 +142,7 @@ class Broker(Verbs):
                 others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
                 others.append(check)
+        others += self._transactions.read_due(now_ms)
         self._burying.run(now_ms)
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
@@ -145,18 +152,26 @@ class Broker(Verbs):
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
         moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
-        if self._burying.has_more():
+        if self._burying.has_more() or self._transactions.has_more() or self._mending.is_wanted:
             return self._ticked_ms
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def read_ahead(self, job: ReadAhead) -> None:
-        """Timers have been read ahead: they will be delivered when due."""
+    def read_ahead(self, job: TimersJob) -> None:
+        """A worker has read files of timers: what was read ahead will be delivered when due."""
+        if not isinstance(job, ReadAhead):
+            assert isinstance(job, (Check, Rescue))
+            self._mending.done(job)
+            return
         for due_ms, timer_offset in self._timers.partitions.read_ahead(job):
             self._timers.near.put(timer_offset, due_ms)
 
-    def read_ahead_failed(self, job: ReadAhead) -> None:
-        """Timers could not be read ahead; it is tried again."""
-        self._timers.partitions.read_ahead_failed(job)
+    def read_ahead_failed(self, job: TimersJob) -> None:
+        """A worker could not read; it is tried again."""
+        if isinstance(job, ReadAhead):
+            self._timers.partitions.read_ahead_failed(job)
+        else:
+            assert isinstance(job, (Check, Rescue))
+            self._mending.failed(job)
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """The clock was set forward: what was due in between is late for that."""
@@ -270,6 +285,11 @@ class Broker(Verbs):
         self.made_anew = derived.adopt(self._store, self._disk, start)
         others = [one.parts[TIMER_FILES] for one in snapshot.others(self._disk, start)]
         self.lost = self._timers.adopt(start.parts[TIMER_FILES], others, now_ms)
+        log = self._log
+        for found in timer_facts.rebuild(
+            self._timers, self._disk, log.segment_bytes, log.first_offset, start.offset
+        ):
+            self.note_damage(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
         """Delivers what is due, and reads ahead what soon will be."""
@@ -277,8 +297,9 @@ class Broker(Verbs):
             self.statistics.clock_jumps["backward"] += 1
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
-        job = self._look_ahead(now_ms)
-        return [] if job is None else [ReadTimers(job)]
+        damaged: list[Effect] = [*map(self.note_damage, self._mending.step(now_ms))]
+        jobs = (self._look_ahead(now_ms), self._mending.next_job())
+        return damaged + [ReadTimers(job) for job in jobs if job is not None]
 
     def _look_ahead(self, now_ms: int) -> ReadAhead | None:
         look = self._timers.partitions.look(now_ms)
@@ -306,6 +327,7 @@ class Broker(Verbs):
         if (refusal is not None) != self._is_refusing:
             self._is_refusing = refusal is not None
             effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
+        effects += map(self.note_damage, self._mending.keep_house(now_ms))
         if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:
             effects.append(
                 Warn(_short_of_room(self._timers.partitions.disk_bytes, self._housekeeping.free_bytes))

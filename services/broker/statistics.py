@@ -55,6 +55,9 @@ class Statistics:
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
     unreadable_records: int = 0
+    timers_rebuilt: int = 0
+    timers_unreadable: int = 0
+    timers_unknown: int = 0
     flushes: int = 0
 
     def late_many(self, topic: str, lateness_ms: Integers) -> None:
@@ -81,3 +84,5 @@ class Gauges:
     disk_used: float
     disk_free_bytes: int
     is_full: bool
+    damage_count: int
+    unreadable_timers: int

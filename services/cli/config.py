@@ -11,7 +11,7 @@ import typer
 from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.setting_options import ConfigOption, given, takes
-from services.config import Address, ServeSettings, UserSettings, all_settings, look_up
+from services.config import Address, HttpAddress, ServeSettings, UserSettings, all_settings, look_up
 from services.setting import settings_of
 
 if TYPE_CHECKING:
@@ -110,12 +110,14 @@ def as_toml(setting: Setting) -> str:
     """Return the default of a setting as TOML writes it; an example of the type where there is none."""
     if setting.default is not None:
         return json.dumps(bare(setting.default))
+    if setting.choices:
+        return json.dumps(setting.choices[-1])
     return {int: "1", float: "1.0", Address: '"host:port"'}.get(setting.kind, '"file"')
 
 
 def bare(value: Any) -> Any:
     """Return a value as JSON has it."""
-    return str(value) if isinstance(value, Path | Address) else value
+    return str(value) if isinstance(value, Path | Address | HttpAddress) else value
 
 
 def told(value: Any) -> str:

@@ -27,9 +27,10 @@ class LazyGroup(TyperGroup):
 
 
 class AsGiven:
-    """Converts a parameter's value where it must be: a text that is to be a text, or a default, is as it is.
+    """Convert a parameter's value where it must be: a text that is to be a text, or a default, is as it is.
 
-    Typer makes a pydantic schema for every parameter, and imports pydantic for that: 100 ms of processor time.
+    Typer makes a pydantic schema for every parameter, and imports pydantic for that: 100 ms of processor
+    time.
     """
 
     def __init__(self, descriptor: Any) -> None:
@@ -37,10 +38,26 @@ class AsGiven:
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value as its command takes it; raises what Typer does where it cannot."""
-        is_one = not param.multiple and param.nargs == 1 and self._descriptor.parameter_info.parser is None
-        if is_one and (value is None or type(value) is self._descriptor.annotation):
-            return value
+        is_one = not param.multiple and param.nargs == 1
+        if value is None:
+            return None if is_one else ()
+        if is_one and self._descriptor.parameter_info.parser is None:
+            if type(value) is self._descriptor.annotation:
+                return value
+            if self._is_number(value):
+                return int(value)
         return build_conversion(self._descriptor).coerce(value, param=param, ctx=ctx)
+
+    def _is_number(self, value: Any) -> bool:
+        """Whether it is the text of a whole number that the parameter takes; Typer says why it is not."""
+        if self._descriptor.annotation is not int or not isinstance(value, str) or not value.isascii():
+            return False
+        info = self._descriptor.parameter_info
+        return (
+            value.isdecimal()
+            and (info.min or 0) <= int(value)
+            and (info.max is None or int(value) <= info.max)
+        )
 
 
 build_conversion: Any = getattr(core, "build_runtime_param", None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from services.cli.setting_options import ConfigOption, given, takes
-from services.config import ServeSettings, load
+from services.config import ServeSettings, is_loopback, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,14 +47,16 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
 
 def banner(settings: ServeSettings, ready: Ready) -> str:
     """Return what a person wants to know of a broker that has just begun to serve."""
-    there = "" if ready.http.port == HTTP_PORT_USUAL else f" --http {ready.http}"
+    is_usual = ready.http.port == HTTP_PORT_USUAL and not ready.http.is_tls
+    there = "" if is_usual else f" --http {ready.http.url if ready.http.is_tls else ready.http}"
     opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
     made = "made when first used" if settings.auto_create else "made by: tidewheel topic create NAME"
+    spoken = "TLS only" if settings.is_tls_only else "plaintext and TLS"
     clock = f"  clock   {VIRTUAL_CLOCK}\n" if settings.clock == "virtual" else ""
     return (
         f"tidewheel {version('tidewheel')}   store {settings.store} ({opened})   Ctrl-C stops it\n"
-        f"  gRPC    {ready.listen}   RocketMQ 5 clients, plaintext and TLS\n"
-        f"  HTTP    http://{ready.http}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
+        f"  gRPC    {ready.listen}   RocketMQ 5 clients, {spoken}\n"
+        f"  HTTP    {ready.http.url}   /metrics /readyz /openapi.json /api/groups /api/timers\n"
         f"  disk    {room(settings.store, ready.segment_bytes)}\n"
         f"  topics  {made}\n{clock}{who_may(settings)}"
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
@@ -71,8 +73,6 @@ def room(store: Path, segment_bytes: int) -> str:
 
 def who_may(settings: ServeSettings) -> str:
     """Say whom the broker serves, where that is not everybody on this machine."""
-    from services.doors import is_loopback
-
     lines = []
     if settings.auth:
         lines.append("rights  clients say who they are; make a user: tidewheel auth user add NAME")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.config import Address
+from services.config import Address, HttpAddress
 from services.setting import settings_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from services.setting import Setting
 
-METAVARS: dict[Any, str] = {Address: "HOST:PORT", Path: "PATH", int: "NUMBER", float: "NUMBER", str: "TEXT"}
+METAVARS: dict[Any, str] = {
+    Address: "HOST:PORT",
+    HttpAddress: "HOST:PORT",
+    Path: "PATH",
+    int: "NUMBER",
+    float: "NUMBER",
+    str: "TEXT",
+}
 
 ConfigOption = Annotated[
     Path | None,

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.front.admission import IDLE, SILENT, TOO_MANY, Admission, Limits
-from services.front.answers import NO_HTTP2_ALERT, answer, can_be_told, farewell
+from services.front.answers import (
+    NO_HTTP2_ALERT,
+    PLAINTEXT_FAREWELL,
+    TOO_MANY_FAREWELL,
+    Farewell,
+    answer,
+    can_be_told,
+    farewell,
+)
 from services.front.client_hello import H2, offered
 from services.front.first_bytes import Protocol
 from services.front.grpc_refusal import SETTINGS
@@ -26,6 +34,7 @@ FAREWELL_SECONDS: Final = 2.0
 LOOPBACK: Final = "127.0.0.1"
 
 NO_HTTP2: Final = "TLS without HTTP/2"
+PLAINTEXT: Final = "plaintext"
 HUNG_UP: Final = "gRPC hangs up"
 """What came is no HTTP/2, no TLS any more, or nothing, not even an answer to gRPC's pings."""
 
@@ -35,9 +44,9 @@ Refuse = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The ports on this machine's loopback at which gRPC listens."""
+    """The ports on this machine's loopback at which gRPC listens; None: it does not for that."""
 
-    plaintext: int
+    plaintext: int | None
     tls: int | None = None
 
     def port_for(self, protocol: Protocol) -> int | None:
@@ -67,7 +76,7 @@ class Front:
         self._admission = Admission(limits)
         self._loop = asyncio.get_running_loop()
         self._connections: set[Incoming] = set()
-        self._leaving: set[Incoming] = set()
+        self._leaving: dict[Incoming, Farewell] = {}
         self._greeted: set[Incoming] = set()
         self._joining: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -105,22 +114,22 @@ class Front:
     def _made(self, one: Incoming) -> None:
         if not self._admission.admit(one.host):
             self._refuse(TOO_MANY, one.host)
-            self._hear_out(one)
+            self._hear_out(one, TOO_MANY_FAREWELL)
             return
         self._connections.add(one)
         self._loop.call_later(self._admission.limits.hello_seconds, self._hurry, one)
 
-    def _hear_out(self, one: Incoming) -> None:
-        """Let one that must go say what it speaks, if few others do so."""
+    def _hear_out(self, one: Incoming, why: Farewell) -> None:
+        """Read the first bytes of one that must go, to refuse it in its protocol; at most 64 at once."""
         if len(self._leaving) >= FAREWELLS_MAX:
             one.transport.abort()
             return
-        self._leaving.add(one)
+        self._leaving[one] = why
         self._loop.call_later(FAREWELL_SECONDS, one.transport.abort)
 
     def _say_farewell(self, one: Incoming, protocol: Protocol, first: bytes) -> None:
         if can_be_told(protocol, first):
-            one.transport.write(farewell(protocol, first))
+            one.transport.write(farewell(protocol, first, self._leaving[one]))
             one.transport.close()
             return
         if one not in self._greeted:
@@ -129,7 +138,7 @@ class Front:
         one.transport.resume_reading()
 
     def _lost(self, one: Incoming) -> None:
-        self._leaving.discard(one)
+        self._leaving.pop(one, None)
         self._greeted.discard(one)
         if one in self._connections:
             self._connections.remove(one)
@@ -145,7 +154,7 @@ class Front:
         return HUNG_UP if is_new else ""
 
     def _hurry(self, one: Incoming) -> None:
-        if one.other is None and one in self._connections:
+        if one.other is None and one in self._connections and one not in self._leaving:
             self._send_away(one, SILENT)
 
     def _told(self, one: Incoming, protocol: Protocol, first: bytes) -> None:
@@ -153,6 +162,12 @@ class Front:
             self._say_farewell(one, protocol, first)
             return
         port = self._behind.port_for(protocol)
+        if port is None and protocol is Protocol.HTTP2:
+            self._refuse(PLAINTEXT, one.host)
+            self._hear_out(one, PLAINTEXT_FAREWELL)
+            if one in self._leaving:
+                self._say_farewell(one, protocol, first)
+            return
         if port is None:
             one.transport.write(answer(protocol, first, self._http))
             self._send_away(one, protocol.value)

@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import replace
 
 import structlog
 
@@ -40,14 +39,17 @@ from commitlog.errors import (
     disk_error,
 )
 from commitlog.flush import Flush
+from commitlog.message import Message
 from commitlog.retention import Retirement
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,
+    Damaged,
     Effect,
     ReadTimers,
     Retire,
+    TimersJob,
     Wake,
     Warn,
 )
@@ -61,13 +63,16 @@ from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
 from services.live.rebuilding import Rebuilding
+from services.live.room import Room
 from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
-from timingwheel.due_run import ReadAhead
 
-Asker = Callable[[CheckBack], str]
-"""Asks a producer how its transaction ended; returns its client id, empty when there is nobody to ask."""
+Read = Callable[[], Message | None]
+"""Reads a half message, as callers see it; None if damage has taken it."""
+Asker = Callable[[CheckBack, Read], str]
+"""Asks a producer how its transaction ended, and reads the message only when there is one that can be asked;
+returns its client id, empty when there is nobody."""
 Share = Callable[[bool], None]
 """Is told when a crowded moment begins (True) and ends."""
 Present = Callable[[], Iterable[str]]
@@ -80,13 +85,19 @@ TURNS_BETWEEN_FULL_TICKS = 80
 log = structlog.get_logger()
 
 
-def nobody(question: CheckBack) -> str:
+def nobody(question: CheckBack, read: Read) -> str:
     """Ask nobody: the asker of a broker that has no producers yet."""
     return ""
 
 
 def always_alike(is_crowded: bool) -> None:
     """Share the interpreter as ever."""
+
+
+def log_damage(found: Damaged) -> None:
+    """Tell the log of something that is not what was written."""
+    given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
+    log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
 
 class LiveBroker(LiveVerbs):
@@ -111,6 +122,7 @@ class LiveBroker(LiveVerbs):
         self._core: Broker | None = self._open()
         self._lite_before = self._core.lite
         self._durable = DurableOffset(self._broker.durable_offset)
+        self._room = Room(self._unflushed_bytes)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._ring, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
@@ -123,9 +135,11 @@ class LiveBroker(LiveVerbs):
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
-        self.transactions = LiveTransactions(lambda: self._broker, self._told, self._ask, self.clock)
+        self.transactions = LiveTransactions(
+            lambda: self._broker, self._told, self._ask, self.clock, self._room
+        )
         self.groups = LiveGroups(
-            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock
+            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock, self._room
         )
         self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
@@ -221,6 +235,18 @@ class LiveBroker(LiveVerbs):
     def ask_with(self, asker: Asker) -> None:
         """Let `asker` take check-backs to producers."""
         self._asker = asker
+
+    def unasked_topics(self) -> list[str]:
+        """Return the topics of which halves wait for a producer that can be asked; none without a core."""
+        return [] if self._core is None else self._core.unasked_topics()
+
+    def producer_came(self, topic: str) -> None:
+        """A producer of a topic can be asked, perhaps again: halves that wait for one are asked about.
+
+        Without a core nothing is to be done: the next one looks at every half that is due.
+        """
+        if self._core is not None:
+            self._call(self._core.producer_came, topic)
 
     def share_with(self, share: Share) -> None:
         """Let `share` give loop and workers their parts of the interpreter."""
@@ -332,6 +358,7 @@ class LiveBroker(LiveVerbs):
         core = self._broker
         effects = core.flushed(flush, self._clock())
         self._durable.advance(core.durable_offset)
+        self._room.freed()
         self._rebuilding.went_well()
         self._carry_out(effects)
         self._see_to_alarm()
@@ -359,12 +386,17 @@ class LiveBroker(LiveVerbs):
         self._arrivals.wake_all()
         self._see_to_alarm()
 
+    def _unflushed_bytes(self) -> int:
+        """Return how much waits for the disk; without a core each call is refused by itself."""
+        return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
+
     def _drop_core(self, core: Broker, refusal: str) -> None:
         """Let nobody use the core again; what waits for it is refused."""
         self._core = None
         self._well.clear()
         self._alarm.stop()
         self._durable.refuse(ResultUnknown(refusal), core.durable_offset)
+        self._room.freed()
 
     @property
     def is_retiring(self) -> bool:
@@ -375,8 +407,8 @@ class LiveBroker(LiveVerbs):
         """Return the broker's time."""
         return self._clock()
 
-    async def _read_timers(self, job: ReadAhead) -> None:
-        """Read ahead what will soon be due."""
+    async def _read_timers(self, job: TimersJob, before: asyncio.Task[None] | None) -> None:
+        """Read files of timers: what will soon be due, or what may be damaged."""
         core = self._broker
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -386,6 +418,11 @@ class LiveBroker(LiveVerbs):
         else:
             core.read_ahead(job)
         self._stir()
+        if before is not None:
+            await before
+
+    def _reading_still(self) -> asyncio.Task[None] | None:
+        return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, retirement: Retirement) -> None:
         """Let segments go, once it is sure what of them is still needed."""
@@ -435,13 +472,18 @@ class LiveBroker(LiveVerbs):
 
     def _ask(self, question: CheckBack) -> str:
         """Ask a producer how its transaction ended; returns whom."""
-        message = self.clock.outward_message(question.message)
-        client_id = self._asker(replace(question, message=message))
-        transaction_id, topic = question.transaction_id, question.message.topic
+        transaction_id, topic = question.transaction_id, question.topic
+
+        def read() -> Message | None:
+            message = self._broker.half_message(question.half_offset)
+            return None if message is None else self.clock.outward_message(message)
+
+        client_id = self._asker(question, read)
         self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())
         self._broker.statistics.checks_asked[topic] += bool(client_id)
-        from_ms = self._advancing.asked(transaction_id, bool(client_id))
-        self._broker.check_asked(transaction_id, bool(client_id), from_ms)
+        if client_id:
+            self._advancing.asked(transaction_id)
+        self._broker.check_asked(transaction_id, bool(client_id), self._clock())
         self._stir()
         return client_id
 
@@ -454,7 +496,9 @@ class LiveBroker(LiveVerbs):
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case Warn(text):
                     log.warning(text)
+                case Damaged():
+                    log_damage(effect)
                 case ReadTimers(job):
-                    self._reading = self._loop.create_task(self._read_timers(job))
+                    self._reading = self._loop.create_task(self._read_timers(job, self._reading_still()))
                 case CheckBack():
                     self._ask(effect)

@@ -21,7 +21,7 @@ from services.ops.api import Api, bug, disk_failed, refuse, unknown
 from services.ops.clients import ClientsApi
 from services.ops.dead_letters import DeadLettersApi
 from services.ops.explain import ExplainApi
-from services.ops.gate import Gate
+from services.ops.gate import Demands, Gate
 from services.ops.groups import GroupsApi
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
@@ -43,13 +43,13 @@ def make_app(
     consuming: ConsumersOf = nobody,
     files: Files | None = None,
     refusals: Refusals | None = None,
-    token: str = "",
+    demands: Demands | None = None,
     clients: AskClients | None = None,
     measured: ClientMetrics | None = None,
 ) -> Starlette:
     """Return the application that serves a broker's HTTP interface; `files` are those of its store.
 
-    With a `token` it serves only those who bear it.
+    It serves only what fulfils the `demands`: without any, what is dialled on loopback.
     Its `state.tasks` are to be closed, each, before the broker is.
     """
     refusals = refusals or Refusals(live.clock.real_ms)
@@ -67,8 +67,7 @@ def make_app(
         explaining,
     )
     app = Starlette(routes=routes(parts), exception_handlers=HANDLERS)
-    if token:
-        app.add_middleware(Gate, token=token, refusals=refusals)
+    app.add_middleware(Gate, demands=demands or Demands(), refusals=refusals)
     app.state.tasks = (timers, letters, explaining)
     return app
 

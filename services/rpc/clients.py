@@ -131,6 +131,7 @@ class Clients:
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
         stream.write(settings.answer(described, self._live, self._metric_for(described, session)))
+        self._producers.can_be_asked(session)
 
     def _farewell(self, session: Session | None) -> list[Stream]:
         """Turn the metrics of a client off that goes; returns the streams that are to end before it may.

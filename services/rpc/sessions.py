@@ -16,10 +16,12 @@ be known again; settings are never demanded (reference/wire-protocol.md 4.7).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from commitlog import limits
 from commitlog.errors import TooManyRequests
 from commitlog.limits import CLIENTS_MAX, LONG_POLL_MS, POLLS_MAX, POLLS_PER_CLIENT_MAX
 from services.rpc.caller import Caller
@@ -29,7 +31,6 @@ from services.rpc.handover import Lent
 from services.rpc.messages import span_ms
 from services.rpc.names import stored_name
 
-COMMANDS_WAITING_MAX = 1_000
 DESCRIBED_BYTES_MAX = 4 * 1024
 FORGET_EACH_MS = 1_000
 PRESENT_MS = 30_000
@@ -48,30 +49,103 @@ def nobody_misses(session: Session) -> None:
     """Miss nobody."""
 
 
+class Backlog:
+    """What waits in all Telemetry streams together, and the streams that had no room for a command."""
+
+    def __init__(self, room: Callable[[Session], None]) -> None:
+        self.waiting_bytes = 0
+        self._room = room
+        self._refused: dict[Stream, None] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no stream takes another command."""
+        return self.waiting_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
+
+    def refused(self, stream: Stream) -> None:
+        """A stream had no room."""
+        self._refused[stream] = None
+
+    def left(self, stream: Stream, left_bytes: int) -> None:
+        """So much waits no longer: tell of those that have room again."""
+        was_full = self.is_full
+        self.waiting_bytes -= left_bytes
+        if self._refused and (was_full or stream in self._refused):
+            for one in [one for one in self._refused if one.has_room or one.is_over]:
+                del self._refused[one]
+                if not one.is_over:
+                    self._room(one.session)
+
+
 class Stream:
     """One Telemetry stream: what waits to be written to its client. None ends it.
+
+    It takes a command while it has room: fewer than `COMMANDS_WAITING_MAX` wait, with less than
+    `COMMANDS_WAITING_BYTES_MAX`, and in all streams less than `COMMANDS_WAITING_ALL_BYTES_MAX`. So at most
+    one command more waits. Who asked when there was no room is told when there is (`Sessions.room_with`).
 
     `is_over`: its client is not heard any more; `ended`: all that waited is written, or nobody reads it.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(COMMANDS_WAITING_MAX)
+    def __init__(self, session: Session, backlog: Backlog) -> None:
+        self.session, self._backlog = session, backlog
+        self._commands: deque[TelemetryCommand | None] = deque()
+        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
         self.is_over = False
         self.ended = asyncio.Event()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another command."""
+        is_full = (
+            self._waiting_bytes >= limits.COMMANDS_WAITING_BYTES_MAX
+            or len(self._commands) >= limits.COMMANDS_WAITING_MAX
+        )
+        return not (self.is_over or is_full or self._backlog.is_full)
+
+    def may_write(self) -> bool:
+        """Tell whether it takes another command; if not, whoever asked is told when it does."""
+        has_room = self.has_room
+        if not has_room and not self.is_over:
+            self._backlog.refused(self)
+        return has_room
+
     def write(self, command: TelemetryCommand | None) -> bool:
         """Leave a command to be written; False when the client has stopped reading."""
-        self.is_over = self.is_over or command is None
-        try:
-            self._commands.put_nowait(command)
-        except asyncio.QueueFull:
+        if command is None:
+            self.is_over = True
+        elif not self.may_write():
             return False
+        else:
+            self._count(command.ByteSize())
+        self._commands.append(command)
+        self._arrived.set()
         return True
 
     async def next(self) -> TelemetryCommand | None:
         """Return the next command to write, when there is one."""
-        return await self._commands.get()
+        while not self._commands:
+            self._arrived.clear()
+            await self._arrived.wait()
+        command = self._commands.popleft()
+        if command is not None:
+            self._count(-command.ByteSize())
+        return command
+
+    def drop(self) -> None:
+        """Nobody reads it any more: what waits is gone."""
+        self.is_over = True
+        self._commands.clear()
+        self._count(-self._waiting_bytes)
+        self.ended.set()
+
+    def _count(self, more_bytes: int) -> None:
+        self._waiting_bytes += more_bytes
+        if more_bytes > 0:
+            self._backlog.waiting_bytes += more_bytes
+        else:
+            self._backlog.left(self, -more_bytes)
 
 
 @dataclass(slots=True)
@@ -146,6 +220,12 @@ class Sessions:
         self._forgot_ms = 0
         self._watch: Callable[[Session], None] = nobody_watches
         self._forget: Callable[[Session], None] = nobody_misses
+        self._room: Callable[[Session], None] = nobody_misses
+        self.backlog = Backlog(lambda session: self._room(session))
+
+    def room_with(self, room: Callable[[Session], None]) -> None:
+        """Let `room` know of every client that had no room for a command, and has again."""
+        self._room = room
 
     def watch_with(self, watch: Callable[[Session], None]) -> None:
         """Let `watch` know of every client one of whose connections broke off."""
@@ -204,7 +284,10 @@ class Sessions:
         """Return a new stream to the client."""
         session = self.seen(caller)
         session.is_encrypted = caller.is_encrypted
-        stream = Stream(session)
+        standing = [one for one in session.streams if not one.is_over]
+        for one in standing[: max(0, len(standing) + 1 - limits.STREAMS_PER_CLIENT_MAX)]:
+            one.write(None)
+        stream = Stream(session, self.backlog)
         session.streams.append(stream)
         return stream
 
@@ -212,8 +295,7 @@ class Sessions:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
         stream.session.turned_ms = self._clock()
-        stream.is_over = True
-        stream.ended.set()
+        stream.drop()
         self._watch(stream.session)
 
     @contextmanager

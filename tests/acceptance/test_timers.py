@@ -47,7 +47,8 @@ class Serving:
     def ask(self, method: str, path: str, body: object = None, **query: object) -> tuple[int, Any]:
         """Return status and answer."""
         data = None if body is None else json.dumps(body).encode()
-        request = Request(f"http://{self.http}/api/{path}?{urlencode(query)}", data=data, method=method)
+        kind = {"Content-Type": "application/json"}
+        request = Request(f"http://{self.http}/api/{path}?{urlencode(query)}", data, kind, method=method)
         try:
             with urlopen(request, timeout=30) as answer:
                 return answer.status, json.load(answer)

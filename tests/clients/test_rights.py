@@ -41,7 +41,9 @@ class Operator:
     def call(self, path: str, body: object = None) -> Any:
         """Call the JSON interface."""
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(f"http://{self.broker.http}/api/{path}", data=data)) as answer:
+        with urlopen(
+            Request(f"http://{self.broker.http}/api/{path}", data, {"Content-Type": "application/json"})
+        ) as answer:
             return json.load(answer)
 
     def allow(self, *verbs: str, effect: str = "allow") -> None:
@@ -303,8 +305,8 @@ def test_no_secret_is_found_in_store_logs_metrics_and_dumps(
     for path in tmp_path.rglob("*"):
         if path.is_file():
             seen[str(path.relative_to(tmp_path))] = path.read_bytes()
-    assert {"store.key", "store.log"} <= seen.keys()
-    key = seen.pop("store.key").strip()
+    assert {"store/users.key", "store.log"} <= seen.keys()
+    key = seen.pop("store/users.key").strip()
     secret = operator.secret.encode()
     for name, content in seen.items():
         for hidden in (secret, b64encode(secret).rstrip(b"="), secret.hex().encode(), key):

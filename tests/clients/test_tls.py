@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.request import urlopen
 from uuid import uuid4
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from services.auth_files import write_for_owner
 from services.front.admission import SILENT
 from services.front.certificates import self_signed
-from services.front.front import HUNG_UP, NO_HTTP2
+from services.front.front import HUNG_UP, NO_HTTP2, PLAINTEXT
 from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take, wait_until
 from tests.command import tidewheel
 
@@ -350,6 +351,12 @@ def test_where_clients_need_a_certificate_none_comes_in_without(tmp_path: Path) 
         known = trusting(tmp_path / "certificate.pem")
         known.load_cert_chain(client, tmp_path / "client" / "key.pem")
         assert shake_hands(broker, known)[0] == "h2"
+        with listed(broker, PLAINTEXT), grpc.insecure_channel(broker.listen) as channel:
+            ask = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute")
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(b"", timeout=SECONDS)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "TLS only" in refused.value.details()
 
 
 def test_a_broker_that_stops_refuses_nobody(tmp_path: Path) -> None:

@@ -76,8 +76,9 @@ class BrokerProcess:
 
     def post(self, path: str, body: object) -> Any:
         """Hand something in over the JSON interface."""
-        data = json.dumps(body).encode()
-        return json.loads(self._answer(Request(f"http://{self.http}{path}", data=data, method="POST")))
+        data, json_type = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        request = Request(f"http://{self.http}{path}", data, json_type, method="POST")
+        return json.loads(self._answer(request))
 
     def scrape(self) -> str:
         """Return what Prometheus would get."""

@@ -66,6 +66,66 @@ def test_a_second_process_is_told_who_holds_the_store(tmp_path: Path) -> None:
     lock.release()
 
 
+HOLD = """
+import sys
+from pathlib import Path
+from commitlog.lock import StoreLock
+StoreLock(Path(sys.argv[1])).acquire(); print("held", flush=True); sys.stdin.read()
+"""
+
+
+def test_who_deletes_the_lock_file_gets_no_second_broker_into_the_store(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    (tmp_path / "lock").unlink()
+    for _ in range(2):  # the second time on the file that the first has made
+        with pytest.raises(StoreLocked, match="held by another process"):
+            StoreLock(tmp_path).acquire()
+    holder.communicate(b"")
+    lock = StoreLock(tmp_path)
+    lock.acquire()
+    lock.release()
+
+
+def test_a_process_that_closes_the_lock_file_elsewhere_keeps_the_store(tmp_path: Path) -> None:
+    """A POSIX lock goes with any descriptor of the file that its process closes."""
+    lock = StoreLock(tmp_path)
+    lock.acquire()
+    (tmp_path / "lock").read_text()
+    refused = subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], capture_output=True, text=True)
+    assert f"held by process {os.getpid()}" in refused.stderr
+    lock.release()
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError):
+        StoreLock(tmp_path / "store").acquire()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_is_made_in_a_store_is_for_its_owner_and_the_owners_group(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        lock = StoreLock(tmp_path / "store")
+        lock.acquire()
+        disk = RealDisk(tmp_path / "store")
+        disk.write("consumequeue/t/0/0", 0, b"x")
+        disk.allocate("reserve", 10)
+        disk.close()
+        lock.release()
+    finally:
+        os.umask(before)
+    made = [tmp_path / "store", *(tmp_path / "store").rglob("*")]
+    modes = {one: one.stat().st_mode & 0o777 for one in made}
+    assert len(made) == 7
+    assert {mode for one, mode in modes.items() if one.is_dir()} == {0o750}
+    assert {mode for one, mode in modes.items() if one.is_file()} == {0o640}
+
+
 def test_a_path_that_is_a_file_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file cannot be opened"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
 import sys
 import time
@@ -14,8 +15,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from services.cli.auth import warn
 from services.cli.serve import who_may
 from services.config import ServeSettings, load
+from services.front.certificates import self_signed
 from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
@@ -29,15 +32,19 @@ class Serving:
     listen: str
     http: str
     token: Path
+    certificate: Path
 
-    def run(self, *arguments: str, token: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, token: Path | None = None, more: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command."""
         told = {
             "TIDEWHEEL_HTTP": self.http,
+            "TIDEWHEEL_HTTP_CA": str(self.certificate),
             "TIDEWHEEL_HTTP_TOKEN": str(token or self.token),
             "NO_COLOR": "1",
         }
-        return tidewheel(*arguments, environment=told)
+        return tidewheel(*arguments, environment=told | (more or {}))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +62,15 @@ def test_a_broker_says_whom_it_serves(flags: dict[str, object], said: list[str])
     assert all(part in line for part, line in zip(said, lines, strict=True))
 
 
+def test_a_user_for_a_broker_that_asks_nobody_is_said_to_be_for_nothing_yet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    warn({"is_asked": True})
+    assert capsys.readouterr().err == ""
+    warn({"is_asked": False})
+    assert "--auth" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("auth")
@@ -70,7 +86,9 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
             time.sleep(0.02)
         facts = json.loads(ready.read_text())
         ports = [facts[name].rpartition(":")[2] for name in ("listen", "http")]
-        yield Serving(process, *(f"127.0.0.1:{port}" for port in ports), token)
+        assert facts["http_url"].startswith("https://")
+        listen, http = (f"127.0.0.1:{port}" for port in ports)
+        yield Serving(process, listen, f"https://{http}", token, folder / "store" / "tls" / "certificate.pem")
         process.terminate()
 
 
@@ -150,9 +168,24 @@ def test_the_doctor_says_what_a_user_may(serving: Serving, tmp_path: Path) -> No
 
 
 def test_health_is_told_to_everybody_and_nothing_else(serving: Serving) -> None:
-    assert urlopen(f"http://{serving.http}/readyz").status == 200
+    trusting = ssl.create_default_context(cafile=str(serving.certificate))
+    assert urlopen(f"{serving.http}/readyz", context=trusting).status == 200
     with pytest.raises(HTTPError, match="401"):
-        urlopen(f"http://{serving.http}/metrics")
+        urlopen(f"{serving.http}/metrics", context=trusting)
+
+
+def test_beyond_loopback_the_token_never_travels_in_the_clear(serving: Serving, tmp_path: Path) -> None:
+    plain = {"TIDEWHEEL_HTTP": serving.http.removeprefix("https://")}
+    refused = serving.run("topic", "ls", more=plain)
+    assert (refused.returncode, refused.stderr[:7]) == (3, "TW-123 ")
+    assert "https://" in refused.stderr
+    (tmp_path / "other.pem").write_bytes(self_signed(["localhost", "127.0.0.1"])[0])
+    unknown = serving.run("topic", "ls", more={"TIDEWHEEL_HTTP_CA": str(tmp_path / "other.pem")})
+    assert (unknown.returncode, unknown.stderr[:7]) == (3, "TW-123 ")
+    assert "TIDEWHEEL_HTTP_CA" in unknown.stderr
+    nothing = serving.run("topic", "ls", more={"TIDEWHEEL_HTTP_CA": str(tmp_path / "none")})
+    assert (nothing.returncode, nothing.stderr[:7]) == (2, "TW-120 ")
+    assert "TIDEWHEEL_HTTP_CA" in nothing.stderr
 
 
 def test_a_broker_that_others_reach_does_not_start_open_to_all(tmp_path: Path) -> None:
@@ -172,7 +205,7 @@ def test_a_broker_that_others_reach_does_not_start_open_to_all(tmp_path: Path) -
 
 def test_a_store_whose_key_is_gone_is_refused_and_no_key_is_made(serving: Serving, tmp_path: Path) -> None:
     serving.run("auth", "user", "add", "kept")
-    key = serving.token.with_name("store.key")
+    key = serving.token.with_name("store") / "users.key"
     assert key.stat().st_mode & 0o777 == 0o600
     copied = tmp_path / "copy"
     made = serving.run("store", "snapshot", str(copied), "--store", str(serving.token.with_name("store")))
@@ -184,4 +217,5 @@ def test_a_store_whose_key_is_gone_is_refused_and_no_key_is_made(serving: Servin
     assert refused.stderr.splitlines()[-1].startswith(
         "TW-126 The key file does not open the users' secrets. "
     )
+    assert not (copied / "users.key").exists()
     assert not copied.with_name("copy.key").exists()

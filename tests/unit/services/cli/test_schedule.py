@@ -68,7 +68,9 @@ class Broker:
     def asked(self, path: str, body: object = None) -> Any:
         """Ask the HTTP interface for something, or hand something in."""
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(f"http://{self.http}{path}", data)) as answer:
+        with urlopen(
+            Request(f"http://{self.http}{path}", data, {"Content-Type": "application/json"})
+        ) as answer:
             return json.load(answer)
 
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from services.front.admission import IDLE, SILENT, TOO_MANY, Limits
-from services.front.answers import farewell
+from services.front.answers import PLAINTEXT_FAREWELL, farewell
 from services.front.first_bytes import Protocol
-from services.front.front import FAREWELLS_MAX, Behind, Front, Outgoing, Peers
+from services.front.front import FAREWELLS_MAX, PLAINTEXT, Behind, Front, Outgoing, Peers
 from services.front.grpc_refusal import SETTINGS
 from services.front.piping import Incoming
 
@@ -18,7 +18,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 CALL = bytes.fromhex("000001 01 05 00000001 88")
 HELLO = b"\x16\x03\x01\x00\x05hello"
 SCENARIO_SECONDS = 20
-HTTP = "127.0.0.1:8088"
+HTTP = "http://127.0.0.1:8088"
 
 Played = Callable[["Port"], Awaitable[None]]
 
@@ -58,11 +58,12 @@ class Port:
 
 
 @asynccontextmanager
-async def a_port(limits: Limits) -> AsyncIterator[Port]:
+async def a_port(limits: Limits, *, has_plaintext: bool = True) -> AsyncIterator[Port]:
     one = Port()
     plain = await asyncio.start_server(one.serve(b"p"), "127.0.0.1", 0)
     tls = await asyncio.start_server(one.serve(b"t"), "127.0.0.1", 0)
-    behind = Behind(*(server.sockets[0].getsockname()[1] for server in (plain, tls)))
+    ports = [server.sockets[0].getsockname()[1] for server in (plain, tls)]
+    behind = Behind(ports[0] if has_plaintext else None, ports[1])
     listening = socket.create_server(("127.0.0.1", 0))
     one.port = listening.getsockname()[1]
     one.front = Front(behind, limits, HTTP, one.peers, lambda why, host: one.refused.append((why, host)))
@@ -75,9 +76,10 @@ async def a_port(limits: Limits) -> AsyncIterator[Port]:
         tls.close()
 
 
-def play(scenario: Played, limits: Limits | None = None) -> None:
+def play(scenario: Played, limits: Limits | None = None, *, has_plaintext: bool = True) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(SCENARIO_SECONDS), a_port(limits or Limits()) as one:
+        port = a_port(limits or Limits(), has_plaintext=has_plaintext)
+        async with asyncio.timeout(SCENARIO_SECONDS), port as one:
             await scenario(one)
 
     asyncio.run(whole())
@@ -97,6 +99,40 @@ def test_plaintext_and_tls_each_reach_their_server() -> None:
         assert port.refused == [("TLS: the client hangs up in the handshake", "127.0.0.1")]
 
     play(scenario)
+
+
+def test_where_plaintext_is_off_a_call_is_told_so_and_never_reaches_grpc() -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.connect()
+        writer.write(PREFACE)
+        assert (
+            await reader.readexactly(len(SETTINGS)) == SETTINGS
+        )  # who greets nobody is not called by anybody
+        writer.write(CALL)
+        told = await reader.read()
+        assert told == farewell(Protocol.HTTP2, PREFACE + CALL, PLAINTEXT_FAREWELL)
+        assert b"TLS only" in told
+        writer.close()
+        assert await port.ask(HELLO) == b"t" + HELLO
+        assert port.refused[0] == (PLAINTEXT, "127.0.0.1")
+        assert len(port.seen) == 1
+        await until(lambda: port.front.connection_count == 0)
+
+    play(scenario, has_plaintext=False)
+
+
+def test_many_plaintext_callers_at_once_are_let_go_and_none_gets_in() -> None:
+    async def scenario(port: Port) -> None:
+        several = [await port.connect() for _ in range(2 * FAREWELLS_MAX)]
+        for _, writer in several:
+            writer.write(PREFACE)
+        await until(lambda: len(port.refused) == 2 * FAREWELLS_MAX)
+        for _, writer in several:
+            writer.close()
+        await until(lambda: port.front.connection_count == 0)
+        assert not port.seen
+
+    play(scenario, has_plaintext=False)
 
 
 def test_a_preface_that_comes_byte_by_byte_is_a_preface() -> None:

@@ -25,6 +25,7 @@ from services.ops.metrics import Metrics
 from services.ops.shapes import NewMessage
 
 NOW_MS = 1_763_700_000_000
+JSON = {"Content-Type": "application/json"}
 
 
 @dataclass
@@ -60,7 +61,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]], clock: ClockKind = "real"
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer, kept)
             metrics = Metrics(live, [Connected(True), Connected(False)], lambda group: CONSUMERS)
             transport = httpx.ASGITransport(make_app(live, metrics))
-            async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 await scenario(Stage(live, metrics, http))
             await live.close()
 
@@ -158,7 +159,7 @@ def test_a_request_beyond_every_bound_is_refused_before_it_is_whole() -> None:
                 assert sent <= 33, "it goes on reading"
                 yield b"x" * 1024 * 1024
 
-        refused = await stage.http.post("/api/timers", content=endless())
+        refused = await stage.http.post("/api/timers", content=endless(), headers=JSON)
         assert (refused.status_code, refused.json()["code"]) == (400, "TW-142")
 
     play(scenario)
