@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -199,7 +199,8 @@ class Stage:
     def create_topics(self) -> None:
         for name, kind in TOPICS.items():
             body = json.dumps({"name": name, "message_type": kind}).encode()
-            urlopen(f"http://{self.http}/api/topics", data=body).close()
+            kind_of_body = {"Content-Type": "application/json"}
+            urlopen(Request(f"http://{self.http}/api/topics", body, kind_of_body)).close()
 
     def look_at_log(self) -> None:
         """No failure of the disk is a bug, and none ends in a traceback."""
