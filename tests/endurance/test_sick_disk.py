@@ -259,15 +259,17 @@ async def drain(stage: Stage, load: Load) -> None:
 
 
 async def run(stage: Stage, seed: int, deaths: int) -> Load:
-    await stage.start_well()
-    stage.create_topics()
-    load = Load(stage.listen, seed)
     try:
-        await asyncio.gather(*(load.receive(topic, 0.1) for topic in TOPICS))
-        await play(stage, load, deaths)
-        await drain(stage, load)
-    finally:
-        await load.close()
+        await stage.start_well()
+        stage.create_topics()
+        load = Load(stage.listen, seed)
+        try:
+            await asyncio.gather(*(load.receive(topic, 0.1) for topic in TOPICS))
+            await play(stage, load, deaths)
+            await drain(stage, load)
+        finally:
+            await load.close()
+    finally:  # a process that is left would write into whatever store is at its path later
         if stage.process is not None:
             stage.process.kill()
             stage.process.wait()
