@@ -16,14 +16,16 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
-    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, TooManyBodies, StoreUnwell, BrokerBroken
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, DiskBehind, AnswersUnread
+    |   |-- TooManyTopics, TooManyGroups, TooManyHalves
+    |   |-- TooManyBodies, StoreUnwell, BrokerBroken
     |-- AccessRefused            the caller may not
     |   |-- Unauthorized, Forbidden, ForeignHost, ForeignPage
     |-- StoreError               the files on disk are not what they should be
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock, DiskFailed, NoRoom
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
-        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting
+        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting, TokenAstray
 
 A class carries a stable `code` for people, the name of the protocol's status for
 client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands; `rocketmq` is what
@@ -274,6 +276,36 @@ class TooManyRequests(Busy):
     code = "TW-174"
 
 
+class DiskBehind(Busy):
+    """The disk does not keep up with what is sent."""
+
+    code = "TW-225"
+
+
+class AnswersUnread(Busy):
+    """Clients do not read what they have received."""
+
+    code = "TW-226"
+
+
+class TooManyTopics(Busy):
+    """The broker has as many topics as it may."""
+
+    code = "TW-227"
+
+
+class TooManyGroups(Busy):
+    """The broker has as many consumer groups, or groups receive as many topics, as may be."""
+
+    code = "TW-228"
+
+
+class TooManyHalves(Busy):
+    """As many half messages wait for their end as may."""
+
+    code = "TW-229"
+
+
 class ClientSilent(Busy):
     """The client does not answer."""
 
@@ -451,6 +483,12 @@ class OpenToAll(ConfigurationError):
     """Others could reach this address and do everything."""
 
     code = "TW-127"
+
+
+class TokenAstray(ConfigurationError):
+    """The token would be sent to an address that nobody has chosen."""
+
+    code = "TW-246"
 
 
 class UnknownSetting(ConfigurationError):

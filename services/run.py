@@ -48,7 +48,7 @@ from services.front.front import LOOPBACK, Behind, Front, Peers
 from services.front.pacing import Pace
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
-from services.live.live_broker import LiveBroker
+from services.live.live_broker import LiveBroker, log_damage
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
@@ -249,8 +249,8 @@ def tell_recovery(core: Broker) -> None:
     )
     for what in core.made_anew:
         log.warning("made anew from the log", what=what)
-    for damage in core.damaged:
-        log.error("log damaged", first_offset=damage.first_offset, end_offset=damage.end_offset)
+    for found_damaged in core.damage:
+        log_damage(found_damaged)
 
 
 def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:

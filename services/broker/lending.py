@@ -47,6 +47,14 @@ class Look:
     scanned: int = 0
     durable_at: int = 0
     is_crowded: bool = False
+    body_bytes: int = 0
+    is_full: bool = False
+    """Whether the next message would make the answer larger than it may be."""
+
+    def admits(self, record_bytes: int) -> bool:
+        """Whether the next message may go into the answer; the first may, whatever it has."""
+        self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
+        return not self.is_full
 
     @property
     def is_tired(self) -> bool:
@@ -56,7 +64,7 @@ class Look:
     @property
     def is_over(self) -> bool:
         """Whether it is to look no further."""
-        return self.is_tired or len(self.deliveries) >= self.count_max
+        return self.is_tired or self.is_full or len(self.deliveries) >= self.count_max
 
 
 class Lending:
@@ -95,7 +103,9 @@ class Lending:
             generation=lease.generation,
         )
         handle = receipts.encode(receipt, self._broker_name)
-        look.deliveries.append(delivery(record, attempt, handle, visible_ms))
+        given = delivery(record, attempt, handle, visible_ms)
+        look.deliveries.append(given)
+        look.body_bytes += len(given.message.body)
 
     def _count_run(self, key: GroupQueue, queue_offset: int, message_group: str, look: Look) -> None:
         look.runs[message_group] += 1

@@ -104,7 +104,10 @@ class LiteReceiving:
     ) -> None:
         """Leases the message at `offset`, unless it is gone, not wanted, or has had all its attempts."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        record = self._reading.record(queue.entry(offset), offset)
+        entry = queue.entry(offset)
+        if not look.admits(entry.record_bytes):
+            return
+        record = self._reading.record(entry, offset)
         if record is not None and not _is_of(record, lite_topic):
             return  # another's with the same code
         if record is None or not is_wanted(record, wanted):

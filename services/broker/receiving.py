@@ -9,6 +9,8 @@ Of a message group one message at a time is leased; later ones are parked until 
 records, so that a restart does not give the message to somebody else meanwhile. Topics of type LITE are
 looked into in a way of their own (`services.broker.lite_receiving`).
 
+An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that is larger.
+
 Cost: a receive looks at `SCANNED_PER_RECEIVE_MAX` messages at most, whatever the filter lets through; entries
 whose tag cannot match are passed over by numpy, and count a hundredth.
 """
@@ -117,7 +119,7 @@ class Receiving:
         look.durable_at = self.join(group, topic_name, now_ms)
         if not wanted.policy.is_paused:
             self._look(wanted, topic, look, now_ms)
-        return Received(look.deliveries, look.durable_at, look.is_tired)
+        return Received(look.deliveries, look.durable_at, look.is_tired or look.is_full)
 
     def ack(self, group: str, topic: str, handle: str) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
@@ -238,7 +240,7 @@ class Receiving:
         if look.deliveries:
             label = (wanted.topic, wanted.group)
             self._statistics.messages_out[label] += len(look.deliveries)
-            self._statistics.bytes_out[label] += sum(len(one.message.body) for one in look.deliveries)
+            self._statistics.bytes_out[label] += look.body_bytes
         elif look.is_crowded and not look.is_tired:
             raise TooManyRequests(
                 f"{wanted.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {wanted.topic} in flight. "
@@ -267,7 +269,10 @@ class Receiving:
             if offset is None:
                 look.is_crowded |= progress.is_crowded
                 return
-            record = self._reading.record(queue.entry(offset), offset)
+            entry = queue.entry(offset)
+            if not look.admits(entry.record_bytes):
+                return
+            record = self._reading.record(entry, offset)
             look.scanned += 1
             if record is None or not is_wanted(record, wanted):
                 progress.finish(offset)
@@ -323,7 +328,8 @@ class Receiving:
             offset = progress.next_parked(message_group)
             if offset is None or not may_join_run(progress, offset, message_group, wanted, look):
                 return
-            record = self._reading.record(queue.entry(offset), offset)
+            entry = queue.entry(offset)
+            record = self._reading.record(entry, offset) if look.admits(entry.record_bytes) else None
             if record is None or not is_wanted(record, wanted):
                 return
             if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:

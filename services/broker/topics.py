@@ -13,7 +13,14 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, IllegalGroup, IllegalTopic, TopicExists, TopicNotFound
+from commitlog.errors import (
+    ClientMistake,
+    IllegalGroup,
+    IllegalTopic,
+    TooManyTopics,
+    TopicExists,
+    TopicNotFound,
+)
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker.settings import BrokerSettings
@@ -100,6 +107,8 @@ class Topics:
             raise ClientMistake(f"A topic has 1 to {limits.QUEUE_COUNT_MAX} queues, not {queue_count}.")
         known = self._topics.get(name)
         if known is None:
+            if len(self._topics) >= limits.TOPICS_MAX:
+                raise TooManyTopics(f"There are {len(self._topics)}: use keys or tags within one instead.")
             return self._add(name, message_type, queue_count, now_ms)
         if (known.message_type, known.queue_count) != (message_type, queue_count):
             raise TopicExists(

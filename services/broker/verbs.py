@@ -7,6 +7,7 @@ takes checkpoints. Calls run to completion; time comes as an argument in millise
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from commitlog import limits
@@ -22,7 +23,7 @@ from services.broker.agenda import Agenda
 from services.broker.burying import Burying
 from services.broker.carrying import Carrying
 from services.broker.dead_letters import DeadLetters
-from services.broker.finding import Finding
+from services.broker.finding import Finding, Found, Wanted
 from services.broker.group_values import (
     DeadLetterCount,
     DeadLetterPage,
@@ -235,6 +236,8 @@ class Verbs:
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
         self._housekeeping.refuse_if_full()
+        if message.transactional:
+            self._transactions.check_room()
         return self._sending.send(message, now_ms)
 
     def set_timers(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
@@ -441,9 +444,19 @@ class Verbs:
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
+        """Looks at messages of several queues, each from a place on, in the order of the log."""
+        for queue_id in places:
+            self._check_queue(topic, queue_id)
+        return self._reading.read_after(topic, places, count)
+
     def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
         """Looks up to `count_max` messages up by key or message id, newest first, without leasing them."""
-        return self._finding.find(topic, key, count_max)
+        return self._finding.find(topic, key, count_max).messages
+
+    def find_wanted(self, topic: str, key: str, count_max: int, wanted: Wanted) -> Found:
+        """The same of those that are wanted, and whether older ones were too large for one answer."""
+        return self._finding.find(topic, key, count_max, wanted)
 
     def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
         """Looks at delayed messages that wait for topics with that prefix, the first due first."""
@@ -491,8 +504,9 @@ class Verbs:
 
     def note_damage(self, found: Damaged) -> Damaged:
         """Something was found damaged: it is shown until the next start."""
-        self.damage.append(found)
-        self.damage_count += 1
+        if found not in self.damage:
+            self.damage.append(found)
+            self.damage_count += 1
         return found
 
     def lost_timers(self) -> list[LostTimer]:

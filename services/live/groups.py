@@ -20,6 +20,7 @@ from services.broker.group_values import (
     Start,
 )
 from services.live.clock import Clock
+from services.live.room import Room
 
 
 class LiveGroups:
@@ -32,8 +33,10 @@ class LiveGroups:
         durable: Callable[..., Awaitable[None]],
         wake: Callable[[str], None],
         clock: Clock,
+        room: Room,
     ) -> None:
         self._core, self._told, self._durable, self._wake, self._clock = core, told, durable, wake, clock
+        self._room = room
 
     def all(self) -> list[GroupView]:
         """Look at all groups, by name."""
@@ -85,6 +88,7 @@ class LiveGroups:
 
     async def redrive(self, group: str, queue_offset: int, target: str = "") -> None:
         """Send a dead letter again; raises `MessageNotFound`."""
+        await self._room.for_copy()
         await self._durable(self._core().redrive, group, queue_offset, target)
 
     async def purge(self, group: str, queue_offset: int) -> None:

@@ -63,6 +63,7 @@ from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
 from services.live.rebuilding import Rebuilding
+from services.live.room import Room
 from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
@@ -121,6 +122,7 @@ class LiveBroker(LiveVerbs):
         self._core: Broker | None = self._open()
         self._lite_before = self._core.lite
         self._durable = DurableOffset(self._broker.durable_offset)
+        self._room = Room(self._unflushed_bytes)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._ring, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
@@ -133,9 +135,11 @@ class LiveBroker(LiveVerbs):
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
-        self.transactions = LiveTransactions(lambda: self._broker, self._told, self._ask, self.clock)
+        self.transactions = LiveTransactions(
+            lambda: self._broker, self._told, self._ask, self.clock, self._room
+        )
         self.groups = LiveGroups(
-            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock
+            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock, self._room
         )
         self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
@@ -233,12 +237,16 @@ class LiveBroker(LiveVerbs):
         self._asker = asker
 
     def unasked_topics(self) -> list[str]:
-        """Return the topics of which halves wait for a producer that can be asked."""
-        return self._broker.unasked_topics()
+        """Return the topics of which halves wait for a producer that can be asked; none without a core."""
+        return [] if self._core is None else self._core.unasked_topics()
 
     def producer_came(self, topic: str) -> None:
-        """A producer of a topic can be asked, perhaps again: halves that wait for one are asked about."""
-        self._call(self._broker.producer_came, topic)
+        """A producer of a topic can be asked, perhaps again: halves that wait for one are asked about.
+
+        Without a core nothing is to be done: the next one looks at every half that is due.
+        """
+        if self._core is not None:
+            self._call(self._core.producer_came, topic)
 
     def share_with(self, share: Share) -> None:
         """Let `share` give loop and workers their parts of the interpreter."""
@@ -350,6 +358,7 @@ class LiveBroker(LiveVerbs):
         core = self._broker
         effects = core.flushed(flush, self._clock())
         self._durable.advance(core.durable_offset)
+        self._room.freed()
         self._rebuilding.went_well()
         self._carry_out(effects)
         self._see_to_alarm()
@@ -362,6 +371,10 @@ class LiveBroker(LiveVerbs):
         self._drop_core(
             core, f"Writing to the store failed ({error}). Send again with the same message id once it works."
         )
+
+    def distrust(self) -> None:
+        """The core is void, and a sync has failed, too."""
+        self._rebuilding.distrust()
 
     def rebuild(self) -> None:
         """Nothing is being written any more: start again from what is surely on disk."""
@@ -377,12 +390,17 @@ class LiveBroker(LiveVerbs):
         self._arrivals.wake_all()
         self._see_to_alarm()
 
+    def _unflushed_bytes(self) -> int:
+        """Return how much waits for the disk; without a core each call is refused by itself."""
+        return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
+
     def _drop_core(self, core: Broker, refusal: str) -> None:
         """Let nobody use the core again; what waits for it is refused."""
         self._core = None
         self._well.clear()
         self._alarm.stop()
         self._durable.refuse(ResultUnknown(refusal), core.durable_offset)
+        self._room.freed()
 
     @property
     def is_retiring(self) -> bool:

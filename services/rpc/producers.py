@@ -7,10 +7,10 @@ a producer that cannot answer does not keep the others from being asked next tim
 Whoever is gone is forgotten in time: for as many that come as there are places in lines, one look at all.
 There are `PLACES_MAX` in all; who finds none gets one when it sends again.
 
-A question shows the message, which is read only for a producer whose stream has room for it. When a producer
-can be asked, perhaps again (it came, connected, read what waited for it, or may end more), the core is told, if
-halves of its topic wait for that (`txn.checkback`). Whoever may not end the topic's transactions is not asked,
-whatever it declares.
+A question shows the message, which is read only for a producer whose stream has room for it. When a
+producer can be asked, perhaps again (it came, connected, read what waited for it, or may end more), the core
+is told, if halves of its topic wait for that (`txn.checkback`). Whoever may not end the topic's transactions
+is not asked, whatever it declares.
 """
 
 from __future__ import annotations

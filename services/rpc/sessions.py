@@ -81,8 +81,8 @@ class Stream:
     """One Telemetry stream: what waits to be written to its client. None ends it.
 
     It takes a command while it has room: fewer than `COMMANDS_WAITING_MAX` wait, with less than
-    `COMMANDS_WAITING_BYTES_MAX`, and in all streams less than `COMMANDS_WAITING_ALL_BYTES_MAX`. So at most one
-    command more than that waits. Who asked when there was no room is told when there is (`Sessions.room_with`).
+    `COMMANDS_WAITING_BYTES_MAX`, and in all streams less than `COMMANDS_WAITING_ALL_BYTES_MAX`. So at most
+    one command more waits. Who asked when there was no room is told when there is (`Sessions.room_with`).
 
     `is_over`: its client is not heard any more; `ended`: all that waited is written, or nobody reads it.
     """
@@ -284,6 +284,9 @@ class Sessions:
         """Return a new stream to the client."""
         session = self.seen(caller)
         session.is_encrypted = caller.is_encrypted
+        standing = [one for one in session.streams if not one.is_over]
+        for one in standing[: max(0, len(standing) + 1 - limits.STREAMS_PER_CLIENT_MAX)]:
+            one.write(None)
         stream = Stream(session, self.backlog)
         session.streams.append(stream)
         return stream
