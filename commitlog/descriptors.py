@@ -28,10 +28,10 @@ OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 class Open:
     """An open file: how many use it, whether it was written to since its last sync, whether it is gone."""
 
-    __slots__ = ("descriptor", "is_forgotten", "is_unsynced", "users")
+    __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "users")
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.users = descriptor, 0
+        self.descriptor, self.users, self.failed_syncs = descriptor, 0, 0
         self.is_unsynced = self.is_forgotten = False
 
 

@@ -7,6 +7,7 @@ Nothing is mapped into memory (`commitlog.view`). Every error names its file.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -78,12 +79,36 @@ class RealDisk:
         if file is None:
             return
         try:
-            _sync_open(file, path)
+            self._sync_as_one_of_many(file, path)
         finally:
             self._files.give_back(file)
         if path not in self._named:
             self._sync_folder((self.root / path).parent)
             self._named.add(path)
+
+    def _sync_as_one_of_many(self, file: Open, path: str) -> None:
+        """Syncs a file that other threads may be syncing: what fails for one of them has failed for all.
+
+        Linux tells of a page that it could not write once per open file description. Two syncs through one
+        description share that one answer: the other is told that all is well, and its pages may be the ones.
+        So each has a description of its own, and one that ended meanwhile without success is asked after.
+        """
+        failures_before = file.failed_syncs
+        try:
+            own = os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        file.is_unsynced = False
+        try:
+            _sync(own, path)
+        except SyncFailed:
+            file.failed_syncs += 1
+            file.is_unsynced = True
+            raise
+        finally:
+            os.close(own)
+        if file.failed_syncs != failures_before:
+            raise SyncFailed(errno.EIO, "another sync of it failed meanwhile", path)
 
     def allocate(self, path: str, length: int) -> None:
         with self._writing(path) as file:
@@ -188,6 +213,7 @@ def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
     try:
         _sync(file.descriptor, path, is_whole=is_whole)
     except SyncFailed:
+        file.failed_syncs += 1
         file.is_unsynced = True
         raise
 

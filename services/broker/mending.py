@@ -31,12 +31,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, limits
+from commitlog import bulk, layout, limits
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from commitlog.layout import TIMERS
+from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
-from commitlog.recovery import LogScan
+from commitlog.recovery import Damage, Found, LogScan
 from consumequeue.keyindex_run import Run
 from consumequeue.timerindex_run import FactRun
 from services.broker import timer_records
@@ -80,6 +81,9 @@ class Check:
     files: list[tuple[Slot, File]]
     runs: list[FactRun]
     keys: list[Run]
+    log: LogPass | None = None
+    log_bytes_max: int = 0
+    log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     bare: list[Bare] = field(default_factory=list)
     damaged_runs: list[FactRun] = field(default_factory=list)
@@ -101,6 +105,36 @@ class Check:
                     pass
             except StoreDamaged as error:
                 self.damaged_keys.append(error.detail)
+        if self.log is not None:
+            self.log_damage = self.log.step(disk, self.log_bytes_max)
+
+
+class LogPass:
+    """One pass over the log up to `until`, some megabytes at a time."""
+
+    def __init__(self, segment_bytes: int, until: int) -> None:
+        self._segment_bytes, self._until = segment_bytes, until
+        self._scan: LogScan | None = None
+        self._found: Iterator[Found] | None = None
+        self._told_count = 0
+        self.is_done = False
+
+    def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
+        """Reads on; returns what is damaged of it. Raises OSError."""
+        if self._scan is None or self._found is None:
+            self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
+            self._found = iter(self._scan)
+        left_bytes = bytes_max
+        self.is_done = True
+        for one in self._found:
+            left_bytes -= one.record_bytes
+            if left_bytes <= 0:
+                self.is_done = False
+                break
+        new = self._scan.damaged[self._told_count :]
+        self._told_count += len(new)
+        ends = (Damage(one.first_offset, min(one.end_offset, self._until)) for one in new)
+        return [one for one in ends if one.first_offset < one.end_offset]
 
 
 def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
@@ -298,12 +332,16 @@ class Mending:
         self._rebuilt_count = self._lost_count = 0
         self._blocked = ""
         self._told: set[str] = set()
+        self._log_pass: LogPass | None = None
+        self._new: list[Damaged] = []
 
     def begin(self, now_ms: int) -> None:
         """From now on everything is read through, the first due first."""
         files = sorted(self._partitions.files, key=lambda slot: slot.start_ms)
         self._unchecked = deque([*files, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
         self._unchecked.extend(self._store.keys.runs)
+        log = self._store.log
+        self._log_pass = LogPass(log.segment_bytes, log.durable_offset) if log.durable_offset else None
         self._may_check = True
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
@@ -311,16 +349,22 @@ class Mending:
         """Lets some more be checked; says what of names, ends and keys was met damaged."""
         self._may_check = True
         self._blocked = ""
-        if not self._unchecked and now_ms >= self._next_check_ms:
+        if not self._has_unchecked and now_ms >= self._next_check_ms:
             self.begin(now_ms)
         return self._tell_of_indexes()
+
+    def go_on_checking(self) -> None:
+        """Lets some more be checked at once."""
+        self._may_check = True
 
     @property
     def is_wanted(self) -> bool:
         """Whether there is something to do at once."""
         if self._left:
             return not self._timers.is_held()
-        return self._running is None and (self._can_rescue() or (self._may_check and bool(self._unchecked)))
+        return bool(self._new) or (
+            self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
+        )
 
     def next_job(self) -> Check | Rescue | None:
         """What a worker should read now."""
@@ -328,7 +372,7 @@ class Mending:
             return None
         if self._can_rescue():
             self._running = self._rescue()
-        elif self._may_check and self._unchecked:
+        elif self._may_check and self._has_unchecked:
             self._may_check = False
             self._running = self._check()
         return self._running
@@ -347,6 +391,10 @@ class Mending:
             index.found_damaged(job.damaged_runs)
         for what in job.damaged_keys:
             self._store.keys.found_damaged(what)
+        log = self._store.log
+        self._new += [log_damage(log, one) for one in job.log_damage if one.end_offset > log.first_offset]
+        if self._log_pass is not None and self._log_pass.is_done:
+            self._log_pass = None
 
     def failed(self, job: Check | Rescue) -> None:
         """A worker could not read; it is tried again with the next look after the house."""
@@ -364,9 +412,27 @@ class Mending:
         while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
             self._mend(*self._left.popleft(), now_ms)
             count += 1
+        if self._new or self._timers.statistics.unread:
+            return self._tell_of_log()
         if self._applying is None or self._left:
-            return self._tell_of_indexes() if self._told else []
+            return []
         return self._finish(self._applying)
+
+    @property
+    def _has_unchecked(self) -> bool:
+        return bool(self._unchecked) or self._log_pass is not None
+
+    def _tell_of_log(self) -> list[Damaged]:
+        """What of the log was found damaged, or met by somebody who read it."""
+        new, self._new = self._new, []
+        unread = self._timers.statistics.unread
+        while unread:
+            offset, why = unread.popleft()
+            new.append(Damaged("log", _segment_of(self._store.log, offset), why))
+        new = [one for one in dict.fromkeys(new) if one.what not in self._told]
+        if len(self._told) < limits.DAMAGE_KEPT_MAX:
+            self._told.update(one.what for one in new)
+        return new
 
     def _can_rescue(self) -> bool:
         is_needed = bool(self._partitions.damage or self._bare)
@@ -390,6 +456,8 @@ class Mending:
             else:
                 (job.runs if isinstance(one, FactRun) else job.keys).append(one)  # type: ignore[arg-type]
                 left_bytes -= one.entry_count * _entry_bytes(one)
+        if left_bytes > 0 and not self._unchecked:
+            job.log, job.log_bytes_max = self._log_pass, min(left_bytes, limits.LOG_CHECKED_AT_ONCE_BYTES)
         return job
 
     def _rescue(self) -> Rescue:
@@ -481,6 +549,16 @@ class Mending:
         new = [Damaged(part, "", what) for part, what in found.items() if what and what not in self._told]
         self._told.update(one.what for one in new)
         return new
+
+
+def log_damage(log: CommitLog, one: Damage) -> Damaged:
+    """What is said of damaged bytes of the log."""
+    what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
+    return Damaged("log", _segment_of(log, one.first_offset), what)
+
+
+def _segment_of(log: CommitLog, offset: int) -> str:
+    return layout.segment_path(offset // log.segment_bytes * log.segment_bytes)
 
 
 _WHERES_MAX: Final = 3

@@ -199,7 +199,7 @@ def run_repair(
         output.print_json(planned.as_json())
     else:
         store_views.print_plan(planned, done=yes)
-        if not (yes or dry_run):
+        if not (yes or dry_run or planned.is_empty):
             output.say("nothing was done: add --yes to do it")
     if planned.hopeless:
         raise typer.Exit(EXIT_DAMAGE)

@@ -372,6 +372,10 @@ class LiveBroker(LiveVerbs):
             core, f"Writing to the store failed ({error}). Send again with the same message id once it works."
         )
 
+    def distrust(self) -> None:
+        """The core is void, and a sync has failed, too."""
+        self._rebuilding.distrust()
+
     def rebuild(self) -> None:
         """Nothing is being written any more: start again from what is surely on disk."""
         self._rebuilding.begin()

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from commitlog import layout
 from commitlog.inner_batch import message_count
@@ -23,6 +23,7 @@ from commitlog.view import whole
 from consumequeue import entry
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import ENTRY_BYTES, Entry
+from consumequeue.queue import ConsumeQueue
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 
@@ -155,6 +156,22 @@ class QueueCheck:
             files = QueueFiles(self._store, topic, queue_id)
             self._queues[key] = _Queue(files, files.first_offset - 1)
         return self._queues[key]
+
+
+def check_crcs(store: OpenStore, frozen: Iterable[Any], found: Iterable[Finding]) -> Iterator[Finding]:
+    """The queues whose files do not match the CRCs of the newest snapshot, though no entry is known wrong.
+
+    Entries whose records the log has no more cannot be compared, and a start trusts whole files only.
+    """
+    told = {one.path.rsplit("/", 1)[0] for one in found if one.is_damage} | {
+        one.path for one in found if one.is_damage
+    }
+    for topic, queue_id, count, crcs in frozen:
+        folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
+        is_whole = ConsumeQueue(store.overlay(), topic, queue_id, count).adopt(crcs)
+        if not is_whole and folder not in told:
+            what = f"its first {count} entries do not match their CRC; the next start makes them anew"
+            yield Finding("queue", folder, 0, count, what)
 
 
 def _folders(store: OpenStore) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ TITLES: Final = {
     "consumed": "consumed",
     "cleared": "cart cleared",
     "armed": "deadline set",
-    "cancelled": "cancelled",
+    "cancelled": "called off",
     "fired": "deadline fired",
     "timed out": "timed out",
 }

@@ -72,7 +72,9 @@ class Environment:
     def tidewheel(self) -> Path:
         return self.python.with_name("tidewheel")
 
-    def run(self, *command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str | Path, cwd: Path, seconds: int = 120, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         given = {name: value for name, value in os.environ.items() if not name.startswith("TIDEWHEEL_")}
         return subprocess.run(
             command,
@@ -80,7 +82,7 @@ class Environment:
             env=given | {"HOME": str(cwd), "NO_COLOR": "1", "COLUMNS": "200"} | more,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=seconds,
             check=False,
         )
 
@@ -307,7 +309,9 @@ def test_a_sparks_own_program_reads_a_store_as_documented(full: Environment, tmp
     read = "assert spark.read.parquet('out').count() >= 2 and paid.count() == 1, paid.count()\n"
     java = {"JAVA_HOME": str(java_home(tmp_path)), "SPARK_LOCAL_IP": "127.0.0.1"}
     java["PYSPARK_PYTHON"] = str(full.python)  # as in an environment that is activated
-    ran = full.run(full.python, "-c", f"import sys\n{program}{looked}{read}", cwd=tmp_path, **java)
+    ran = full.run(
+        full.python, "-c", f"import sys\n{program}{looked}{read}", cwd=tmp_path, seconds=600, **java
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr[-4000:]
 
 

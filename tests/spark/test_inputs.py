@@ -151,7 +151,8 @@ def test_orders_that_are_older_than_the_log_are_not_covered(
 ) -> None:
     with traded.database.begin() as connection:
         for order_id, day in (("old", 86_400_000), ("older", 30 * 86_400_000)):
-            copied = "UPDATE copies SET order_id = :id, placed_ms = placed_ms - :ms, due_ms = due_ms - :ms"
+            shifted = ", ".join(f"{name} = {name} - :ms" for name in ("placed_ms", "due_ms", "paid_ms"))
+            copied = f"UPDATE copies SET order_id = :id, {shifted}"
             connection.execute(text("CREATE TABLE copies AS SELECT * FROM orders WHERE order_id = 'p1'"))
             connection.execute(text(copied), {"id": order_id, "ms": day})
             connection.execute(text("INSERT INTO orders SELECT * FROM copies"))

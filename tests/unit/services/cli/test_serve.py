@@ -13,6 +13,7 @@ import pytest
 from services.cli.serve import announce
 from services.config import Address, HttpAddress, ServeSettings
 from services.run import Ready
+from tidewheel.testing.process import BrokerProcess
 
 READY = Ready(Address("127.0.0.1", 1), HttpAddress("127.0.0.1", 2), 0, 1 << 24)
 
@@ -52,3 +53,17 @@ def test_the_log_says_where_it_serves_and_why_it_stopped(tmp_path: Path, number:
     assert (stopping["unflushed_bytes"], stopped["flushed_bytes"]) == (0, 0)
     assert stopped["took_ms"] >= 0
     assert (tmp_path / "data").is_dir()
+
+
+def test_the_broker_of_tests_takes_nothing_from_the_folder_that_they_run_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tidewheel.toml").write_text('auth = "perhaps"\n')
+    (tmp_path / "broker").mkdir()
+    broker = BrokerProcess(tmp_path / "broker")
+    broker.start()
+    try:
+        assert broker.get("/api/topics")["topics"] == []
+    finally:
+        broker.kill()

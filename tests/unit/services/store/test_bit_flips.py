@@ -2,7 +2,7 @@
 
 A bit may hit a record, a filler, the unused end of a segment, an entry of a queue or a snapshot. Apache
 RocketMQ lost 31 good records of 42 to one such bit. In the files of timers each flip is told too, and costs
-only timers that are named: no other is lost, none is delivered that should not be.
+nothing, for the log has all their records. `tests/endurance/damage.py` has all kinds of files and of faults.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def is_of(hit: Found | None, place: tuple[int, int]) -> bool:
 
 
 @pytest.mark.parametrize("folder", TIMER_FOLDERS)
-def test_a_flipped_bit_in_the_files_of_timers_costs_only_timers_that_are_named(
+def test_a_flipped_bit_in_the_files_of_timers_is_told_and_costs_no_timer_that_the_log_has(
     timer_shop: Any, folder: str
 ) -> None:
     disk, files = timer_shop.disk, files_of(timer_shop.disk)
@@ -162,15 +162,11 @@ def check_timers(before: Before, waiting: dict[int, str], path: str, bit: int) -
     disk = before.flipped(path, bit)
     verdict = verify(look_at(disk, where), before.shop.now_ms)
     assert not verdict.is_sound, f"{where}: not told"
-    told = " ".join(one.what for one in verdict.findings)
-    named = {offset for offset in waiting if f" {offset} " in f"{told} "}
     shop = type(before.shop)(disk)
     delivered_before = delivered(shop.broker)
     shop.wait_until(before.shop.now_ms + 2 * max(shop.DELAYS_MS))
     now = delivered(shop.broker) - delivered_before
-    expected = Counter(waiting.values())
-    assert now <= expected, f"{where}: delivered what should not be"
-    assert expected - now <= Counter(waiting[offset] for offset in named), f"{where}: lost without a word"
+    assert now == Counter(waiting.values()), f"{where}: the log has all of them, and each comes once"
 
 
 def delivered(broker: Broker) -> Counter[str]:

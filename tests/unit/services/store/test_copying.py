@@ -73,9 +73,11 @@ def test_the_copy_of_a_virtual_store_keeps_its_clock(store_at: Callable[[str], P
     assert layout.read_clock(RealDisk(root.parent / "copy")) == 1_800_000
 
 
-def test_timers_whose_records_the_log_has_not_any_more_are_copied(timers_at: Callable[[str], Path]) -> None:
+def test_timers_whose_records_the_log_has_not_any_more_are_copied(
+    timers_at: Callable[[str], Path], retired: Callable[[Path], None]
+) -> None:
     root = timers_at("store")
-    (root / layout.segment_path(0)).unlink()
+    retired(root)
     target = root.parent / "copy"
     copy_store(root, target)
     original, copy = (fold(open_store(one), NOW_MS) for one in (root, target))
