@@ -1,14 +1,32 @@
 """What the store needs of a disk, as a protocol: `RealDisk` for production, `MemoryDisk` for simulation.
 
-Paths are relative to the store, with `/`. A write is durable only after `sync` of its file; `allocate`,
-`truncate`, `rename` and `delete` are durable when they return. Reads see all writes, durable or not.
-Only `write`, `allocate` and `truncate` make a file. Every method may raise OSError.
+Paths are relative to the store, with `/`. A write, and the name of a file that it makes, is durable only
+after `sync` of the file; `allocate`, `truncate`, `rename` and `delete` are durable when they return, and
+may be done or not, or in part, when the process ends or the power goes meanwhile. Reads see all writes,
+durable or not. Only `write`, `allocate` and `truncate` make a file. Every method may raise OSError, with a
+part of it done.
+
+After `SyncFailed` nothing that was written to the file since its last sync may be trusted: it can be read as
+before, the next sync succeeds, and it is not on disk (Linux marks pages clean whose writing has failed). Only
+what is written once more is durable after another sync. So whoever gets it writes anew, from a source that
+is no such page or is checked by a CRC; nobody calls `sync` again and believes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
+
+from commitlog.view import View
+
+FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
+"""Of what is made in a store: its owner writes, the owner's group reads, others do not; umask may take
+more."""
+
+
+class SyncFailed(OSError):
+    """A sync has failed: what was written since the last one may be lost, whatever reads back."""
 
 
 class Disk(Protocol):
@@ -26,14 +44,14 @@ class Disk(Protocol):
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         """The bytes of many (position, length) back to back; less where a file ends before."""
 
-    def view(self, path: str) -> memoryview:
-        """The whole file to read in place; valid until the file is truncated or deleted."""
+    def view(self, path: str) -> View:
+        """The whole file, to read in place as long as it is neither truncated nor deleted."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
         """Writes all of `data`, creating the file and its folders if needed."""
 
     def sync(self, path: str) -> None:
-        """Makes the file's written bytes durable."""
+        """Makes the file's written bytes and its name durable; raises `SyncFailed`."""
 
     def allocate(self, path: str, length: int) -> None:
         """Makes the file `length` bytes long, new bytes zero, with its disk space reserved."""

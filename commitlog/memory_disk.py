@@ -1,21 +1,102 @@
-"""A disk in memory that can crash: it loses, tears and keeps un-synced writes, and fails when told to.
+"""A disk in memory that fails as disks do: it dies, loses, tears, fills, and lies after a failed sync.
 
-Every file has a durable image and the writes since its last sync. A `crash` keeps of each un-synced
-write nothing, all, or a prefix, as the caller's `choose` decides; what was synced always stays.
-`allocate`, `truncate`, `rename` and `delete` are durable at once, as `Disk` says.
+A file has what is on disk (`durable`) and what a reader sees (`current`, the page cache); between them lies
+what was written and not synced. The names of files are likewise on disk or only in memory.
+
+    `crash`   the power goes: of what was not synced, each write is kept whole, in part or not at all, and
+    each
+              name too, as the caller's `choose` decides; what was synced stays
+    `kill`    the process goes: the page cache stays, but pages that a failed sync gave up may be dropped
+    from it
+
+Every operation that changes anything is counted in `operations`. One of them, chosen by `strike`, is the last
+of the process (`Death`), before, amid or after it, or fails (OSError), with nothing or a part of it done:
+
+    operation          amid it
+    write              a part of the bytes was written
+    sync               a part of the writes is on disk
+    allocate           a part of the length is there; it fails for want of room
+    truncate           the file is shorter in memory only
+    rename, delete     done in memory, the folder is not synced; of a folder only some files are deleted
+    sync_folder        some names are on disk
+
+A sync that failed is never made good: some of the writes are on disk, the others are not, they can still be
+read, and the next sync succeeds without them, as Linux has it ("fsyncgate", Rebello et al., ATC 2020).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
+from errno import EIO, ENOSPC
+
+from commitlog.disk import SyncFailed
+from commitlog.view import View, whole
+
+Choose = Callable[[int], int]
+"""Of n, how many; from 0 to n."""
 
 
-@dataclass(slots=True)
+class Death(BaseException):
+    """The process died inside a disk operation; so does every later one, until `crash` or `kill`."""
+
+
+class Fault(Enum):
+    """What becomes of a struck operation."""
+
+    DIES_BEFORE = "dies before"
+    DIES_WITHIN = "dies within"
+    DIES_AFTER = "dies after"
+    FAILS = "fails"
+    FAILS_WITHIN = "fails within"
+
+    @property
+    def is_deadly(self) -> bool:
+        """Whether the process ends with it."""
+        return self in (Fault.DIES_BEFORE, Fault.DIES_WITHIN, Fault.DIES_AFTER)
+
+
+_BEFORE = (Fault.DIES_BEFORE, Fault.FAILS)
+_WITHIN = (Fault.DIES_WITHIN, Fault.FAILS_WITHIN)
+
+Change = tuple[int, bytes | None]
+"""A write at a position, or, without bytes, a change of the file's length to it."""
+
+
+@dataclass(slots=True, eq=False)
 class _File:
     durable: bytearray = field(default_factory=bytearray)
     current: bytearray = field(default_factory=bytearray)
-    unsynced: list[tuple[int, bytes]] = field(default_factory=list)
+    unsynced: list[Change] = field(default_factory=list)
+    is_given_up: bool = False
+    """Whether a failed sync has given up some of what can be read."""
+
+    def change(self, position: int, data: bytes | None) -> None:
+        _apply(self.current, position, data)
+        self.unsynced.append((position, data))
+
+    def sync(self, choose: Choose | None = None) -> None:
+        """Takes all changes to disk, or as much of each as is chosen."""
+        for position, data in self.unsynced:
+            _apply(self.durable, position, data if choose is None else _part(data, choose), choose)
+        self.unsynced.clear()
+
+    def forget(self) -> None:
+        """Drops the pages that are not on disk, though they count as clean."""
+        if self.is_given_up:
+            self.current = bytearray(self.durable)
+            for position, data in self.unsynced:
+                _apply(self.current, position, data)
+            self.is_given_up = False
+
+
+@dataclass(slots=True, frozen=True)
+class _Naming:
+    """Names that a folder's sync makes durable, all at once: a path leads to a file, or to none any more."""
+
+    folder: str
+    names: tuple[tuple[str, _File | None], ...]
 
 
 class MemoryDisk:
@@ -23,10 +104,70 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
+        self._durable_files: dict[str, _File] = {}
+        self._namings: list[_Naming] = []
         self.total_bytes = 1 << 40
         """How large the disk says it is."""
         self.failing_syncs = 0
-        """How many of the next syncs raise OSError."""
+        """How many of the next syncs fail."""
+        self.operations = 0
+        """How many operations there were that change something."""
+        self.trace: list[str] | None = None
+        """What they were, if somebody wants to know."""
+        self.choose: Choose = lambda count: count // 2
+        """How much of a struck operation is done."""
+        self.is_struck = False
+        """Whether the operation that `strike` named has come."""
+        self._strike_in = 0
+        self._fault = Fault.FAILS
+        self._error = EIO
+        self._is_lasting = False
+        self._is_dead = False
+
+    # What befalls it.
+
+    def strike(self, number: int, fault: Fault, error: int = EIO, *, is_lasting: bool = False) -> None:
+        """The `number`-th operation from now on dies or fails; `is_lasting`: all after it fail too.
+
+        0 calls it off, as a disk does that works again.
+        """
+        self._strike_in, self._fault, self._error, self._is_lasting = number, fault, error, is_lasting
+        self.is_struck = False
+
+    def well(self) -> None:
+        """Nothing fails from now on."""
+        self.strike(0, Fault.FAILS)
+        self.failing_syncs = 0
+
+    def crash(self, choose: Choose) -> None:
+        """Loses power: of each un-synced write of n bytes, the first `choose(n)` bytes reach the disk."""
+        for file in dict.fromkeys([*self._durable_files.values(), *self._files.values()]):
+            file.sync(choose)
+            file.current, file.is_given_up = bytearray(file.durable), False
+        for naming in self._namings:
+            if choose(1):
+                self._name(self._durable_files, naming)
+        self._namings.clear()
+        self._files = dict(self._durable_files)
+        self._is_dead = False
+        self.well()
+
+    def kill(self, choose: Choose) -> None:
+        """Ends the process: its writes stay in memory, save what a failed sync has given up, if chosen so."""
+        for file in self._files.values():
+            if file.is_given_up and choose(1):
+                file.forget()
+        self._is_dead = False
+        self.well()
+
+    def flip_bit(self, path: str, bit: int) -> None:
+        """Flips one bit of what is on disk; bits count from the file's first byte, lowest first."""
+        file = self._files[path]
+        for image in (file.durable, file.current):
+            if bit // 8 < len(image):
+                image[bit // 8] ^= 1 << (bit % 8)
+
+    # What a store asks of it.
 
     def list(self, folder: str) -> list[str]:
         inside = f"{folder}/" if folder else ""
@@ -42,37 +183,47 @@ class MemoryDisk:
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         return b"".join([self.read(path, position, length) for position, length in spans])
 
-    def view(self, path: str) -> memoryview:
-        return memoryview(bytes(self._existing(path).current))
+    def view(self, path: str) -> View:
+        return whole(bytes(self._existing(path).current))
 
     def write(self, path: str, position: int, data: bytes) -> None:
-        file = self._file(path)
-        _place(file.current, position, data)
-        file.unsynced.append((position, data))
+        fault = self._begin("write", path, grows=position + len(data) > self.size(path))
+        self._file(path).change(position, _part(data, self.choose) if fault in _WITHIN else data)
+        self._end(fault, path)
 
     def sync(self, path: str) -> None:
-        if self.failing_syncs:
+        fault = self._begin("sync", path)
+        if self.failing_syncs and fault is None:
             self.failing_syncs -= 1
-            raise OSError(5, "sync failed by the test", path)
-        file = self._existing(path)
-        file.durable[:] = file.current
-        file.unsynced.clear()
+            self._give_up(self._existing(path))
+            raise SyncFailed(EIO, "sync failed by the test", path)
+        self._sync(path, fault)
+        self._end(fault, path)
 
     def allocate(self, path: str, length: int) -> None:
+        fault = self._begin("allocate", path, grows=length > self.size(path))
         file = self._file(path)
-        for image in (file.durable, file.current):
-            image.extend(bytes(max(0, length - len(image))))
+        missing = max(0, length - len(file.current))
+        if fault in _WITHIN:
+            file.change(length - missing + self.choose(missing), None)
+            self._end(fault, path)
+        if missing:
+            file.change(length, None)
+        file.sync()
+        self._sync_names(_folder(path))
+        self._end(fault, path)
 
     def truncate(self, path: str, length: int) -> None:
+        fault = self._begin("truncate", path)
         file = self._file(path)
-        for image in (file.durable, file.current):
-            del image[length:]
-        file.unsynced = [
-            (position, data) for position, data in file.unsynced if position + len(data) <= length
-        ]
+        file.change(length, None)
+        self._sync(path, fault)
+        self._end(fault, path)
 
     def sync_folder(self, folder: str) -> None:
-        """Names are durable at once here."""
+        fault = self._begin("sync_folder", folder)
+        self._sync_names(folder, self.choose if fault in _WITHIN else None)
+        self._end(fault, folder)
 
     def will_need(self, path: str) -> None:
         pass
@@ -82,36 +233,133 @@ class MemoryDisk:
         return max(0, self.total_bytes - used), self.total_bytes
 
     def rename(self, path: str, new_path: str) -> None:
-        assert not self._file(path).unsynced, f"{path} was renamed before it was synced"
-        self._files[new_path] = self._files.pop(path)
+        fault = self._begin("rename", path)
+        file = self._file(path)
+        assert not file.unsynced, f"{path} was renamed before it was synced"
+        self._namings = [one for one in self._namings if one.names != ((path, file),)]
+        self._change_names(_Naming(_folder(new_path), ((new_path, file), (path, None))))
+        if fault not in _WITHIN:
+            self._sync_names(_folder(new_path))
+        self._end(fault, path)
 
     def delete(self, path: str) -> None:
-        for name in [name for name in self._files if name == path or name.startswith(f"{path}/")]:
-            del self._files[name]
+        names = [name for name in self._files if name == path or name.startswith(f"{path}/")]
+        if not names:
+            return
+        fault = self._begin("delete", path)
+        if fault in _WITHIN:
+            names = [name for name in names if len(names) == 1 or self.choose(1)]
+        for name in names:
+            self._change_names(_Naming(_folder(path), ((name, None),)))
+        if fault not in _WITHIN:
+            self._sync_names(_folder(path))
+        self._end(fault, path)
 
-    def crash(self, choose: Callable[[int], int]) -> None:
-        """Loses power: of each un-synced write of n bytes, the first `choose(n)` bytes reach the disk."""
-        for file in self._files.values():
-            for position, data in file.unsynced:
-                _place(file.durable, position, data[: choose(len(data))])
-            file.current = bytearray(file.durable)
-            file.unsynced.clear()
+    # How it fails.
 
-    def flip_bit(self, path: str, bit: int) -> None:
-        """Flips one bit of what is on disk; bits count from the file's first byte, lowest first."""
-        file = self._file(path)
-        for image in (file.durable, file.current):
-            image[bit // 8] ^= 1 << (bit % 8)
+    def _begin(self, kind: str, path: str, *, grows: bool = False) -> Fault | None:
+        """Counts an operation; returns what is to befall it once it has begun.
+
+        A full disk fails only what needs room.
+        """
+        if self._is_dead:
+            raise Death(f"{kind} {path}, after the end")
+        self.operations += 1
+        if self.trace is not None:
+            self.trace.append(f"{kind} {path}")
+        if self._strike_in == 0:
+            return None
+        self._strike_in = max(1, self._strike_in - 1) if self._is_waiting(grows) else self._strike_in - 1
+        if self._strike_in > 0:
+            return None
+        self.is_struck = True
+        fault = self._fault
+        if self._is_lasting and not fault.is_deadly:
+            self._strike_in = 1
+        if fault in _BEFORE:
+            if kind == "sync" and not fault.is_deadly:
+                self._give_up(self._existing(path))
+                raise SyncFailed(self._error, "fails by the test", path)
+            self._end(fault, path)
+        return fault
+
+    def _is_waiting(self, grows: bool) -> bool:
+        """Whether the fault is a full disk, and this operation needs no room."""
+        return self._error == ENOSPC and not self._fault.is_deadly and not grows
+
+    def _end(self, fault: Fault | None, path: str) -> None:
+        if fault is None:
+            return
+        if fault.is_deadly:
+            self._is_dead = True
+            raise Death(f"{fault.value} {path}")
+        raise OSError(self._error, f"{fault.value} by the test", path)
+
+    def _sync(self, path: str, fault: Fault | None) -> None:
+        file = self._existing(path)
+        if fault is Fault.FAILS_WITHIN:
+            self._give_up(file)
+            raise SyncFailed(self._error, "fails within by the test", path)
+        if fault is Fault.DIES_WITHIN:
+            return
+        file.sync()
+        if any(path == name for naming in self._namings for name, _ in naming.names):
+            self._sync_names(_folder(path))
+
+    def _give_up(self, file: _File) -> None:
+        """A sync has failed: lengths stay to be synced, writes reach the disk in part or never."""
+        lengths = [one for one in file.unsynced if one[1] is None]
+        file.unsynced = [one for one in file.unsynced if one[1] is not None]
+        file.is_given_up = file.is_given_up or bool(file.unsynced)
+        file.sync(self.choose)
+        file.unsynced = lengths
 
     def _existing(self, path: str) -> _File:
         """The file, or an empty one that is not kept."""
         return self._files.get(path) or _File()
 
     def _file(self, path: str) -> _File:
-        return self._files.setdefault(path, _File())
+        file = self._files.get(path)
+        if file is None:
+            file = _File()
+            self._change_names(_Naming(_folder(path), ((path, file),)))
+        return file
+
+    def _change_names(self, naming: _Naming) -> None:
+        self._name(self._files, naming)
+        self._namings.append(naming)
+
+    def _sync_names(self, folder: str, choose: Choose | None = None) -> None:
+        left = []
+        for naming in self._namings:
+            if naming.folder == folder and (choose is None or choose(1)):
+                self._name(self._durable_files, naming)
+            else:
+                left.append(naming)
+        self._namings = left
+
+    def _name(self, files: dict[str, _File], naming: _Naming) -> None:
+        for path, file in naming.names:
+            if file is None:
+                files.pop(path, None)
+            else:
+                files[path] = file
 
 
-def _place(image: bytearray, position: int, data: bytes) -> None:
-    if data:
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _part(data: bytes | None, choose: Choose) -> bytes | None:
+    return data if data is None else data[: choose(len(data))]
+
+
+def _apply(image: bytearray, position: int, data: bytes | None, choose: Choose | None = None) -> None:
+    """Makes one change; of a new length it is chosen whether it is made."""
+    if data is None:
+        if choose is None or choose(1):
+            del image[position:]
+            image.extend(bytes(position - len(image)))
+    elif data:
         image.extend(bytes(max(0, position + len(data) - len(image))))
         image[position : position + len(data)] = data

@@ -47,6 +47,7 @@ from services.broker.verbs import Verbs
 from timingwheel.due_run import ReadAhead
 from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
+TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 LATER_PARTS: Final = frozenset(("schedules", "access"))
 """What older snapshots do not have, because nothing of it was ever written then."""
 
@@ -56,6 +57,7 @@ class Broker(Verbs):
 
     def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
         super().__init__(disk, log, settings, now_ms)
+        self._is_refusing = False
         self.is_crowded = False
         """Whether the last tick had more to deliver than its slice."""
         self._recoverers: dict[str, Callable[[Record], None]] = {
@@ -143,6 +145,8 @@ class Broker(Verbs):
                 others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
                 others.append(check)
+        others += self._transactions.read_due(now_ms)
+        self._burying.run(now_ms)
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
         self._schedules.forget(now_ms)
@@ -151,8 +155,8 @@ class Broker(Verbs):
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
         moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
-        if self._mending.is_wanted:
-            moments.append(self._ticked_ms)
+        if self._burying.has_more() or self._transactions.has_more() or self._mending.is_wanted:
+            return self._ticked_ms
         return min((moment for moment in moments if moment is not None), default=None)
 
     def read_ahead(self, job: TimersJob) -> None:
@@ -334,9 +338,13 @@ class Broker(Verbs):
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         retirement = self._housekeeping.look(now_ms)
+        refusal = self._housekeeping.refusal()
         self.lite.keep_house(now_ms)
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
+        if (refusal is not None) != self._is_refusing:
+            self._is_refusing = refusal is not None
+            effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
         effects += map(self.note_damage, self._mending.keep_house(now_ms))
         if lost := self._transactions.end_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."

@@ -59,6 +59,7 @@ class Housekeeping:
         self.disk_used = 0.0
         self.free_bytes = 0
         self.has_reserve = False
+        self._no_reserve = ""
         self.wants_checkpoint = False
 
     @property
@@ -66,13 +67,24 @@ class Housekeeping:
         """Whether new messages are refused."""
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
+    def refusal(self) -> DiskFull | None:
+        """What new messages are refused with; None when there is room."""
+        if not self.is_full:
+            return None
+        if self.disk_used >= DISK_USED_REFUSE:
+            why = f"{self.disk_used:.0%} of it is used"
+        else:
+            why = f"The reserve of {self._store.log.segment_bytes} bytes cannot be made: {self._no_reserve}"
+        return DiskFull(
+            f"{why}; {self.free_bytes} bytes are free. Free some space, or let retention delete more: "
+            "--retain-hours, --retain-bytes. Receiving and acknowledging go on."
+        )
+
     def refuse_if_full(self) -> None:
         """Raises `DiskFull` when there is no room for new messages."""
-        if self.is_full:
-            raise DiskFull(
-                f"{self.disk_used:.0%} of it is used. Free some space, or let retention delete more: "
-                "--retain-hours, --retain-bytes. Receiving and acknowledging go on."
-            )
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
 
     def look(self, now_ms: int) -> Retirement | None:
         """Sees to the room on disk, and returns what may be deleted now."""
@@ -129,20 +141,33 @@ class Housekeeping:
 
     def reserve_is_gone(self) -> None:
         """The disk was full: the reserve took the place of a segment."""
-        self.has_reserve = False
+        self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def see_to_room(self) -> None:
         """Measures the disk, and makes the reserve if it is missing and there is room."""
+        segment_bytes = self._store.log.segment_bytes
+        if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
+            self._disk.delete(layout.RESERVE)
+        self._measure()
+        if self._disk.size(layout.RESERVE) < 0:
+            self._make_reserve(segment_bytes)
+            self._measure()
+        self.has_reserve = self._disk.size(layout.RESERVE) == segment_bytes
+
+    def _measure(self) -> None:
         self.free_bytes, total_bytes = self._disk.usage()
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
-        segment_bytes = self._store.log.segment_bytes
-        if self._disk.size(layout.RESERVE) != segment_bytes:
-            try:
-                self._disk.delete(layout.RESERVE)
-                self._disk.allocate(layout.RESERVE, segment_bytes)
-            except OSError:
-                self._disk.delete(layout.RESERVE)
-        self.has_reserve = self._disk.size(layout.RESERVE) == segment_bytes
+
+    def _make_reserve(self, segment_bytes: int) -> None:
+        """Makes it where it leaves room: a reserve that takes the last of it makes the disk full itself."""
+        if self.free_bytes < 2 * segment_bytes:
+            self._no_reserve = "that would leave less than a segment"
+            return
+        try:
+            self._disk.allocate(layout.RESERVE, segment_bytes)
+        except OSError as error:
+            self._no_reserve = str(error)
+            self._disk.delete(layout.RESERVE)
 
     def _cut_offset(self, now_ms: int) -> int:
         ages = self._store.segment_ages()

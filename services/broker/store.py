@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from commitlog import bulk, foreign
+from commitlog import bulk, foreign, limits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
@@ -40,6 +40,11 @@ class Store:
         self._segment_store_ms: dict[int, int] = {}
         self.may_begin_at = 0
         """The log may have been deleted up to here; where it begins beyond, segments are missing."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits for the disk that what the broker itself appends waits, too."""
+        return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Record, now_ms: int) -> int:
         """Appends a record; returns the log offset that must be durable before anyone is told of it."""

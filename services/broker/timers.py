@@ -27,7 +27,7 @@ from commitlog import record as records
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
-from commitlog.limits import UNFLUSHED_BYTES_MAX, UNREADABLE_TIMERS_KEPT_MAX
+from commitlog.limits import UNREADABLE_TIMERS_KEPT_MAX
 from commitlog.message import Message
 from commitlog.record import Record
 from consumequeue.timerindex_fact import Facts
@@ -82,7 +82,7 @@ class Timers:
 
     def is_held(self) -> bool:
         """Whether delivery waits for the disk."""
-        return self._store.log.end_offset - self._store.log.durable_offset > UNFLUSHED_BYTES_MAX
+        return self._store.is_behind
 
     # Setting.
 

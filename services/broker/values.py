@@ -230,10 +230,14 @@ class Wake:
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """A half message is open too long: ask one of its topic's producers, then report with `check_asked`."""
+    """A half message is open too long: ask one of its topic's producers, then report with `check_asked`.
+
+    It names the half's place: read the message (`half_message`) only for a producer that is there.
+    """
 
     transaction_id: str
-    message: Message
+    topic: str
+    half_offset: int
 
 
 class TimersJob(Protocol):

@@ -10,6 +10,7 @@ import typer
 from commitlog.errors import ConfigurationError
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.listing import lists
 from services.cli.task_views import task_line, watched
 from services.cli.timer_views import (
     EMPTY,
@@ -32,13 +33,12 @@ app = typer.Typer(
 )
 
 REFUSED = 4
-USAGE = 2
 COUNT_SECONDS = 600
 TABLE = ("due", "", "topic", "timer key", "keys", "tag", "id")
 LOST_TABLE = ("due", "", "topic", "log offset", "ended")
 TASK_TABLE = ("task", "verb", "state", "done", "verdicts", "began", "reason")
 
-MOMENTS = "30m from now, 2026-11-22T09:00 (local), with a zone, or milliseconds."
+MOMENTS = "in 30m (or 30m), 30m ago, 2026-11-22T09:00 (local), with a zone, or milliseconds."
 TopicOption = Annotated[str, typer.Option(help="The topic it is for.")]
 PrefixOption = Annotated[str, typer.Option("--topic-prefix", help="Topics that begin so.")]
 FilterKeyOption = Annotated[str, typer.Option("--key", help="Its timer key, or one of its message keys.")]
@@ -107,7 +107,7 @@ def histogram(
         output.say(f"{len(windows) - limit:,} more windows: --limit, or a larger --width")
 
 
-@app.command("ls")
+@lists(app)
 def list_timers(
     topic: TopicOption = "",
     prefix: PrefixOption = "",
@@ -127,7 +127,7 @@ def list_timers(
 ) -> None:
     """List timers that wait, the first due first.
 
-    Example: tidewheel timer ls --topic orders --until 1h
+    Example: tidewheel timer ls --topic orders --until 'in 1h'
     """
     api, wanted = Api(http), filtered(topic, prefix, key, tag, from_, until)
     if damaged:
@@ -241,10 +241,10 @@ def move(
 ) -> None:
     """Move a timer to another time. With --all, every timer of a filter.
 
-    Example: tidewheel timer move --topic orders --key order:7 --to 45m
+    Example: tidewheel timer move --topic orders --key order:7 --to 'in 45m'
     """
     if bool(to) == bool(by) or (by and not everything):
-        raise ConfigurationError("Say --to, such as --to 45m; or with --all how far, such as --by 1h.")
+        raise ConfigurationError("Say --to, such as --to 'in 45m'; or with --all how far, such as --by 1h.")
     target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
     if everything:
         refuse_names(id_, handle)
@@ -300,7 +300,7 @@ def tasks(
     if as_json:
         output.print_json(found)
     elif found:
-        output.print_table(TASK_TABLE, map(task_row, found), whole=("task",))
+        output.print_table(TASK_TABLE, map(task_row, found), prose=("reason", "verdicts"))
     else:
         output.say(
             "no tasks since the broker's start. One begins with:  tidewheel timer cancel --all ... --yes"
@@ -390,8 +390,7 @@ def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: boo
 
 
 def tell_count(answer: dict[str, Any], verb: str, dry_run: bool, as_json: bool) -> None:
-    """Say how many there are; ends the command with 2 if more was wanted than that."""
+    """Say how many there are, and how to do it where that was not said."""
     output.print_json(answer) if as_json else print(f"would {verb} {answer['matched']:,} timers")
     if not dry_run:
-        output.say("nothing was done: add --yes to do it, or --dry-run to only count")
-        raise typer.Exit(USAGE)
+        output.say("nothing was done: add --yes to do it")

@@ -98,9 +98,10 @@ class FoundAnswer(MessageAnswer):
 
 
 class FoundMessagesAnswer(TypedDict):
-    """Messages that were looked up, newest first."""
+    """Messages that were looked up, newest first; `cut`: older ones were too large to be shown, too."""
 
     messages: list[FoundAnswer]
+    cut: bool
 
 
 class ReceiptAnswer(TypedDict):

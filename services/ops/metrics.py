@@ -101,8 +101,12 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the core's counters and gauges as they are now."""
-        statistics, gauges = self._live.core.statistics, self._live.core.gauges()
         yield self._build()
+        serves = not self._live.broken.done() and self._live.unwell is None
+        yield self._gauge("mq_ready", "1 while the broker serves, 0 while its disk fails.", int(serves))
+        if not serves:
+            return
+        statistics, gauges = self._live.core.statistics, self._live.core.gauges()
         yield from self._traffic(statistics)
         yield from self._groups()
         yield from self._transactions(statistics, gauges)

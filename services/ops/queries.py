@@ -67,7 +67,7 @@ class FilterQuery(Nothing):
     from_: Moment = Field(
         "",
         alias="from",
-        description="Due from then on: a moment with its zone, milliseconds, or 30m from now.",
+        description="Due from then on: a moment with its zone, milliseconds, in 30m, or 30m ago.",
     )
     until: Moment = Field("", description="Due before then.")
 

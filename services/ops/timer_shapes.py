@@ -1,7 +1,7 @@
 """What goes over `/api/timers`: what is asked, checked on the way in, and what is answered.
 
 Moments come in as wall time with a zone (2026-11-22T09:00+08:00), as milliseconds since 1970, or as a span
-from now (30m); they go out as milliseconds since 1970, in strings.
+from now (in 30m, or just 30m); they go out as milliseconds since 1970, in strings.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from commitlog import layout
 from commitlog.inner_batch import message_count
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.recovery import Damage, Found
+from commitlog.view import whole
 from consumequeue import entry
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import ENTRY_BYTES, Entry
@@ -26,6 +27,9 @@ from consumequeue.queue import ConsumeQueue
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 
+_LOOK_BYTES: Final = 16 * 1024
+"""Of each queue so much is in memory: the log goes from one queue to another."""
+_NOTHING: Final = whole(b"")
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
@@ -35,16 +39,16 @@ class QueueFiles:
     def __init__(self, store: OpenStore, topic: str, queue_id: int) -> None:
         self.folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
         names = [name for name in store.files.list(self.folder) if name.isdigit()]
-        self._views = {int(name): store.files.view(f"{self.folder}/{name}") for name in names}
+        self._views = {int(name): store.files.view(f"{self.folder}/{name}").by(_LOOK_BYTES) for name in names}
         self.first_offset = min(self._views, default=0) // ENTRY_BYTES
         last = max(self._views, default=0)
-        self.next_offset = (last + len(self._views.get(last, b""))) // ENTRY_BYTES
+        self.next_offset = (last + len(self._views.get(last, _NOTHING))) // ENTRY_BYTES
 
     def entry(self, queue_offset: int) -> Entry | None:
         """One entry; None where there is no file so far."""
         position = queue_offset * ENTRY_BYTES
         inside = position % _FILE_BYTES
-        stored = bytes(self._views.get(position - inside, memoryview(b""))[inside : inside + ENTRY_BYTES])
+        stored = bytes(self._views.get(position - inside, _NOTHING)[inside : inside + ENTRY_BYTES])
         return entry.decode_all(stored)[0] if len(stored) == ENTRY_BYTES else None
 
     def path(self, queue_offset: int) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.request import urlopen
 from uuid import uuid4
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,8 +26,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from services.auth_files import write_for_owner
 from services.front.admission import SILENT
 from services.front.certificates import self_signed
-from services.front.front import HUNG_UP, NO_HTTP2
+from services.front.front import HUNG_UP, NO_HTTP2, PLAINTEXT
 from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take, wait_until
+from tests.command import tidewheel
 
 SECONDS = 10
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -332,8 +334,7 @@ def test_an_expired_certificate_of_the_broker_is_warned_of_and_told_by_the_docto
             pytest.raises(ssl.SSLCertVerificationError, match="expired"),
         ):
             shake_hands(broker, trusting(authority))
-        command = [sys.executable, "-m", "services.cli.main", "doctor", "client", broker.listen]
-        told = subprocess.run([*command, "--ca", str(authority)], capture_output=True, text=True, timeout=60)
+        told = tidewheel("doctor", "client", broker.listen, "--ca", str(authority))
         assert (told.returncode, "expired" in told.stdout) == (1, True), told.stdout + told.stderr
 
 
@@ -350,6 +351,12 @@ def test_where_clients_need_a_certificate_none_comes_in_without(tmp_path: Path) 
         known = trusting(tmp_path / "certificate.pem")
         known.load_cert_chain(client, tmp_path / "client" / "key.pem")
         assert shake_hands(broker, known)[0] == "h2"
+        with listed(broker, PLAINTEXT), grpc.insecure_channel(broker.listen) as channel:
+            ask = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute")
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(b"", timeout=SECONDS)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "TLS only" in refused.value.details()
 
 
 def test_a_broker_that_stops_refuses_nobody(tmp_path: Path) -> None:

@@ -38,13 +38,15 @@ class HoldingDisk(MemoryDisk):
 
     def written(self) -> list[tuple[str, int]]:
         """The file and the number of bytes of each write that was not synced."""
-        return [(path, len(data)) for path, file in self._files.items() for _, data in file.unsynced]
+        return [(path, len(data)) for path, file in self._files.items() for _, data in file.unsynced if data]
 
     def after_crash(self, kept: list[int]) -> HoldingDisk:
-        """What is on disk if of each write that many bytes were kept."""
+        """What is on disk if of each write that many bytes were kept, and all names."""
         disk, lengths = deepcopy(self), iter(kept)
         disk.is_holding = False
-        disk.crash(lambda _: next(lengths))
+        for file in disk._files.values():
+            file.unsynced = [(at, data and data[: next(lengths)]) for at, data in file.unsynced]
+        disk.crash(lambda count: count)
         return disk
 
 

@@ -171,9 +171,12 @@ def test_a_silent_producer_is_asked_until_the_half_expires(bench: Bench) -> None
     assert bench.advance(5_999) == []
     (check,) = bench.advance(1)
     assert isinstance(check, CheckBack)
-    assert (check.transaction_id, check.message.keys) == (half.transaction_id, ("order-1",))
+    assert (check.transaction_id, check.topic) == (half.transaction_id, "t")
+    assert bench.broker.half_message(check.half_offset).keys == ("order-1",)
     bench.broker.check_asked(check.transaction_id, False, bench.now_ms)
-    (again,) = bench.advance(1_000)
+    assert bench.advance(1_000_000) == [], "with nobody to ask it waits, and nobody looks at it"
+    bench.broker.producer_came("t", bench.now_ms)
+    (again,) = bench.advance(1)
     assert again == check
     for pause_ms in (10_000, 20_000):
         bench.broker.check_asked(check.transaction_id, True, bench.now_ms)
