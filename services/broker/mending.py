@@ -38,7 +38,7 @@ from commitlog.layout import TIMERS
 from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
 from commitlog.recovery import Damage, Found, LogScan
-from consumequeue.keyindex_run import Run
+from consumequeue.keyindex_run import BLOCK_BYTES, Run
 from consumequeue.timerindex_run import FactRun
 from services.broker import timer_records
 from services.broker.store import Store
@@ -78,11 +78,14 @@ class Copy(NamedTuple):
 class Check:
     """Files to be read through in a worker thread, and what is damaged of them."""
 
-    files: list[tuple[Slot, File]]
+    files: list[tuple[Slot, File, int]]
+    """Each with the position from which on it is to be read."""
     runs: list[FactRun]
     keys: list[Run]
+    bytes_max: int
+    rest: list[tuple[Slot, int]] = field(default_factory=list)
+    """What of the files was left for the next check."""
     log: LogPass | None = None
-    log_bytes_max: int = 0
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     bare: list[Bare] = field(default_factory=list)
@@ -91,11 +94,19 @@ class Check:
 
     def run(self, disk: Disk) -> None:
         """Reads; raises OSError."""
-        for slot, file in self.files:
+        left_bytes = self.bytes_max
+        for slot, file, position in self.files:
+            if left_bytes <= 0:
+                self.rest.append((slot, position))
+                continue
             window = Window(disk, slot.path, file.length, limits.TIMER_BATCH_BYTES_MAX)
-            for batch in partition.batches(window, self.gaps):
+            for batch in partition.batches(window, self.gaps, position):
                 if batch.kind == WITH_RECORDS:
                     self.bare += _bare(window, batch)
+                left_bytes -= batch.end - batch.position
+                if left_bytes <= 0 and batch.end < file.length:
+                    self.rest.append((slot, batch.end))
+                    break
         for run in self.runs:
             if not run.is_sound(disk):
                 self.damaged_runs.append(run)
@@ -106,7 +117,7 @@ class Check:
             except StoreDamaged as error:
                 self.damaged_keys.append(error.detail)
         if self.log is not None:
-            self.log_damage = self.log.step(disk, self.log_bytes_max)
+            self.log_damage = self.log.step(disk, max(1, left_bytes // limits.LOG_CHECKED_SHARE))
 
 
 class LogPass:
@@ -121,16 +132,18 @@ class LogPass:
 
     def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
         """Reads on; returns what is damaged of it. Raises OSError."""
-        if self._scan is None or self._found is None:
-            self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
-            self._found = iter(self._scan)
-        left_bytes = bytes_max
         self.is_done = True
-        for one in self._found:
-            left_bytes -= one.record_bytes
-            if left_bytes <= 0:
-                self.is_done = False
-                break
+        with suppress(StoreError):  # whatever keeps a log from being read through was told at the start
+            if self._scan is None or self._found is None:
+                self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
+                self._found = iter(self._scan)
+            for one in self._found:
+                bytes_max -= one.record_bytes
+                if bytes_max <= 0:
+                    self.is_done = False
+                    break
+        if self._scan is None:
+            return []
         new = self._scan.damaged[self._told_count :]
         self._told_count += len(new)
         ends = (Damage(one.first_offset, min(one.end_offset, self._until)) for one in new)
@@ -270,8 +283,7 @@ class Rescue:
         """Where older files have the records of those that are missing."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
         wanted |= {one.timer_offset for one in self.bare}
-        for name in disk.list(TIMERS) if wanted else ():
-            slot = slot_named(name)
+        for slot in _slots_named(disk) if wanted else ():
             length = disk.size(slot.path)
             for batch in partition.batches(Window(disk, slot.path, length), []):
                 if batch.kind != WITH_RECORDS:
@@ -281,6 +293,13 @@ class Rescue:
                     copy = Copy(slot.path, int(row["record_at"]), int(row["record_bytes"]))
                     if _is_sound(disk, copy):
                         self.copies[int(row["timer_offset"])] = copy
+
+
+def _slots_named(disk: Disk) -> Iterator[Slot]:
+    """All slots that have a file, whoever names it."""
+    for name in disk.list(TIMERS):
+        with suppress(ValueError):
+            yield slot_named(name)
 
 
 def _is_sound(disk: Disk, copy: Copy) -> bool:
@@ -322,7 +341,8 @@ class Mending:
     def __init__(self, store: Store, timers: Timers) -> None:
         self._store, self._timers = store, timers
         self._partitions = timers.partitions
-        self._unchecked: deque[Slot | FactRun | Run] = deque()
+        self._unchecked: deque[tuple[Slot, int] | FactRun | Run] = deque()
+        self._check_bytes = 0
         self._may_check = False
         self._next_check_ms = 0
         self._running: Check | Rescue | None = None
@@ -338,11 +358,12 @@ class Mending:
     def begin(self, now_ms: int) -> None:
         """From now on everything is read through, the first due first."""
         files = sorted(self._partitions.files, key=lambda slot: slot.start_ms)
-        self._unchecked = deque([*files, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
+        places = ((slot, 0) for slot in files)
+        self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
         self._unchecked.extend(self._store.keys.runs)
         log = self._store.log
         self._log_pass = LogPass(log.segment_bytes, log.durable_offset) if log.durable_offset else None
-        self._may_check = True
+        self._may_check, self._check_bytes = True, limits.CHECKED_AT_START_BYTES
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> list[Damaged]:
@@ -351,6 +372,7 @@ class Mending:
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
             self.begin(now_ms)
+        self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
         return self._tell_of_indexes()
 
     def go_on_checking(self) -> None:
@@ -360,7 +382,7 @@ class Mending:
     @property
     def is_wanted(self) -> bool:
         """Whether there is something to do at once."""
-        if self._left:
+        if self._applying is not None:
             return not self._timers.is_held()
         return bool(self._new) or (
             self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
@@ -384,6 +406,7 @@ class Mending:
         if isinstance(job, Rescue):
             self._take_over(job)
             return
+        self._unchecked.extendleft(reversed(job.rest))
         there = self._partitions.files
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         self._bare += [one for one in job.bare if self._is_there(one) and self._waits(one)]
@@ -404,7 +427,8 @@ class Mending:
             self._bare = job.bare + self._bare
             self._blocked = "the disk failed"
         else:
-            self._unchecked.extendleft(reversed([*(slot for slot, _ in job.files), *job.runs, *job.keys]))
+            places = ((slot, position) for slot, _, position in job.files)
+            self._unchecked.extendleft(reversed([*places, *job.runs, *job.keys]))
 
     def step(self, now_ms: int) -> list[Damaged]:
         """Rebuilds or ends some of the timers that a rescue has found."""
@@ -445,19 +469,23 @@ class Mending:
         return self._timers.ends.ended(one.timer_offset) is None
 
     def _check(self) -> Check:
-        job, left_bytes = Check([], [], []), limits.TIMERS_CHECKED_AT_ONCE_BYTES
+        job, left_bytes = Check([], [], [], self._check_bytes), self._check_bytes
         files = self._partitions.files
         while self._unchecked and left_bytes > 0:
             one = self._unchecked.popleft()
-            if isinstance(one, Slot):
-                if one in files:
-                    job.files.append((one, files[one]))
-                    left_bytes -= files[one].length
+            if isinstance(one, tuple):
+                slot, position = one
+                if slot in files:
+                    job.files.append((slot, files[slot], position))
+                    left_bytes -= files[slot].length - position
+            elif isinstance(one, FactRun):
+                job.runs.append(one)
+                left_bytes -= (1 + one.block_count) * BLOCK_BYTES
             else:
-                (job.runs if isinstance(one, FactRun) else job.keys).append(one)  # type: ignore[arg-type]
-                left_bytes -= one.entry_count * _entry_bytes(one)
+                job.keys.append(one)
+                left_bytes -= (1 + one.block_count) * BLOCK_BYTES
         if left_bytes > 0 and not self._unchecked:
-            job.log, job.log_bytes_max = self._log_pass, min(left_bytes, limits.LOG_CHECKED_AT_ONCE_BYTES)
+            job.log = self._log_pass
         return job
 
     def _rescue(self) -> Rescue:
@@ -484,6 +512,8 @@ class Mending:
     def _take_over(self, job: Rescue) -> None:
         if job.blocked:
             self._blocked = job.blocked
+            what = f"Which timers damaged bytes held cannot be found out now: {job.blocked}"
+            self._new.append(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
             self._bare = job.bare + self._bare
             return
         self._applying, self._rebuilt_count, self._lost_count = job, 0, job.unknown_count
@@ -562,7 +592,3 @@ def _segment_of(log: CommitLog, offset: int) -> str:
 
 
 _WHERES_MAX: Final = 3
-
-
-def _entry_bytes(run: FactRun | Run) -> int:
-    return 40 if isinstance(run, FactRun) else 16

@@ -178,7 +178,7 @@ def run_repair(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make damaged queues, index and snapshots anew, and set damaged bytes of the log aside.
+    """Make damaged queues, index, snapshots and timers anew, and set damaged bytes of the log aside.
 
     The broker must be stopped. The log itself is never changed; a copy of damaged bytes goes to the folder
     'quarantine', and what was lost is printed. Names and ends of timers that cannot be read wait for a backup

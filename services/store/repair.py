@@ -134,13 +134,13 @@ def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
             set_aside(disk, path)
         for run in planned.mends:
             mend(run, disk)
+        if planned.mends_timers:  # before anything is given up: what is rebuilt is not over
+            _mend_timers(disk, now_ms)
+            _set_aside_all_but_newest(disk)
         if planned.makes_facts:
             give_up(store, disk, planned.gives_up, now_ms)
         if planned.makes_derived or planned.bad_snapshots:
             _make_derived(disk, now_ms)
-        if planned.mends_timers:
-            _mend_timers(disk, now_ms)
-            _set_aside_all_but_newest(disk)
     finally:
         disk.close()
 

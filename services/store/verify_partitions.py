@@ -157,6 +157,7 @@ class _FileCheck:
             yield self._finding(batch.position, batch.end, "the rows of a batch point beside its records")
             return
         content = bytearray(self._disk.read(self._slot.path, batch.position, batch.end - batch.position))
+        content.extend(bytes(batch.end - batch.position - len(content)))
         starts = rows["record_at"].astype(np.int64) - batch.position
         ends = starts + rows["record_bytes"].astype(np.int64)
         sound = bulk.are_sound(content, starts, ends)

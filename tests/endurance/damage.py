@@ -403,7 +403,7 @@ class Damage:
     def phantoms(self, known: Known, where: str, row: Row) -> Iterator[str]:
         """What this store has and the oracle has not.
 
-        Where the log lost the record that ended a timer, or an acknowledgement, it is told, and it comes again.
+        Where the log lost an end of a timer, or an acknowledgement, that comes again, and is told.
         """
         found = [f"message {one}" for one in (known.readable - self.oracle.readable).elements()]
         found += [f"timer {one}" for one in (known.delivered - self.oracle.delivered).elements()]

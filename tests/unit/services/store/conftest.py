@@ -74,6 +74,8 @@ class Shop:
                 self.broker.read_ahead(job)
             is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset
             self.flush()
+            due_ms = self.broker.next_due_ms()
+            is_going_on = is_going_on or (due_ms is not None and due_ms <= now_ms)
 
     def _send(self, number: int) -> None:
         message = Message(
