@@ -39,10 +39,10 @@ def test_several_at_once_are_several_and_each_is_waited_for() -> None:
     assert len({one.stdout for one in ended}) == 1
 
 
-def test_one_that_is_killed_says_so() -> None:
-    process = subprocess.Popen(
-        [*COMMANDS[0], "tail", "x", "--http", "192.0.2.1:1"], stderr=subprocess.DEVNULL
-    )
+def test_one_that_is_killed_says_so(tmp_path: Path) -> None:
+    where = ("--store", str(tmp_path / "store"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    command = [*COMMANDS[0], "serve", *where, "--segment-bytes", str(1 << 20)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     assert isinstance(process, Forked)
     assert process.poll() is None
     assert Path(f"/proc/{process.pid}").exists()
