@@ -1,9 +1,10 @@
 """What the store needs of a disk, as a protocol: `RealDisk` for production, `MemoryDisk` for simulation.
 
-Paths are relative to the store, with `/`. A write, and the name of a file that it makes, is durable only after
-`sync` of the file; `allocate`, `truncate`, `rename` and `delete` are durable when they return, and may be done
-or not, or in part, when the process ends or the power goes meanwhile. Reads see all writes, durable or not.
-Only `write`, `allocate` and `truncate` make a file. Every method may raise OSError, with a part of it done.
+Paths are relative to the store, with `/`. A write, and the name of a file that it makes, is durable only
+after `sync` of the file; `allocate`, `truncate`, `rename` and `delete` are durable when they return, and
+may be done or not, or in part, when the process ends or the power goes meanwhile. Reads see all writes,
+durable or not. Only `write`, `allocate` and `truncate` make a file. Every method may raise OSError, with a
+part of it done.
 
 After `SyncFailed` nothing that was written to the file since its last sync may be trusted: it can be read as
 before, the next sync succeeds, and it is not on disk (Linux marks pages clean whose writing has failed). Only
@@ -14,7 +15,14 @@ is no such page or is checked by a CRC; nobody calls `sync` again and believes i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
+
+from commitlog.view import View
+
+FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
+"""Of what is made in a store: its owner writes, the owner's group reads, others do not; umask may take
+more."""
 
 
 class SyncFailed(OSError):
@@ -36,8 +44,8 @@ class Disk(Protocol):
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         """The bytes of many (position, length) back to back; less where a file ends before."""
 
-    def view(self, path: str) -> memoryview:
-        """The whole file to read in place; valid until the file is truncated or deleted."""
+    def view(self, path: str) -> View:
+        """The whole file, to read in place as long as it is neither truncated nor deleted."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
         """Writes all of `data`, creating the file and its folders if needed."""

@@ -25,7 +25,7 @@
     |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock, DiskFailed, NoRoom
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
-        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting
+        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting, TokenAstray
 
 A class carries a stable `code` for people, the name of the protocol's status for
 client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands; `rocketmq` is what
@@ -483,6 +483,12 @@ class OpenToAll(ConfigurationError):
     """Others could reach this address and do everything."""
 
     code = "TW-127"
+
+
+class TokenAstray(ConfigurationError):
+    """The token would be sent to an address that nobody has chosen."""
+
+    code = "TW-246"
 
 
 class UnknownSetting(ConfigurationError):

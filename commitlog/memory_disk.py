@@ -3,9 +3,11 @@
 A file has what is on disk (`durable`) and what a reader sees (`current`, the page cache); between them lies
 what was written and not synced. The names of files are likewise on disk or only in memory.
 
-    `crash`   the power goes: of what was not synced, each write is kept whole, in part or not at all, and each
+    `crash`   the power goes: of what was not synced, each write is kept whole, in part or not at all, and
+    each
               name too, as the caller's `choose` decides; what was synced stays
-    `kill`    the process goes: the page cache stays, but pages that a failed sync gave up may be dropped from it
+    `kill`    the process goes: the page cache stays, but pages that a failed sync gave up may be dropped
+    from it
 
 Every operation that changes anything is counted in `operations`. One of them, chosen by `strike`, is the last
 of the process (`Death`), before, amid or after it, or fails (OSError), with nothing or a part of it done:
@@ -30,6 +32,7 @@ from enum import Enum
 from errno import EIO, ENOSPC
 
 from commitlog.disk import SyncFailed
+from commitlog.view import View, whole
 
 Choose = Callable[[int], int]
 """Of n, how many; from 0 to n."""
@@ -180,8 +183,8 @@ class MemoryDisk:
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         return b"".join([self.read(path, position, length) for position, length in spans])
 
-    def view(self, path: str) -> memoryview:
-        return memoryview(bytes(self._existing(path).current))
+    def view(self, path: str) -> View:
+        return whole(bytes(self._existing(path).current))
 
     def write(self, path: str, position: int, data: bytes) -> None:
         fault = self._begin("write", path, grows=position + len(data) > self.size(path))

@@ -26,8 +26,10 @@ from commitlog import foreign, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from commitlog.record import Record
+from commitlog.view import View
 
 _MAGIC = re.compile(b"\xda\xa3\x20[\xa7\xab]")
+_MAGIC_BYTES: Final = 4
 _HEAD: Final = struct.Struct(">II")
 _OFFSET_FIELD: Final = struct.Struct(">q")
 _OFFSET_AT: Final = 28
@@ -101,7 +103,7 @@ class LogScan:
     def _segment(self, first_offset: int) -> Iterator[Found]:
         view = self._disk.view(layout.segment_path(first_offset))
         if self._stop_at is not None:
-            view = view[: max(0, self._stop_at - first_offset)]
+            view = view.upto(self._stop_at - first_offset)
         position = self.end_offset - first_offset
         while 0 <= position < len(view):
             found = _record_at(view, position, first_offset + position, self._own_from)
@@ -112,7 +114,7 @@ class LogScan:
             self.end_offset = first_offset + position
             yield found
 
-    def _step_over(self, view: memoryview, position: int, first_offset: int) -> int:
+    def _step_over(self, view: View, position: int, first_offset: int) -> int:
         """Where to read on after bytes that are no record; -1 at the end of this segment or of the log."""
         if _is_blank(view, position):
             self.end_offset = first_offset + len(view)
@@ -165,13 +167,14 @@ def _missing(first_offset: int) -> StoreError:
     )
 
 
-def _record_at(view: memoryview, position: int, offset: int, own_from: int) -> Found | None:
+def _record_at(view: View, position: int, offset: int, own_from: int) -> Found | None:
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
-    record_bytes, magic = _HEAD.unpack_from(view, position)
+    head = view[position : position + record.RECORD_BYTES_MIN]
+    record_bytes, magic = _HEAD.unpack_from(head)
     if magic not in (record.MAGIC_V1, record.MAGIC_V2) or position + record_bytes > len(view):
         return None
-    if _OFFSET_FIELD.unpack_from(view, position + _OFFSET_AT)[0] != offset:
+    if _OFFSET_FIELD.unpack_from(head, _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
     if not record.is_sound(stored, may_lack_crc=offset < own_from):
@@ -179,16 +182,16 @@ def _record_at(view: memoryview, position: int, offset: int, own_from: int) -> F
     return Found(record.decode(stored), record_bytes)
 
 
-def _is_blank(view: memoryview, position: int) -> bool:
+def _is_blank(view: View, position: int) -> bool:
     if position + record.BLANK_BYTES > len(view):
         return False
-    left_bytes, magic = _HEAD.unpack_from(view, position)
+    left_bytes, magic = _HEAD.unpack(view[position : position + _HEAD.size])
     return bool(magic == record.MAGIC_BLANK and left_bytes == len(view) - position)
 
 
-def _next_record(view: memoryview, position: int, first_offset: int, own_from: int) -> int:
-    for match in _MAGIC.finditer(view, position):
-        start = match.start() - 4
+def _next_record(view: View, position: int, first_offset: int, own_from: int) -> int:
+    for found in view.find(_MAGIC, position, _MAGIC_BYTES):
+        start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, own_from) is not None:
             return start
     return -1

@@ -88,6 +88,14 @@ class HttpAddress(NamedTuple):
         return HttpAddress(host, port, scheme == "https")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; of names only `localhost` is known to be one."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 LISTEN_USUAL: Final = Address("127.0.0.1", 8081)
 HTTP_USUAL: Final = HttpAddress("127.0.0.1", 8088)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from commitlog.errors import ConfigurationError, OpenToAll
 from services.auth_files import auth_key, http_token, key_of
-from services.config import ServeSettings
+from services.config import ServeSettings, is_loopback
 from services.live.live_broker import LiveBroker
 from services.ops.gate import Demands
 from services.ops.origins import Names, names_of
@@ -48,14 +47,6 @@ def check_exposure(settings: ServeSettings) -> None:
         raise OpenToAll(
             f"--http is {settings.http}: ask for a token with --http-token FILE, or say --insecure."
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; of names only `localhost` is known to be one."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def doors(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -> Doors:

@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 import ssl
+import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -44,9 +45,10 @@ from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, credentials, https_context, own_files
 from services.front.front import LOOPBACK, Behind, Front, Peers
+from services.front.pacing import Pace
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
-from services.live.live_broker import LiveBroker
+from services.live.live_broker import LiveBroker, log_damage
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
@@ -131,7 +133,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
         files = Folder(settings.store)
         peers = Peers()
-        server = GrpcServer(peers.host_of)
+        server = GrpcServer(peers)
         files_of_tls, has_https = tls_files(settings), is_http_tls(settings)
         listen = Address(*listening.getsockname()[:2])
         http_host, http_port = http_socket.getsockname()[:2]
@@ -144,7 +146,8 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         limits_of_front = Limits(settings.connections_per_address)
         refuse = partial(tell_refused, asked.refusals)
         ports = behind(server, files_of_tls, has_plaintext=not settings.is_tls_only)
-        front = Front(ports, limits_of_front, http.url, peers, refuse)
+        pace = Pace(asyncio.get_running_loop().time) if asked.guard is not None else None
+        front = Front(ports, limits_of_front, http.url, peers, refuse, pace)
         await stack.enter_async_context(taking_connections(front, listening))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
         app = make_app(live, metrics, consuming, files, asked.refusals, asked.demands, questions, measured)
@@ -184,6 +187,8 @@ def opened(root: Path) -> Iterator[RealDisk]:
     """Lock a store and give its disk; nothing of the store is read before the lock is held."""
     lock = StoreLock(root)
     lock.acquire()
+    if stat.S_IMODE(root.stat().st_mode) & stat.S_IRWXO:
+        log.warning("others on this machine may look into the store: chmod o= it", store=str(root))
     disk = RealDisk(root)
     try:
         yield disk
@@ -244,8 +249,8 @@ def tell_recovery(core: Broker) -> None:
     )
     for what in core.made_anew:
         log.warning("made anew from the log", what=what)
-    for damage in core.damaged:
-        log.error("log damaged", first_offset=damage.first_offset, end_offset=damage.end_offset)
+    for found_damaged in core.damage:
+        log_damage(found_damaged)
 
 
 def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:
@@ -260,6 +265,14 @@ async def serving_grpc(
 ) -> AsyncIterator[None]:
     """Serve RPCs; on the way out let long polls and streams end by themselves."""
     await server.start(rpcs, metrics.observe)
+    telling_health: set[asyncio.Task[None]] = set()
+
+    def tell_health(is_well: bool) -> None:
+        task = asyncio.create_task(server.tell_health(is_well))
+        telling_health.add(task)
+        task.add_done_callback(telling_health.discard)
+
+    live.tell_health_to(tell_health)
     try:
         yield
     finally:

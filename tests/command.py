@@ -19,7 +19,7 @@ from unittest.mock import patch
 from services.cli.main import main
 
 TIDEWHEEL: Final = (sys.executable, "-m", "services.cli.main")
-PROCESSES: Final = frozenset(("serve", "demo", "audit", "shop"))
+PROCESSES: Final = (("serve",), ("demo",), ("shop",), ("audit", "run"), ("audit", "schedule"))
 """Commands that listen, keep threads, or start Java: each in a process that ends with it."""
 SECONDS: Final = 60
 
@@ -29,20 +29,27 @@ def tidewheel(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder and return how it ended; `environment` is added to what there is."""
     words, told = [str(one) for one in arguments], dict(environment or {})
-    if words and words[0] in PROCESSES:
+    if any(tuple(words[: len(one)]) == one for one in PROCESSES):
         return subprocess.run(
             [*TIDEWHEEL, *words],
             capture_output=True, text=True, env=os.environ | told, cwd=folder, timeout=SECONDS, check=False,
         )  # fmt: skip
+    return in_this_process(*words, environment=told, folder=folder)
+
+
+def in_this_process(
+    *words: str, environment: Mapping[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command here and return how it ended: one that serves only if it is to be refused."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (
-        patch.dict(os.environ, told),
+        patch.dict(os.environ, environment),
         patch("sys.stdin", io.StringIO()),
         chdir(folder) if folder else nullcontext(),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
-        exit_code = run(words)
+        exit_code = run(list(words))
     printed = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(words, exit_code, *printed)
 

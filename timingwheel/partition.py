@@ -121,9 +121,8 @@ class Window:
         return self._held[first : first + length]
 
 
-def batches(window: Window, damage: list[Gap]) -> Iterator[Batch]:
-    """All sound batches in order; what is damaged is added to `damage`."""
-    position = 0
+def batches(window: Window, damage: list[Gap], position: int = 0) -> Iterator[Batch]:
+    """The sound batches from a position on, in order; what is damaged is added to `damage`."""
     while position < window.length:
         batch = _batch_at(window, position)
         if batch is None:

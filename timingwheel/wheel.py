@@ -10,8 +10,8 @@ hours that are answered within milliseconds would else pile up. Rules:
 * in due order, ties in the order of (first) placing at that time;
 * time never goes back: an earlier `now_ms` than before changes nothing.
 
-Cost: per timer one dictionary entry and at most four integers, for an empty slot nothing; an advance jumps from one occupied slot to the
-next, so idle time is free however long.
+Cost: per timer one dictionary entry and at most four integers, for an empty slot nothing; an advance jumps
+from one occupied slot to the next, so idle time is free however long.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
 from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
+from services.broker.housekeeping import RETENTION_TOPIC
 from services.broker.mending import Check, Rescue
 from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.settings import BrokerSettings
@@ -35,6 +36,7 @@ from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import TOPIC_TOPIC, is_system
 from services.broker.values import (
     Bell,
+    Damaged,
     Effect,
     ReadTimers,
     Retire,
@@ -71,6 +73,7 @@ class Broker(Verbs):
             AUTH_TOPIC: self.access.recovered,
             ACK_TOPIC: self._groups.recovered_acks,
             LEASE_TOPIC: self._groups.recovered_leases,
+            RETENTION_TOPIC: self._housekeeping.recovered,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
             HALF_TOPIC: self._transactions.stored,
@@ -104,7 +107,7 @@ class Broker(Verbs):
         log.end_offset = log.durable_offset = log.synced_offset = scan.end_offset
         broker._store.dispatch.write()
         broker.damaged = scan.damaged
-        for one in found_at_start(disk, log, start, scan.damaged):
+        for one in found_at_start(disk, log, start, scan.damaged, broker._store.may_begin_at):
             broker.note_damage(one)
         broker._housekeeping.follow()
         broker._receiving.resume(now_ms)
@@ -182,6 +185,21 @@ class Broker(Verbs):
         else:
             assert isinstance(job, (Check, Rescue))
             self._mending.failed(job)
+
+    @property
+    def wants_mending(self) -> bool:
+        """Whether files are unchecked, or damaged and not yet seen to."""
+        return self._mending.is_wanted
+
+    def mend(self, now_ms: int) -> list[Damaged]:
+        """Checks or mends some files here and now, for a repair: no time passes, nothing is delivered."""
+        job = self._mending.next_job()
+        if job is not None:
+            job.run(self._disk)
+            self._mending.done(job)
+        found = [self.note_damage(one) for one in self._mending.step(now_ms)]
+        self._mending.go_on_checking()
+        return found
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """The clock was set forward: what was due in between is late for that."""
@@ -338,6 +356,9 @@ class Broker(Verbs):
             self._is_refusing = refusal is not None
             effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
         effects += map(self.note_damage, self._mending.keep_house(now_ms))
+        if lost := self._transactions.end_lost(now_ms):
+            what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
+            effects.append(self.note_damage(Damaged("keep", layout.KEEP, what, lost_count=len(lost))))
         if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:
             effects.append(
                 Warn(_short_of_room(self._timers.partitions.disk_bytes, self._housekeeping.free_bytes))

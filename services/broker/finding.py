@@ -62,8 +62,8 @@ class Finding:
         for physical_offset in self._store.keys.offsets(topic, key, log.first_offset):
             try:
                 record = log.read(physical_offset)
-            except StoreDamaged:
-                self._statistics.unreadable_records += 1
+            except StoreDamaged as error:
+                self._statistics.unreadable(physical_offset, error.detail)
                 continue
             messages = reversed(keyindex.messages_of(record))
             yield from (one for one in messages if keyindex.carries(one, topic, key))

@@ -2,7 +2,8 @@
 
 Looked at every `housekeeping_ms`. Retention asks for snapshots first: a segment goes only when the older of
 the two kept snapshots covers its end, so that either of them can start the broker. Each wish and each
-deletion is a record of the log, which is also what lets the second snapshot lie behind the first.
+deletion is a record of the log, before it is done and after, which is also what lets the second snapshot lie
+behind the first. So a start knows how far the log may have been deleted; what is missing beyond is damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: the oldest covered segments go, whatever their age
@@ -93,6 +94,7 @@ class Housekeeping:
         first_offset, cut_offset = self._store.log.first_offset, self._cut_offset(now_ms)
         if cut_offset <= first_offset or not self._is_covered(cut_offset, now_ms):
             return None
+        self._append({"cut_offset": cut_offset, "done": False, "skipped": []}, now_ms)
         self._running = Retirement(
             first_offset,
             cut_offset,
@@ -189,6 +191,11 @@ class Housekeeping:
     def _note(self, cut_offset: int, skipped: list[list[Any]], now_ms: int) -> None:
         self._append({"cut_offset": cut_offset, "done": True, "skipped": skipped}, now_ms)
 
+    def recovered(self, record: Record) -> None:
+        """Takes over from its record how far the log was to be deleted: less may be there, and no more."""
+        self._store.may_begin_at = max(self._store.may_begin_at, json.loads(record.body)["cut_offset"])
+
     def _append(self, body: dict[str, Any], now_ms: int) -> None:
+        self._store.may_begin_at = max(self._store.may_begin_at, body["cut_offset"])
         record = Record(topic=RETENTION_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
         self._store.append(record, now_ms)

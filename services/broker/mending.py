@@ -31,13 +31,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, limits
+from commitlog import bulk, layout, limits
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from commitlog.layout import TIMERS
+from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
-from commitlog.recovery import LogScan
-from consumequeue.keyindex_run import Run
+from commitlog.recovery import Damage, Found, LogScan
+from consumequeue.keyindex_run import BLOCK_BYTES, Run
 from consumequeue.timerindex_run import FactRun
 from services.broker import timer_records
 from services.broker.store import Store
@@ -77,9 +78,15 @@ class Copy(NamedTuple):
 class Check:
     """Files to be read through in a worker thread, and what is damaged of them."""
 
-    files: list[tuple[Slot, File]]
+    files: list[tuple[Slot, File, int]]
+    """Each with the position from which on it is to be read."""
     runs: list[FactRun]
     keys: list[Run]
+    bytes_max: int
+    rest: list[tuple[Slot, int]] = field(default_factory=list)
+    """What of the files was left for the next check."""
+    log: LogPass | None = None
+    log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     bare: list[Bare] = field(default_factory=list)
     damaged_runs: list[FactRun] = field(default_factory=list)
@@ -87,11 +94,19 @@ class Check:
 
     def run(self, disk: Disk) -> None:
         """Reads; raises OSError."""
-        for slot, file in self.files:
+        left_bytes = self.bytes_max
+        for slot, file, position in self.files:
+            if left_bytes <= 0:
+                self.rest.append((slot, position))
+                continue
             window = Window(disk, slot.path, file.length, limits.TIMER_BATCH_BYTES_MAX)
-            for batch in partition.batches(window, self.gaps):
+            for batch in partition.batches(window, self.gaps, position):
                 if batch.kind == WITH_RECORDS:
                     self.bare += _bare(window, batch)
+                left_bytes -= batch.end - batch.position
+                if left_bytes <= 0 and batch.end < file.length:
+                    self.rest.append((slot, batch.end))
+                    break
         for run in self.runs:
             if not run.is_sound(disk):
                 self.damaged_runs.append(run)
@@ -101,6 +116,38 @@ class Check:
                     pass
             except StoreDamaged as error:
                 self.damaged_keys.append(error.detail)
+        if self.log is not None:
+            self.log_damage = self.log.step(disk, max(1, left_bytes // limits.LOG_CHECKED_SHARE))
+
+
+class LogPass:
+    """One pass over the log up to `until`, some megabytes at a time."""
+
+    def __init__(self, segment_bytes: int, until: int) -> None:
+        self._segment_bytes, self._until = segment_bytes, until
+        self._scan: LogScan | None = None
+        self._found: Iterator[Found] | None = None
+        self._told_count = 0
+        self.is_done = False
+
+    def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
+        """Reads on; returns what is damaged of it. Raises OSError."""
+        self.is_done = True
+        with suppress(StoreError):  # whatever keeps a log from being read through was told at the start
+            if self._scan is None or self._found is None:
+                self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
+                self._found = iter(self._scan)
+            for one in self._found:
+                bytes_max -= one.record_bytes
+                if bytes_max <= 0:
+                    self.is_done = False
+                    break
+        if self._scan is None:
+            return []
+        new = self._scan.damaged[self._told_count :]
+        self._told_count += len(new)
+        ends = (Damage(one.first_offset, min(one.end_offset, self._until)) for one in new)
+        return [one for one in ends if one.first_offset < one.end_offset]
 
 
 def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
@@ -236,8 +283,7 @@ class Rescue:
         """Where older files have the records of those that are missing."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
         wanted |= {one.timer_offset for one in self.bare}
-        for name in disk.list(TIMERS) if wanted else ():
-            slot = slot_named(name)
+        for slot in _slots_named(disk) if wanted else ():
             length = disk.size(slot.path)
             for batch in partition.batches(Window(disk, slot.path, length), []):
                 if batch.kind != WITH_RECORDS:
@@ -247,6 +293,13 @@ class Rescue:
                     copy = Copy(slot.path, int(row["record_at"]), int(row["record_bytes"]))
                     if _is_sound(disk, copy):
                         self.copies[int(row["timer_offset"])] = copy
+
+
+def _slots_named(disk: Disk) -> Iterator[Slot]:
+    """All slots that have a file, whoever names it."""
+    for name in disk.list(TIMERS):
+        with suppress(ValueError):
+            yield slot_named(name)
 
 
 def _is_sound(disk: Disk, copy: Copy) -> bool:
@@ -288,7 +341,8 @@ class Mending:
     def __init__(self, store: Store, timers: Timers) -> None:
         self._store, self._timers = store, timers
         self._partitions = timers.partitions
-        self._unchecked: deque[Slot | FactRun | Run] = deque()
+        self._unchecked: deque[tuple[Slot, int] | FactRun | Run] = deque()
+        self._check_bytes = 0
         self._may_check = False
         self._next_check_ms = 0
         self._running: Check | Rescue | None = None
@@ -298,29 +352,41 @@ class Mending:
         self._rebuilt_count = self._lost_count = 0
         self._blocked = ""
         self._told: set[str] = set()
+        self._log_pass: LogPass | None = None
+        self._new: list[Damaged] = []
 
     def begin(self, now_ms: int) -> None:
         """From now on everything is read through, the first due first."""
         files = sorted(self._partitions.files, key=lambda slot: slot.start_ms)
-        self._unchecked = deque([*files, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
+        places = ((slot, 0) for slot in files)
+        self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
         self._unchecked.extend(self._store.keys.runs)
-        self._may_check = True
+        log = self._store.log
+        self._log_pass = LogPass(log.segment_bytes, log.durable_offset) if log.durable_offset else None
+        self._may_check, self._check_bytes = True, limits.CHECKED_AT_START_BYTES
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> list[Damaged]:
         """Lets some more be checked; says what of names, ends and keys was met damaged."""
         self._may_check = True
         self._blocked = ""
-        if not self._unchecked and now_ms >= self._next_check_ms:
+        if not self._has_unchecked and now_ms >= self._next_check_ms:
             self.begin(now_ms)
+        self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
         return self._tell_of_indexes()
+
+    def go_on_checking(self) -> None:
+        """Lets some more be checked at once."""
+        self._may_check = True
 
     @property
     def is_wanted(self) -> bool:
         """Whether there is something to do at once."""
-        if self._left:
+        if self._applying is not None:
             return not self._timers.is_held()
-        return self._running is None and (self._can_rescue() or (self._may_check and bool(self._unchecked)))
+        return bool(self._new) or (
+            self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
+        )
 
     def next_job(self) -> Check | Rescue | None:
         """What a worker should read now."""
@@ -328,7 +394,7 @@ class Mending:
             return None
         if self._can_rescue():
             self._running = self._rescue()
-        elif self._may_check and self._unchecked:
+        elif self._may_check and self._has_unchecked:
             self._may_check = False
             self._running = self._check()
         return self._running
@@ -340,6 +406,7 @@ class Mending:
         if isinstance(job, Rescue):
             self._take_over(job)
             return
+        self._unchecked.extendleft(reversed(job.rest))
         there = self._partitions.files
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         self._bare += [one for one in job.bare if self._is_there(one) and self._waits(one)]
@@ -347,6 +414,10 @@ class Mending:
             index.found_damaged(job.damaged_runs)
         for what in job.damaged_keys:
             self._store.keys.found_damaged(what)
+        log = self._store.log
+        self._new += [log_damage(log, one) for one in job.log_damage if one.end_offset > log.first_offset]
+        if self._log_pass is not None and self._log_pass.is_done:
+            self._log_pass = None
 
     def failed(self, job: Check | Rescue) -> None:
         """A worker could not read; it is tried again with the next look after the house."""
@@ -356,7 +427,8 @@ class Mending:
             self._bare = job.bare + self._bare
             self._blocked = "the disk failed"
         else:
-            self._unchecked.extendleft(reversed([*(slot for slot, _ in job.files), *job.runs, *job.keys]))
+            places = ((slot, position) for slot, _, position in job.files)
+            self._unchecked.extendleft(reversed([*places, *job.runs, *job.keys]))
 
     def step(self, now_ms: int) -> list[Damaged]:
         """Rebuilds or ends some of the timers that a rescue has found."""
@@ -364,9 +436,27 @@ class Mending:
         while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
             self._mend(*self._left.popleft(), now_ms)
             count += 1
+        if self._new or self._timers.statistics.unread:
+            return self._tell_of_log()
         if self._applying is None or self._left:
-            return self._tell_of_indexes() if self._told else []
+            return []
         return self._finish(self._applying)
+
+    @property
+    def _has_unchecked(self) -> bool:
+        return bool(self._unchecked) or self._log_pass is not None
+
+    def _tell_of_log(self) -> list[Damaged]:
+        """What of the log was found damaged, or met by somebody who read it."""
+        new, self._new = self._new, []
+        unread = self._timers.statistics.unread
+        while unread:
+            offset, why = unread.popleft()
+            new.append(Damaged("log", _segment_of(self._store.log, offset), why))
+        new = [one for one in dict.fromkeys(new) if one.what not in self._told]
+        if len(self._told) < limits.DAMAGE_KEPT_MAX:
+            self._told.update(one.what for one in new)
+        return new
 
     def _can_rescue(self) -> bool:
         is_needed = bool(self._partitions.damage or self._bare)
@@ -379,17 +469,23 @@ class Mending:
         return self._timers.ends.ended(one.timer_offset) is None
 
     def _check(self) -> Check:
-        job, left_bytes = Check([], [], []), limits.TIMERS_CHECKED_AT_ONCE_BYTES
+        job, left_bytes = Check([], [], [], self._check_bytes), self._check_bytes
         files = self._partitions.files
         while self._unchecked and left_bytes > 0:
             one = self._unchecked.popleft()
-            if isinstance(one, Slot):
-                if one in files:
-                    job.files.append((one, files[one]))
-                    left_bytes -= files[one].length
+            if isinstance(one, tuple):
+                slot, position = one
+                if slot in files:
+                    job.files.append((slot, files[slot], position))
+                    left_bytes -= files[slot].length - position
+            elif isinstance(one, FactRun):
+                job.runs.append(one)
+                left_bytes -= (1 + one.block_count) * BLOCK_BYTES
             else:
-                (job.runs if isinstance(one, FactRun) else job.keys).append(one)  # type: ignore[arg-type]
-                left_bytes -= one.entry_count * _entry_bytes(one)
+                job.keys.append(one)
+                left_bytes -= (1 + one.block_count) * BLOCK_BYTES
+        if left_bytes > 0 and not self._unchecked:
+            job.log = self._log_pass
         return job
 
     def _rescue(self) -> Rescue:
@@ -416,6 +512,8 @@ class Mending:
     def _take_over(self, job: Rescue) -> None:
         if job.blocked:
             self._blocked = job.blocked
+            what = f"Which timers damaged bytes held cannot be found out now: {job.blocked}"
+            self._new.append(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
             self._bare = job.bare + self._bare
             return
         self._applying, self._rebuilt_count, self._lost_count = job, 0, job.unknown_count
@@ -483,8 +581,14 @@ class Mending:
         return new
 
 
+def log_damage(log: CommitLog, one: Damage) -> Damaged:
+    """What is said of damaged bytes of the log."""
+    what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
+    return Damaged("log", _segment_of(log, one.first_offset), what)
+
+
+def _segment_of(log: CommitLog, offset: int) -> str:
+    return layout.segment_path(offset // log.segment_bytes * log.segment_bytes)
+
+
 _WHERES_MAX: Final = 3
-
-
-def _entry_bytes(run: FactRun | Run) -> int:
-    return 40 if isinstance(run, FactRun) else 16

@@ -31,8 +31,8 @@ class Reading:
             return None
         try:
             return self._record_at(entry, queue_offset)
-        except StoreDamaged:
-            self._statistics.unreadable_records += 1
+        except StoreDamaged as error:
+            self._statistics.unreadable(entry.physical_offset, error.detail)
             return None
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:

@@ -111,8 +111,9 @@ def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     """The offsets of all rows of partitions, ascending, and what of them is damaged."""
     found, gaps = [np.empty(0, np.uint64)], list[Gap]()
     for slot, file in timers.partitions.files.items():
+        gone = partition.gone_offsets(disk, slot.path, file.length)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
-            found.append(rows["timer_offset"].copy())
+            found.append(partition.alive(rows, gone)["timer_offset"].copy())
     return np.sort(np.concatenate(found)), gaps
 
 

@@ -163,8 +163,11 @@ class Transactions:
         while self.has_more() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
             half_offset = self._to_read.popleft()
             waiting = self.outcomes.open.get(half_offset)
-            record = None if waiting is None else self._read(half_offset)
-            if waiting is None or record is None:
+            if waiting is None:
+                continue
+            record = self._read(half_offset)
+            if record is None:
+                self._end_unreadable(half_offset, now_ms)
                 continue
             read_bytes += len(record.body)
             if self.policy(waiting.topic).is_exhausted(waiting.check_count):
@@ -173,6 +176,28 @@ class Transactions:
                 waiting.id_crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
                 questions.append(_question(half_offset, waiting))
         return questions
+
+    def end_lost(self, now_ms: int) -> list[int]:
+        """Rolls back the halves whose records are neither in the log nor kept; returns their offsets."""
+        log, lost = self._store.log, list[int]()
+        for half_offset in (*self.outcomes.open, *self.outcomes.expired):
+            if half_offset < log.first_offset and half_offset not in log.keep:
+                lost.append(half_offset)
+        for half_offset in lost:
+            self._end_unreadable(half_offset, now_ms)
+        return lost
+
+    def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
+        """Nobody can ever commit a half that nobody can read."""
+        waiting = self.outcomes.open.get(half_offset)
+        topic = "" if waiting is None else waiting.topic
+        stub = Record(
+            topic=HALF_TOPIC,
+            body=b"",
+            properties=properties.encode({properties.REAL_TOPIC: topic}),
+            physical_offset=half_offset,
+        )
+        self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
         """Whom to ask at once, whatever the schedule says; raises `TransactionEnded`."""
@@ -185,7 +210,10 @@ class Transactions:
     def message(self, half_offset: int) -> Message | None:
         """The message of a half that a producer is to be asked about; None if damage has taken it."""
         record = self._read(half_offset)
-        return None if record is None else properties.to_message(record)
+        if record is None:
+            self._to_read.append(half_offset)  # the next tick ends it: nobody can be asked about it
+            return None
+        return properties.to_message(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """Tells whether a producer could be asked; only then the check counts, and the next one is set.
@@ -345,8 +373,8 @@ class Transactions:
         """A half that is to be asked about, or to expire; None if damage has taken it."""
         try:
             return self._store.log.read(half_offset)
-        except StoreDamaged:
-            self._statistics.unreadable_records += 1
+        except StoreDamaged as error:
+            self._statistics.unreadable(half_offset, error.detail)
             return None
 
     def _count(self, outcome: State, topic: str) -> None:

@@ -504,8 +504,9 @@ class Verbs:
 
     def note_damage(self, found: Damaged) -> Damaged:
         """Something was found damaged: it is shown until the next start."""
-        self.damage.append(found)
-        self.damage_count += 1
+        if found not in self.damage:
+            self.damage.append(found)
+            self.damage_count += 1
         return found
 
     def lost_timers(self) -> list[LostTimer]:

@@ -29,12 +29,20 @@ NOT_DONE = 2
 StoreOption = Annotated[Path, typer.Option(help="The broker's store; it may be in use.")]
 OrdersOption = Annotated[str, typer.Option(help="The order database, as an SQLAlchemy URL.")]
 CartsOption = Annotated[
-    str,
-    typer.Option(help="The carts: redis://..., an SQLAlchemy URL, or parquet:FOLDER of an earlier export."),
+    str | None,
+    typer.Option(
+        help="The carts: redis://..., an SQLAlchemy URL, or parquet:FOLDER of an earlier export; else "
+        "no order is judged by a cart, and none needs lines."
+    ),
 ]
-PushesOption = Annotated[str | None, typer.Option(help="The push database, as an SQLAlchemy URL.")]
+PushesOption = Annotated[
+    str | None, typer.Option(help="The push database, as an SQLAlchemy URL; else no push is judged.")
+]
 MappingOption = Annotated[
-    Path | None, typer.Option(help="TOML file with the names of your tables, columns, topics and groups.")
+    Path | None,
+    typer.Option(
+        help="TOML file with the names of your tables, columns, topics and groups; else the shop's."
+    ),
 ]
 OutOption = Annotated[Path, typer.Option(help="The folder of the audit's runs; each run adds to it.")]
 RunOption = Annotated[str, typer.Option("--run", help="Which run, by its id; else the newest.")]

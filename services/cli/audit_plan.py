@@ -67,7 +67,9 @@ def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
     from spark_jobs.runs import run_of
 
     run = run_of(out, run_id)
-    counts = plans.write(run, PlanSources(inputs.mapping, inputs.orders, store, inputs.carts))
+    counts = plans.write(
+        run, PlanSources(inputs.mapping, inputs.orders, store, inputs.carts, inputs.has_lines)
+    )
     steps = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "nothing to do"
     output.say(f"Plan: {steps}. {run.folders.plan}")
 

@@ -61,6 +61,7 @@ def add_user(
     Example: tidewheel auth user add orders
     """
     made = Api(http).post("auth", "users", body={"name": name, "new_secret": new_secret})
+    warn(made)
     if as_json:
         output.print_json(made)
         return
@@ -143,7 +144,7 @@ def remove_rules(
     about: dict[str, Any] = {"user": user, "topics": topic or [], "groups": group or []}
     if verbs:
         about["verbs"] = verbs
-    show(Api(http).post("auth", "rules", "remove", body=about)["rules"], as_json)
+    show(Api(http).post("auth", "rules", "remove", body=about), as_json)
 
 
 @lists(rules)
@@ -156,7 +157,7 @@ def list_rules(
 
     Example: tidewheel auth acl ls orders
     """
-    show(Api(http).get("auth", "rules", user=user)["rules"], as_json)
+    show(Api(http).get("auth", "rules", user=user), as_json)
 
 
 def put(
@@ -176,11 +177,19 @@ def put(
         "topics": topics or [],
         "groups": groups or [],
     }
-    show(api.post("auth", "rules", body=wanted)["rules"], as_json)
+    show(api.post("auth", "rules", body=wanted), as_json)
 
 
-def show(found: list[dict[str, str]], as_json: bool) -> None:
+def warn(answer: dict[str, Any]) -> None:
+    """Say when users and rules count for nothing yet: the broker serves everybody."""
+    if not answer["is_asked"]:
+        output.say("This broker runs without --auth: it asks nobody who it is, everybody may do everything.")
+
+
+def show(answer: dict[str, Any], as_json: bool) -> None:
     """Print rules: those of one user, kind, pattern and effect in one line."""
+    found: list[dict[str, str]] = answer["rules"]
+    warn(answer)
     if as_json:
         output.print_json(found)
         return

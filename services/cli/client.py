@@ -44,7 +44,10 @@ def list_clients(http: HttpOption = None, as_json: JsonOption = False) -> None:
         )
         for one in answer["clients"]
     )
-    output.print_table(columns, rows)
+    if answer["clients"]:
+        output.print_table(columns, rows)
+    else:
+        output.say("nobody is connected now.")
 
 
 @app.command()

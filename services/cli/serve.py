@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from services.cli.setting_options import ConfigOption, given, takes
-from services.config import ServeSettings, load
+from services.config import ServeSettings, is_loopback, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,8 +73,6 @@ def room(store: Path, segment_bytes: int) -> str:
 
 def who_may(settings: ServeSettings) -> str:
     """Say whom the broker serves, where that is not everybody on this machine."""
-    from services.doors import is_loopback
-
     lines = []
     if settings.auth:
         lines.append("rights  clients say who they are; make a user: tidewheel auth user add NAME")

@@ -14,7 +14,9 @@ from services.cli.listing import lists
 from services.cli.task_views import task_line, watched
 from services.cli.timer_views import (
     EMPTY,
+    damage_lines,
     histogram_rows,
+    lost_row,
     summary_lines,
     task_row,
     timer_lines,
@@ -33,6 +35,7 @@ app = typer.Typer(
 REFUSED = 4
 COUNT_SECONDS = 600
 TABLE = ("due", "", "topic", "timer key", "keys", "tag", "id")
+LOST_TABLE = ("due", "", "topic", "log offset", "ended")
 TASK_TABLE = ("task", "verb", "state", "done", "verdicts", "began", "reason")
 
 MOMENTS = "in 30m (or 30m), 30m ago, 2026-11-22T09:00 (local), with a zone, or milliseconds."
@@ -116,6 +119,9 @@ def list_timers(
         int, typer.Option(help="Show at most so many, the first due first.", min=1, max=1000)
     ] = 20,
     after: Annotated[str, typer.Option(help="Go on behind a page: what that said.")] = "",
+    damaged: Annotated[
+        bool, typer.Option("--damaged", help="What is damaged, and the timers that nobody has any more.")
+    ] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -124,6 +130,9 @@ def list_timers(
     Example: tidewheel timer ls --topic orders --until 'in 1h'
     """
     api, wanted = Api(http), filtered(topic, prefix, key, tag, from_, until)
+    if damaged:
+        tell_damage(api, wanted, limit, as_json)
+        return
     page = api.get("timers", limit=limit, **wanted, **({"after": after} if after else {}))
     if as_json:
         output.print_json(page)
@@ -135,6 +144,20 @@ def list_timers(
     if page["after"]:
         count = api.get("timers", "count", **wanted)["count"]
         output.say(f"there are more, {count:,} in all: --after {page['after']}")
+
+
+def tell_damage(api: Api, wanted: dict[str, Any], limit: int, as_json: bool) -> None:
+    """Print what is damaged, and the timers that were lost to it."""
+    if wanted:
+        raise ConfigurationError("--damaged lists everything: leave the filter out.")
+    answer = api.get("timers", "damaged", limit=limit)
+    if as_json:
+        output.print_json(answer)
+        return
+    for line in damage_lines(answer):
+        print(line)
+    if answer["timers"]:
+        output.print_table(LOST_TABLE, map(lost_row, answer["timers"]))
 
 
 @app.command()

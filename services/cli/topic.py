@@ -49,7 +49,10 @@ def list_topics(http: HttpOption = None, as_json: JsonOption = False) -> None:
         output.print_json(topics)
         return
     rows = ((topic["name"], topic["message_type"].lower(), topic["queue_count"]) for topic in topics)
-    output.print_table(("topic", "takes", "queues"), rows)
+    if topics:
+        output.print_table(("topic", "takes", "queues"), rows)
+    else:
+        output.say("no topics; begin with: tidewheel topic create --help")
 
 
 @app.command()

@@ -36,8 +36,9 @@ _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
 NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
 """The alert `no_application_protocol`: whoever offers other protocols only than HTTP/2 (RFC 7301, 3.2)."""
 TOO_MANY_SENTENCE: Final = (
-    "Your address has as many connections here as one address may have: close some, let clients share one"
-    " process, or have the broker allow more with --connections-per-address."
+    "Your address has as many connections here as one address may have, or as many that have not said yet who"
+    " they are: close some, let clients share one process, or have the broker allow more with"
+    " --connections-per-address."
 )
 PLAINTEXT_SENTENCE: Final = (
     "This broker takes TLS only: switch it on in the client (enableSsl, tls_enable, ...), with a certificate"

@@ -56,6 +56,8 @@ class LiveAccess:
         self._key: Key = no_key
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss: Dismiss = nobody
+        self.is_asked = False
+        """Whether callers are asked who they are; users and rules may be made before."""
         self._changed: Callable[[], None] = nothing
 
     def rules_with(self, changed: Callable[[], None]) -> None:
@@ -71,7 +73,8 @@ class LiveAccess:
         self._key = key
 
     def open_all(self) -> None:
-        """Open every secret; raises `WrongKey` if the key is not theirs."""
+        """Open every secret, as callers are asked from now on; raises `WrongKey` if the key is not theirs."""
+        self.is_asked = True
         for user in self._core().users():
             self._open(user)
 

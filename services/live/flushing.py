@@ -24,7 +24,7 @@ from typing import Protocol
 
 import structlog
 
-from commitlog.disk import Disk
+from commitlog.disk import Disk, SyncFailed
 from commitlog.flush import Flush, Sync
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
@@ -53,6 +53,9 @@ class Owner(Protocol):
 
     def void(self, error: OSError, is_sync_failed: bool) -> None:
         """The disk has failed the core: it is not to be used any more."""
+
+    def distrust(self) -> None:
+        """The core is void, and a sync has failed, too: what was not synced may be lost."""
 
     def rebuild(self) -> None:
         """The core is void, and nothing is being written any more."""
@@ -91,9 +94,12 @@ class Flushing:
         """The disk has failed, in a flush or elsewhere: let the core go, make it anew when all is calm."""
         if self._is_stopped:
             return
+        is_sync_failed = is_sync_failed or isinstance(error, SyncFailed)
         if not self._is_void:
             self._is_void = True
             self._owner.void(error, is_sync_failed)
+        elif is_sync_failed:
+            self._owner.distrust()
         if self._flying_count == 0:
             self._calm()
         self.stir()

@@ -67,6 +67,10 @@ class Rebuilding:
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
         log.error("disk failed, nothing is served", reason=str(error), trusted_offset=self._trusted_offset)
 
+    def distrust(self) -> None:
+        """A sync has failed since: trust only what was synced before."""
+        self._trusted_offset = min(self._trusted_offset, self._synced_offset)
+
     def begin(self) -> None:
         """Nothing is being written any more: make a new core, at once unless that has just been tried."""
         if self._failures:

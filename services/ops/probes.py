@@ -25,13 +25,15 @@ class Probes:
         return PlainTextResponse("alive\n")
 
     async def ready(self, request: Request) -> Response:
-        """Say whether the broker serves, and why not; a disk that is nearly full is told beside it."""
+        """Say whether the broker serves, and why not; a nearly full disk and damage are told beside it."""
         try:
             refusal = self._live.core.refusal()
         except TidewheelError as error:
             return PlainTextResponse(f"{error.code} {error}\n", status_code=503)
         refuses = "" if refusal is None else f"{refusal.code} {refusal}\n"
-        return PlainTextResponse(f"ready\n{refuses}")
+        damage_count = self._live.core.damage_count
+        told = f"damaged: {damage_count} places, see: tidewheel timer ls --damaged\n" if damage_count else ""
+        return PlainTextResponse(f"ready\n{refuses}{told}")
 
     async def scrape(self, request: Request) -> Response:
         """Show what Prometheus scrapes."""

@@ -79,6 +79,12 @@ class TimersQuery(FilterQuery):
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 
+class DamagedQuery(Nothing):
+    """What is damaged, the newest first."""
+
+    limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
+
+
 class HistogramQuery(FilterQuery):
     """Timers by windows of time."""
 

@@ -106,7 +106,7 @@ producer = Producer(ClientConfiguration("127.0.0.1:8081", Credentials()), ["orde
 producer.startup()
 message = Message()
 message.topic, message.keys, message.body = "order-created", "order-17", b"17"
-print("id", producer.send(message, producer.begin_transaction()).message_id, flush=True)
+producer.send(message, producer.begin_transaction())
 os._exit(0)
 """
 
@@ -114,8 +114,9 @@ os._exit(0)
 def prepare(place: Place, block: Block) -> None:
     """Make what a block takes for granted: a transaction that is open, a user's secret in a file."""
     if re.search(r"^tidewheel txn .*\bID\b", block.text, re.MULTILINE):
-        printed = place.run(sys.executable, "-c", place.here(HALF)).stdout
-        block.text = re.sub(r"\bID\b", printed.split()[-1], block.text)
+        place.run(sys.executable, "-c", place.here(HALF))
+        (half,) = json.loads(run_inside(place, ["txn", "ls", "--json"], {}))
+        block.text = re.sub(r"\bID\b", half["transaction_id"], block.text)
     for name in re.findall(r"--secret-key-file (\S+)", block.text):
         (place.folder / name).write_text("not-the-secret")
 

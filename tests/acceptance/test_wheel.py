@@ -5,6 +5,7 @@ requirements are.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from spark_jobs.java import java_home
+from tidewheel.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("tidewheel", "commitlog", "consumequeue", "timingwheel", "txn", "services", "spark_jobs")
@@ -68,7 +72,9 @@ class Environment:
     def tidewheel(self) -> Path:
         return self.python.with_name("tidewheel")
 
-    def run(self, *command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str | Path, cwd: Path, seconds: int = 120, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         given = {name: value for name, value in os.environ.items() if not name.startswith("TIDEWHEEL_")}
         return subprocess.run(
             command,
@@ -76,7 +82,7 @@ class Environment:
             env=given | {"HOME": str(cwd), "NO_COLOR": "1", "COLUMNS": "200"} | more,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=seconds,
             check=False,
         )
 
@@ -286,3 +292,35 @@ def test_a_users_import_without_the_extra_is_one_sentence_too(
     program = f"try:\n    from tidewheel import {name}\nexcept ImportError as error:\n    print(error)"
     ran = small.run(small.python, "-c", program, cwd=tmp_path)
     assert "pip install 'tidewheel[txn]'" in ran.stdout, ran.stderr
+
+
+@pytest.mark.skipif("TIDEWHEEL_LONG" not in os.environ, reason="a Spark of its own: make test-cluster")
+def test_a_sparks_own_program_reads_a_store_as_documented(full: Environment, tmp_path: Path) -> None:
+    """Driver and workers find what the data source needs, though it is on nobody's path."""
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    broker.post("/api/timers", {"topic": "order-paid", "body": "7", "timer_key": "order:7", "in": "1s"})
+    broker.post("/api/clock/advance", {"by": "2s"})
+    broker.stop()
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark.md").read_text(), re.DOTALL)
+    assert len(shown) == 2
+    program = "\n".join(shown).replace("/var/lib/tidewheel", str(tmp_path / "store"))
+    looked = "\nassert 'commitlog' in sys.modules and not any(p.endswith('broker') for p in sys.path)\n"
+    read = "assert spark.read.parquet('out').count() >= 2 and paid.count() == 1, paid.count()\n"
+    java = {"JAVA_HOME": str(java_home(tmp_path)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    java["PYSPARK_PYTHON"] = str(full.python)  # as in an environment that is activated
+    ran = full.run(
+        full.python, "-c", f"import sys\n{program}{looked}{read}", cwd=tmp_path, seconds=600, **java
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr[-4000:]
+
+
+def test_a_spark_program_with_a_name_of_ours_is_told_so(full: Environment, project: Path) -> None:
+    program = (
+        "from types import SimpleNamespace\n"
+        "from tidewheel.spark import register\n"
+        "try: register(SimpleNamespace(sparkContext=SimpleNamespace(addPyFile=print, environment={})))\n"
+        "except Exception as error: print(error)\n"
+    )
+    ran = full.run(full.python, "-c", program, cwd=project)
+    assert "has the name of a package of Tidewheel's" in ran.stdout, ran.stdout + ran.stderr

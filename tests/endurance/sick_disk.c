@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 enum number {
-    ARMED, SEED, DIE, DIE_AFTER, POWER, FULL, ROOM, SHORT_PPM, SLOW_PPM, SLOW_US_MAX,
+    ARMED, SEED, DIE, DIE_AFTER, POWER, FULL, ROOM, TELL_ROOM, SHORT_PPM, SLOW_PPM, SLOW_US_MAX,
     FAIL_PPM, /* of the kinds below, in this order */
     OPENS = FAIL_PPM, READS, WRITES, SYNCS, ALLOCATES, TRUNCATES, RENAMES, UNLINKS, MMAPS,
     CALLS, FAILED, FILLED, SHORTENED, SLOWED, KEPT, UNDONE, TORN, CURSED, NUMBERS
@@ -48,12 +48,13 @@ struct write { /* what lay below a write that is not synced */
     char before[];
 };
 
-struct file { struct file *next; uint64_t dev, ino; int descriptor; };
+struct file { struct file *next; uint64_t dev, ino; int descriptor; unsigned failures; };
 
 static volatile int64_t *control;
 static char root[4096];
 static size_t root_length;
 static unsigned char sick[DESCRIPTORS_MAX];
+static unsigned heard[DESCRIPTORS_MAX]; /* failures of its file that a descriptor was told, or opened after */
 static pthread_rwlock_t world = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_mutex_t journal = PTHREAD_MUTEX_INITIALIZER;
 static struct write *newest;
@@ -224,6 +225,28 @@ static void forget(uint64_t dev, uint64_t ino, off_t from, off_t until, int curs
     }
 }
 
+static struct file *file_of(int descriptor, struct stat *found) {
+    struct file *file = files;
+    while (file && (file->dev != found->st_dev || file->ino != found->st_ino)) file = file->next;
+    if (!file && (file = calloc(1, sizeof *file))) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+        file->dev = found->st_dev, file->ino = found->st_ino, file->next = files;
+        file->descriptor = REAL(open64)(path, O_RDWR | O_CLOEXEC);
+        files = file;
+    }
+    return file;
+}
+
+static void note_open(int descriptor) {
+    struct stat found;
+    if (!control[POWER] || fstat(descriptor, &found) || !S_ISREG(found.st_mode)) return;
+    pthread_mutex_lock(&journal);
+    struct file *file = file_of(descriptor, &found);
+    heard[descriptor] = file ? file->failures : 0;
+    pthread_mutex_unlock(&journal);
+}
+
 static void note(int descriptor, off_t at, size_t length) {
     struct stat found;
     if (!control[POWER] || fstat(descriptor, &found)) return;
@@ -238,26 +261,26 @@ static void note(int descriptor, off_t at, size_t length) {
     forget(one->dev, one->ino, at, at + length, 1); /* written over as a whole: what was lost is there again */
     one->older = newest;
     newest = one;
-    struct file *file = files;
-    while (file && (file->dev != one->dev || file->ino != one->ino)) file = file->next;
-    if (!file && (file = malloc(sizeof *file))) {
-        char path[64];
-        snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-        file->dev = one->dev, file->ino = one->ino, file->next = files;
-        file->descriptor = REAL(open64)(path, O_RDWR | O_CLOEXEC);
-        files = file;
-    }
+    file_of(descriptor, &found);
     pthread_mutex_unlock(&journal);
 }
 
-static void note_sync(int descriptor, int failed) {
+/* A failure is told once to each descriptor that was open before it, as Linux does; others believe all is well. */
+static int note_sync(int descriptor, int failed) {
     struct stat found;
-    if (!control[POWER] || fstat(descriptor, &found)) return;
+    if (!control[POWER] || fstat(descriptor, &found) || !S_ISREG(found.st_mode)) return failed;
     pthread_mutex_lock(&journal);
+    struct file *file = file_of(descriptor, &found);
+    if (failed && file) file->failures++;
+    if (file && heard[descriptor] != file->failures) {
+        heard[descriptor] = file->failures;
+        failed = EIO;
+    }
     if (!failed) forget(found.st_dev, found.st_ino, 0, INT64_MAX, 0);
     for (struct write *one = newest; failed && one; one = one->older)
         if (one->dev == found.st_dev && one->ino == found.st_ino && !one->cursed) one->cursed = 1, count(CURSED);
     pthread_mutex_unlock(&journal);
+    return failed;
 }
 
 /* The calls. */
@@ -273,6 +296,7 @@ static int open_as(const char *path, int flags, mode_t mode) {
     size_t length = strlen(path);
     int is_lock = length >= 5 && !strcmp(path + length - 5, "/lock"); /* closing any descriptor would unlock it */
     if (opened >= 0 && opened < DESCRIPTORS_MAX) sick[opened] = !is_lock;
+    if (is_sick(opened)) note_open(opened);
     leave();
     return opened;
 }
@@ -354,7 +378,7 @@ ssize_t write(int descriptor, const void *from, size_t length) {
 static int sync_as(int descriptor, int (*call)(int)) {
     if (!is_sick(descriptor)) return call(descriptor);
     int failed = enter(SYNCS);
-    note_sync(descriptor, failed);
+    failed = note_sync(descriptor, failed);
     if (failed) return refuse(failed);
     leave(); /* the page cache outlives this process; what a power cut takes is in the journal */
     return 0;
@@ -437,7 +461,7 @@ void *mmap64(void *where, size_t length, int rights, int flags, int descriptor, 
 
 int statvfs64(const char *path, struct statvfs64 *said) {
     int done = REAL(statvfs64)(path, said);
-    if (!done && under_root(path) && control[ARMED] && control[FULL]) {
+    if (!done && under_root(path) && control[ARMED] && control[FULL] && control[TELL_ROOM]) {
         int64_t room = control[ROOM] > 0 ? control[ROOM] : 0;
         said->f_bfree = said->f_bavail = room / said->f_frsize;
     }
@@ -446,7 +470,7 @@ int statvfs64(const char *path, struct statvfs64 *said) {
 
 int statvfs(const char *path, struct statvfs *said) {
     int done = REAL(statvfs)(path, said);
-    if (!done && under_root(path) && control[ARMED] && control[FULL]) {
+    if (!done && under_root(path) && control[ARMED] && control[FULL] && control[TELL_ROOM]) {
         int64_t room = control[ROOM] > 0 ? control[ROOM] : 0;
         said->f_bfree = said->f_bavail = room / said->f_frsize;
     }

@@ -13,7 +13,19 @@ from typing import Any
 SOURCE = Path(__file__).with_name("sick_disk.c")
 KINDS = ("open", "read", "write", "sync", "allocate", "truncate", "rename", "unlink", "mmap")
 NUMBERS = (
-    *("armed", "seed", "die", "die_after", "power", "full", "room", "short_ppm", "slow_ppm", "slow_us_max"),
+    *(
+        "armed",
+        "seed",
+        "die",
+        "die_after",
+        "power",
+        "full",
+        "room",
+        "tell_room",
+        "short_ppm",
+        "slow_ppm",
+        "slow_us_max",
+    ),
     *KINDS,
     *("calls", "failed", "filled", "shortened", "slowed", "kept", "undone", "torn", "cursed"),
 )

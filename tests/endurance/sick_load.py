@@ -57,7 +57,7 @@ class Load:
     def senders(self) -> list[Callable[[], Awaitable[None]]]:
         """Return what each sender does, again and again."""
         lines = [lambda group=f"line-{number}": self._send_line(group) for number in range(4)]
-        return [self._send_plain, self._send_plain, self._send_later, self._send_half, *lines]
+        return [self._send_plain, self._send_plain, *[self._send_later] * 4, self._send_half, *lines]
 
     def receivers(self) -> list[Callable[[], Awaitable[None]]]:
         """Return what each receiver does, again and again."""
@@ -191,7 +191,7 @@ class Load:
         try:
             answer = await call(request, metadata=METADATA, timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
             return Outcome.UNKNOWN, None
         status = answer.entries[0].status if name == "AckMessage" and answer.entries else answer.status
         outcome = outcome_of(status.code)

@@ -79,7 +79,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]]) -> None:
             sessions = Sessions(lambda: NOW_MS)
             rpcs = all_rpcs(live, sessions, Advertised("127.0.0.1", 8081, boot=0))
             transport = httpx.ASGITransport(make_app(live, Metrics(live, [])), raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 await live.send(Message(topic="t", body=b"x", message_id="kept"))
                 await scenario(Stage(live, disk, pauses, http, rpcs))
             await live.close()

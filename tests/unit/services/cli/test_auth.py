@@ -15,6 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from services.cli.auth import warn
 from services.cli.serve import who_may
 from services.config import ServeSettings, load
 from services.front.certificates import self_signed
@@ -59,6 +60,15 @@ def test_a_broker_says_whom_it_serves(flags: dict[str, object], said: list[str])
     lines = who_may(load(ServeSettings, **flags)).splitlines()
     assert len(lines) == len(said)
     assert all(part in line for part, line in zip(said, lines, strict=True))
+
+
+def test_a_user_for_a_broker_that_asks_nobody_is_said_to_be_for_nothing_yet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    warn({"is_asked": True})
+    assert capsys.readouterr().err == ""
+    warn({"is_asked": False})
+    assert "--auth" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

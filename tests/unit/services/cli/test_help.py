@@ -73,3 +73,13 @@ def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> Non
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("tidewheel 0.")
+
+
+@pytest.mark.parametrize("path", [("serve",), ("config", "show"), ("dlq", "redrive"), ("audit", "run")])
+def test_no_flag_is_cut_on_a_terminal_of_80_columns(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*path, "--help"])
+    assert "…" not in capsys.readouterr().out

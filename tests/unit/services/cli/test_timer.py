@@ -65,6 +65,12 @@ def commands(http: str, request: pytest.FixtureRequest) -> Commands:
     return Commands(http, request.node.name.replace("[", "-").replace("]", "")[:100])
 
 
+def test_what_is_damaged_is_listed(commands: Commands) -> None:
+    assert commands.told("ls", "--damaged").startswith("nothing was found damaged")
+    assert json.loads(commands.told("ls", "--damaged", "--json"))["count"] == 0
+    assert commands.run("timer", "ls", "--damaged", "--topic", "t").returncode == 2
+
+
 def test_a_timer_lives_and_ends(commands: Commands) -> None:
     sent = commands.send("--in", "30m", "--timer-key", "pay:7", "--key", "order:7", "--tag", "unpaid")
     listed = commands.of_topic("ls")
