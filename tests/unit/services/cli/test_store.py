@@ -199,7 +199,8 @@ def test_tools_print_what_a_program_can_read(store: Path, capsys: pytest.Capture
 
 
 def test_repair_wants_to_be_told_whether_to_write(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("store", "repair", "--store", store) == 2
+    assert run("store", "repair", "--store", store) == 0
+    assert "nothing to repair" in capsys.readouterr().out
     assert run("store", "repair", "--yes", "--dry-run", "--store", store) == 2
 
 
