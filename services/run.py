@@ -265,6 +265,14 @@ async def serving_grpc(
 ) -> AsyncIterator[None]:
     """Serve RPCs; on the way out let long polls and streams end by themselves."""
     await server.start(rpcs, metrics.observe)
+    telling_health: set[asyncio.Task[None]] = set()
+
+    def tell_health(is_well: bool) -> None:
+        task = asyncio.create_task(server.tell_health(is_well))
+        telling_health.add(task)
+        task.add_done_callback(telling_health.discard)
+
+    live.tell_health_to(tell_health)
     try:
         yield
     finally:

@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-COMMAND: Final = [sys.executable, "-m", "services.cli.main"]
+COMMANDS: Final = ([sys.executable, "-m", "services.cli.main"], [sys.executable, "-P", "-m", "tidewheel"])
 IMPORTED: Final = (
     *("services.cli.main", "services.cli.serve", "services.run", "services.event_loop", "uvicorn", "uvloop"),
     *("services.cli.shop", "services.shop.carts", "services.shop.database", "sqlalchemy.dialects.sqlite"),
@@ -56,7 +56,7 @@ class Forked(Popen):  # type: ignore[type-arg,misc]
         its_own = (pipes[0], pipes[3], pipes[5])
         streams = [end if end >= 0 else number for number, end in enumerate(its_own)]
         request = {
-            "words": [os.fspath(word) for word in asked["args"][len(COMMAND) :]],
+            "words": words_of(asked["args"]),
             "folder": os.fspath(asked["cwd"] or os.getcwd()),
             "environment": dict(os.environ if asked["env"] is None else asked["env"]),
             "in_session": asked["start_new_session"],
@@ -70,13 +70,18 @@ class Forked(Popen):  # type: ignore[type-arg,misc]
 
 def may_be_forked(asked: Mapping[str, Any]) -> bool:
     """Whether a command is ours and asks for nothing that only a process of its own could have."""
-    args = asked["args"]
-    if not sys.platform.startswith("linux") or isinstance(args, str) or list(args[: len(COMMAND)]) != COMMAND:
+    if not sys.platform.startswith("linux") or words_of(asked["args"]) is None:
         return False
     environment = os.environ if asked["env"] is None else asked["env"]
     if any(name.startswith(READ_AT_START) for name, _ in environment.items() ^ nursery_environment()):
         return False
     return not any(asked[name] for name in ("preexec_fn", "pass_fds", "shell", "executable"))
+
+
+def words_of(args: Any) -> list[str] | None:
+    """What follows `tidewheel` in a command line; None if it is another program's."""
+    words = [] if isinstance(args, str | bytes | os.PathLike) else [os.fspath(one) for one in args]
+    return next((words[len(one) :] for one in COMMANDS if words[: len(one)] == one), None)
 
 
 @cache
@@ -146,7 +151,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = [COMMAND[-1], *request["words"]]
+    sys.argv = ["tidewheel", *request["words"]]
     nursery_environment.cache_clear()
     subprocess.Popen = Forked  # type: ignore[misc]
 

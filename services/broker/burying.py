@@ -22,6 +22,7 @@ from collections import deque
 
 from commitlog import properties
 from commitlog.record import Record
+from consumequeue.offsets import Lease
 from services.broker.dead_letters import DeadLetters
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, failure_of
@@ -58,11 +59,15 @@ class Burying:
         found = self._leases.find(generation)
         assert found is not None, "a lease that nobody has runs out"
         key, lease = found
-        count = self._groups.look(key).attempts(lease.queue_offset).count
-        if count < self._groups.policy(key.group).attempts_max or failure_of(lease, now_ms) is None:
+        if not self._is_last(key, lease) or failure_of(lease, now_ms) is None:
             return None
         self._last_leases.append(generation)
         return key.topic
+
+    def given_back(self, key: GroupQueue, offset: int) -> None:
+        """A lease has ended: fewer attempts may be allowed now than when it began."""
+        if self._groups.look(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
+            self._used_up.append((key, offset))
 
     def look_for(self, group: str = "") -> None:
         """Finds what had all its attempts and is leased to nobody, of one group or all."""
@@ -82,12 +87,17 @@ class Burying:
             return
         key, lease = self._leases.end(generation)
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
-        if failure is None or record is None:  # what is gone or damaged is seen to by the next receive
+        if failure is None or record is None or not self._is_last(key, lease):
+            # What is gone or damaged is seen to by the next receive; a policy may allow more attempts now.
             self._groups.give_back(key, lease, failure, now_ms)
         else:
             self._groups.progress(key).attempts(lease.queue_offset).failed(failure)
             self._dead_letters.bury(key, record, USED_UP, now_ms)
         self._stir(key, lease.message_group)
+
+    def _is_last(self, key: GroupQueue, lease: Lease) -> bool:
+        count = self._groups.look(key).attempts(lease.queue_offset).count
+        return count >= self._groups.policy(key.group).attempts_max
 
     def _bury_waiting(self, key: GroupQueue, offset: int, now_ms: int) -> None:
         """Buries a message that is leased to nobody, unless it was given out, finished or moved meanwhile."""

@@ -30,6 +30,7 @@ from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TooMany
 from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue import receipts
+from consumequeue.attempts import Failure
 from consumequeue.filter import Filter
 from consumequeue.offsets import Lease, Progress
 from consumequeue.queue import ConsumeQueue
@@ -152,7 +153,7 @@ class Receiving:
         """Takes a lease back that its consumer never heard of: the attempt does not count."""
         receipt, key, lease = self._held(group, topic, handle)
         self._end(receipt.generation)
-        self._groups.give_back(key, lease, None, now_ms)
+        self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
@@ -182,7 +183,7 @@ class Receiving:
         if topic is not None:
             return topic
         key, lease = self._end(generation)
-        self._groups.give_back(key, lease, failure_of(lease, now_ms), now_ms)
+        self._give_back(key, lease, failure_of(lease, now_ms), now_ms)
         return key.topic
 
     def void(self, group: str, topic: str) -> None:
@@ -198,7 +199,7 @@ class Receiving:
             one for one in self._groups.progress(key).leases() if one.message_group == message_group
         ]:
             self._end(lease.generation)
-            self._groups.give_back(key, lease, None, now_ms)
+            self._give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int) -> None:
         """After a restart the leases that were recorded stand again."""
@@ -207,11 +208,15 @@ class Receiving:
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
         self._burying.look_for()
 
+    def _give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
+        self._groups.give_back(key, lease, failure, now_ms)
+        self._burying.given_back(key, lease.queue_offset)
+
     def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
         """A receive is asked again whose answer was lost in a restart: its leases are free."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end(lease.generation)
-            self._groups.give_back(key, lease, None, now_ms)
+            self._give_back(key, lease, None, now_ms)
 
     def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """A lease is over; if its message was of a lite topic, the next of that may go out."""

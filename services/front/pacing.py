@@ -5,6 +5,7 @@ gRPC takes apart what comes before anybody can ask who says it, and a byte of he
 waiting for 3 s). gRPC has no bound for that, so the bytes are bounded that reach it:
 
 - each connection says `STRANGER_FREE_BYTES` at once: a handshake, and the first calls of any official client;
+  so much comes back by `STRANGER_BYTES_PER_SECOND`, for probes of health, which are let in nowhere;
 - beyond that all strangers together have a bucket of `STRANGERS_BURST_BYTES`, which is filled by
   `STRANGERS_BYTES_PER_SECOND`;
 - the first call on a connection that is answered, and not as UNAUTHORIZED, ends this for it;
@@ -42,13 +43,13 @@ class Pace:
         bytes_per_second: int = STRANGERS_BYTES_PER_SECOND,
     ) -> None:
         self.free_bytes = free_bytes
-        self._now, self._per_second = now, bytes_per_second
+        self.now, self._per_second = now, bytes_per_second
         self._burst_seconds = burst_bytes / bytes_per_second
         self._earned_at = now() - self._burst_seconds
 
     def take(self, count_bytes: int) -> float:
         """Take bytes out; returns how many seconds they must wait."""
-        now = self._now()
+        now = self.now()
         wait = self._earned_at - now
         self._earned_at = max(self._earned_at, now - self._burst_seconds) + count_bytes / self._per_second
         return max(0.0, wait)

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from commitlog.limits import STRANGER_BYTES_PER_SECOND
 from services.front.answers import is_whole
 from services.front.first_bytes import Protocol, protocol_of
 from services.front.handshake import CLIENT, Handshake
@@ -169,24 +170,23 @@ class Stranger:
 
     def __init__(self, client: Incoming, pace: Pace) -> None:
         self._client, self._pace = client, pace
-        self._free_bytes = pace.free_bytes
+        self._free_bytes, self._counted_at = float(pace.free_bytes), pace.now()
+        self.is_greedy = False
+        """Whether it has said more than it may at once."""
         self._waiting = b""
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def is_greedy(self) -> bool:
-        """Whether all that it may say at once has been said."""
-        return self._free_bytes == 0
-
     def say(self, data: bytes) -> None:
         """Pass on what may be said now; the rest waits."""
-        free, rest = data[: self._free_bytes], data[self._free_bytes :]
         if self._waiting:
             self._waiting += data
             return
+        free_bytes = self._free()
+        free, rest = data[:free_bytes], data[free_bytes:]
         self._free_bytes -= len(free)
         self._write(free)
         if rest:
+            self.is_greedy = True
             self._waiting = rest
             self._client.hold()
             self._say_later()
@@ -204,6 +204,13 @@ class Stranger:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _free(self) -> int:
+        """How much may be said at once now: it comes back slowly, for probes that stay connected."""
+        now, before = self._pace.now(), self._counted_at
+        earned = self._free_bytes + (now - before) * STRANGER_BYTES_PER_SECOND
+        self._free_bytes, self._counted_at = min(earned, self._pace.free_bytes), now
+        return int(self._free_bytes)
 
     def _say_later(self) -> None:
         wait_seconds = self._pace.take(len(self._waiting[:PIECE_BYTES]))

@@ -90,6 +90,10 @@ def nobody(question: CheckBack, read: Read) -> str:
     return ""
 
 
+def ignore_health(is_well: bool) -> None:
+    """Tell nobody."""
+
+
 def always_alike(is_crowded: bool) -> None:
     """Share the interpreter as ever."""
 
@@ -129,6 +133,7 @@ class LiveBroker(LiveVerbs):
         self._share: Share = always_alike
         self._flushing = Flushing(self, disk, executor)
         self._rebuilding = Rebuilding(self, self._open, call_later, executor)
+        self._told_of_health: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
         self._asker: Asker = nobody
@@ -159,6 +164,10 @@ class LiveBroker(LiveVerbs):
     def unwell(self) -> StoreUnwell | None:
         """Why nothing is served because of the disk; None when the disk is no reason."""
         return self._rebuilding.unwell
+
+    def tell_health_to(self, told: Callable[[bool], None]) -> None:
+        """Tell `told` when the disk fails (False), and when it works again."""
+        self._told_of_health = told
 
     async def well(self) -> None:
         """Return when the disk has not failed, or works again."""
@@ -386,6 +395,7 @@ class LiveBroker(LiveVerbs):
         self._core = core
         self._durable.advance(core.durable_offset)
         self._well.set()
+        self._told_of_health(True)
         self._flushing.go_on()
         self._arrivals.wake_all()
         self._see_to_alarm()
@@ -398,6 +408,7 @@ class LiveBroker(LiveVerbs):
         """Let nobody use the core again; what waits for it is refused."""
         self._core = None
         self._well.clear()
+        self._told_of_health(False)
         self._alarm.stop()
         self._durable.refuse(ResultUnknown(refusal), core.durable_offset)
         self._room.freed()

@@ -122,6 +122,10 @@ class GrpcServer:
         accepting.start()
         await self._standard.serves()
 
+    async def tell_health(self, is_well: bool) -> None:
+        """Tell probes whether the store's disk lets the server serve."""
+        await self._standard.serves(is_well)
+
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls; those under way have `grace_seconds` to end."""
         await self._standard.leaves()

@@ -10,6 +10,7 @@ import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -202,6 +203,36 @@ def test_what_is_written_is_synced_before_its_descriptor_goes(
         disk.write("second", 0, b"y")
     monkeypatch.undo()
     disk.write("second", 0, b"y")
+    disk.close()
+
+
+def test_a_sync_that_fails_for_one_thread_fails_for_all_that_sync_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux tells of a lost page once per open file: the other sync would hear that all is well."""
+    disk = RealDisk(tmp_path)
+    disk.write("log", 0, b"both flushes")
+    begun, failed = Event(), Event()
+    descriptors = []
+
+    def sync(descriptor: int) -> None:
+        descriptors.append(descriptor)
+        if len(descriptors) == 1:
+            begun.set()
+            assert failed.wait(10)
+            return
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(disk.sync, "log")
+        assert begun.wait(10)
+        with pytest.raises(SyncFailed):
+            disk.sync("log")
+        failed.set()
+        with pytest.raises(SyncFailed, match="another sync"):
+            slow.result(10)
+    assert len(set(descriptors)) == 2, "each hears for itself what the kernel tells once per description"
     disk.close()
 
 

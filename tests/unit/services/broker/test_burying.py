@@ -94,6 +94,41 @@ def test_fewer_attempts_for_a_group_bury_what_has_had_them_wherever_it_waits(ben
     assert bench.ids() == ["M3"]
 
 
+@pytest.mark.parametrize("ends", ["released", "suspended"])
+def test_fewer_attempts_reach_what_is_leased_also_when_that_attempt_does_not_count(
+    bench: Bench, ends: str
+) -> None:
+    """Found by the simulation, seed 1077: the lease ends without failure, and nobody looks again."""
+    bench.broker.set_group("g", GroupPolicy(attempts_max=9), bench.now_ms)
+    bench.send()
+    bench.receive()
+    bench.advance(LEASE_MS)
+    (second,) = bench.receive()
+    bench.broker.set_group("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    if ends == "released":
+        bench.broker.release("g", "t", second.receipt_handle, bench.now_ms)
+    else:
+        bench.broker.change_invisible("g", "t", second.receipt_handle, 5, True, bench.now_ms)
+    bench.advance(10)
+    bench.advance(10)
+    assert (letter_ids(bench), letters(bench)[0].attempts) == (["M1"], 1)
+
+
+def test_more_attempts_spare_what_waits_to_be_buried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNFLUSHED_BYTES_MAX", 100)
+    bench.broker.set_group("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    for _ in range(3):
+        bench.send(body=bytes(600))
+    bench.receive()
+    bench.now_ms += LEASE_MS
+    bench.broker.tick(bench.now_ms)
+    bench.broker.set_group("g", GroupPolicy(attempts_max=2), bench.now_ms)
+    bench.flush()
+    bench.advance(1)
+    assert letter_ids(bench) == ["M1"]
+    assert [one.attempt for one in bench.receive()] == [2, 2]
+
+
 def test_what_an_older_broker_left_without_attempts_is_buried_after_a_start(bench: Bench) -> None:
     """Until 102b719 the end of the last attempt waited in the log for the next receive."""
     bench.send()

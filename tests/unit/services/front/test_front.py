@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from commitlog.limits import STRANGER_FREE_BYTES
+from commitlog.limits import STRANGER_BYTES_PER_SECOND, STRANGER_FREE_BYTES
 from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Limits
 from services.front.answers import PLAINTEXT_FAREWELL, farewell
 from services.front.first_bytes import Protocol
@@ -238,6 +238,30 @@ def test_an_address_has_so_many_strangers_at_once_and_those_who_were_let_in_do_n
         await until(lambda: not port.peers.stranger_counts)
 
     play(scenario, Limits(strangers_per_address=2), pace=Pace(lambda: 0.0))
+
+
+def test_a_probe_of_health_stays_connected_though_it_is_never_let_in() -> None:
+    clock = [0.0]
+
+    async def scenario(port: Port) -> None:
+        port.lets_in = False
+        reader, writer = await port.connect()
+        writer.write(PREFACE)
+        await reader.readexactly(1 + len(PREFACE))
+        for _ in range(200):
+            clock[0] += 1
+            writer.write(bytes(STRANGER_BYTES_PER_SECOND))
+            await reader.readexactly(STRANGER_BYTES_PER_SECOND)
+        assert port.heard_bytes > 4 * STRANGER_FREE_BYTES
+        assert [one.is_greedy for one in port.peers.strangers.values()] == [False]
+        assert port.refused == []
+        writer.close()
+
+    play(
+        scenario,
+        Limits(stranger_seconds=0.01),
+        pace=Pace(lambda: clock[0], burst_bytes=1, bytes_per_second=1),
+    )
 
 
 def test_who_is_let_in_in_time_stays() -> None:

@@ -86,6 +86,8 @@ def test_what_fails_on_the_way_of_a_send_is_told_and_not_survived_by_the_core(
 
 def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there() -> None:
     async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
+        health: list[bool] = []
+        live.tell_health_to(health.append)
         await live.send(message("kept"))
         await live.send(message("soon", NOW_MS + 60_000))
         disk.fails = failing("sync", "allocate", "delete", "read")
@@ -117,6 +119,7 @@ def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there
         assert lengths[-1] == 5.0
         disk.heal()
         await till_well(live, pauses)
+        assert health == [False, True]
         assert live.core.gauges().pending_timers == 1
         await live.send(message("later"))
         assert sorted(await receive(live)) == ["kept", "later"]
