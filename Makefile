@@ -21,9 +21,13 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $(STAMP)
 
 # Spark starts its Java by a fork, which fails now and then in a process where gRPC has threads: tests of its own.
+# They have one Spark, and run beside the others, which wait now and then; what they say is shown at the end.
 test: check           ## style, types, import rules and all tests
-	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark -rs
-	$(BIN)/python -m pytest -n auto --dist worksteal tests/spark
+	@log=$$(mktemp) && { $(BIN)/python -m pytest -p no:cacheprovider tests/spark > $$log 2>&1 & spark=$$!; \
+	trap 'kill $$spark 2> /dev/null' EXIT; \
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark -rs; others=$$?; \
+	echo "and the tests of Spark, which ran beside:"; \
+	wait $$spark; spark_code=$$?; cat $$log; rm -f $$log; exit $$((others | spark_code)); }
 
 test-clients: install ## the official clients: Python, Node, Java, Go, Rust; builds them first; says pass or fail by name
 	TIDEWHEEL_BUILD_CLIENTS=1 $(BIN)/python -m pytest tests/clients -v -rs
@@ -33,6 +37,8 @@ test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs M
 
 test-cluster: install ## the data source on a standalone cluster, and streams whose ends are killed
 	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest tests/endurance/test_sick_disk.py --deaths 100 -q -s
+	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_wheel.py -k spark
 
 check: install
 	$(BIN)/ruff check .
@@ -43,7 +49,7 @@ check: install
 simulate: install     ## thousands of seeds of the core on a faulty disk
 	$(BIN)/python -m pytest tests/simulation --seeds 2000 -q
 
-endurance: install    ## kill -9 under load, fifty times; services that go wrong on purpose
+endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred deaths; services that go wrong on purpose
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s
@@ -51,6 +57,7 @@ endurance: install    ## kill -9 under load, fifty times; services that go wrong
 
 bench: install        ## lateness, store, timers, transactions, receiving, the port, the audit, beside a bare disk and Redis: JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py
+	$(BIN)/python benchmarks/cli.py
 	$(BIN)/python benchmarks/storage.py --records 10000000
 	$(BIN)/python benchmarks/timers.py structure --count 100000000
 	$(BIN)/python benchmarks/timers.py wheel --count 10000000

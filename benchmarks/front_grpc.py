@@ -131,7 +131,7 @@ class Route(NamedTuple):
         """Yield the framed replies to a request, or to a stream of them (of a streaming RPC)."""
         rpc: Any = self.rpc
         request = parsed(rpc, message) if isinstance(message, bytes) else all_parsed(rpc, message)
-        async with aclosing(stream_to(self.name, rpc, request, caller)) as replies:
+        async with aclosing(stream_to(self.name, rpc, request, caller, self.observe)) as replies:
             async for reply in replies:
                 yield framed(reply.SerializeToString())
 

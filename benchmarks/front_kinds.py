@@ -157,7 +157,7 @@ class Grpclib(StandIn):
 
         async def streaming(stream: Any) -> None:
             request = stream if rpc.both_ways else await stream.recv_message()
-            async for reply in stream_to(name, rpc, request, self._caller(stream)):
+            async for reply in stream_to(name, rpc, request, self._caller(stream), observe):
                 await stream.send_message(reply)
 
         if isinstance(rpc, Unary):

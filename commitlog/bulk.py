@@ -38,6 +38,7 @@ _SYS_FLAG_END: Final = 40
 _STORE_MS_AT: Final = 56
 _V6_MORE_BYTES: Final = 12
 _DIGITS_AT: Final = CRC_BYTES - len(CRC_NAME)
+_CLOSE: Final = 0x02
 _DIGIT_COUNT: Final = 10
 _POWERS: Final = 10 ** np.arange(_DIGIT_COUNT, dtype=np.int64)
 _NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
@@ -94,6 +95,7 @@ def are_sound(records: bytearray, starts: Integers, ends: Integers) -> np.ndarra
     """Which of the records, from `starts` up to `ends`, match the CRC property that closes them."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
+    named &= content[ends - 1] == _CLOSE
     digits = content[_columns(ends - _DIGITS_AT, _DIGIT_COUNT)].astype(np.int64) - ord("0")
     return np.asarray(named & ((digits * _POWERS).sum(axis=1) == _crcs(records, starts, ends)))
 

@@ -16,7 +16,14 @@ writes anew, from a source that is no such page or is checked by a CRC; nobody s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
+
+from commitlog.view import View
+
+FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
+"""Of what is made in a store: its owner writes, the owner's group reads, others do not; umask may take
+more."""
 
 
 class SyncFailed(OSError):
@@ -38,8 +45,8 @@ class Disk(Protocol):
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         """The bytes of many (position, length) back to back; less where a file ends before."""
 
-    def view(self, path: str) -> memoryview:
-        """The whole file to read in place; valid until the file is truncated or deleted."""
+    def view(self, path: str) -> View:
+        """The whole file, to read in place as long as it is neither truncated nor deleted."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
         """Writes all of `data`, creating the file and its folders if needed."""

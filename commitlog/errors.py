@@ -8,6 +8,7 @@
     |   |-- MessageTypeConflict
     |   |-- InvalidTransactionId, InvalidReceiptHandle, InvalidRecallHandle
     |   |-- IllegalAdvance, IllegalSchedule, IllegalLiteTopic
+    |   |-- BodyNotJson, BodyUnfinished
     |-- NotFound                 it is not here
     |   |-- TopicNotFound, MessageNotFound, ScheduleNotFound, GroupNotFound, UserNotFound, RuleNotFound
     |   |-- ClientNotFound
@@ -15,47 +16,40 @@
     |   |-- TransactionEnded, TimerEnded, TopicExists, ClockIsReal, KeyPending, GroupExists, UserExists
     |-- Busy                     try again later
     |   |-- ResultUnknown, DiskFull, TooManyTimers, ClientSilent
-    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions
+    |   |-- TooManyLiteTopics, TooManyLiteSubscriptions, DiskBehind, AnswersUnread
+    |   |-- TooManyTopics, TooManyGroups, TooManyHalves
+    |   |-- TooManyBodies, StoreUnwell, BrokerBroken
     |-- AccessRefused            the caller may not
-    |   |-- Unauthorized, Forbidden
+    |   |-- Unauthorized, Forbidden, ForeignHost, ForeignPage
     |-- StoreError               the files on disk are not what they should be
-    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock
+    |   |-- StoreLocked, StoreDamaged, StoreTooNew, NotAStore, WrongClock, DiskFailed, NoRoom
     |-- ConfigurationError       a setting or an address cannot be used
         |-- PortTaken, InputUnreadable, UnknownChoice, BrokerUnreachable, DatabaseUnreadable, JavaMissing
-        |-- LibraryMissing, WrongKey, OpenToAll
+        |-- LibraryMissing, WrongKey, OpenToAll, UnknownSetting, TokenAstray
 
 A class carries a stable `code` for people, the name of the protocol's status for
-client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands.
+client libraries (`status`, as in rocketmq-apis `Code`), and an `exit_code` for commands; `rocketmq` is what
+RocketMQ's own server says in its place, which clients may look for (`services.rpc.statuses`).
 The docstring is the first sentence of the message; the argument says where, why and what to do next.
-An impossible state is an AssertionError, never one of these.
+An impossible state is an AssertionError, never one of these. What a user's process can meet is defined in
+`tidewheel/errors.py`, which imports nothing of the broker.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 
-class TidewheelError(Exception):
-    """Tidewheel could not do this."""
-
-    code = "TW-100"
-    status = "INTERNAL_SERVER_ERROR"
-    exit_code = 1
-
-    def __init__(self, detail: str = "") -> None:
-        self.detail = detail
-        sentence = (self.__doc__ or "").strip().splitlines()[0]
-        super().__init__(f"{sentence} {detail}".strip())
-
-
-class ClientMistake(TidewheelError):
-    """The request cannot be accepted."""
-
-    code, status, exit_code = "TW-130", "BAD_REQUEST", 2
-
-
-class IllegalTopic(ClientMistake):
-    """The topic name is illegal."""
-
-    code, status = "TW-131", "ILLEGAL_TOPIC"
+from tidewheel.errors import BodyEmpty as BodyEmpty
+from tidewheel.errors import BodyTooLarge as BodyTooLarge
+from tidewheel.errors import ClientMistake as ClientMistake
+from tidewheel.errors import ConfigurationError as ConfigurationError
+from tidewheel.errors import IllegalTopic as IllegalTopic
+from tidewheel.errors import LibraryMissing as LibraryMissing
+from tidewheel.errors import RefusedByState as RefusedByState
+from tidewheel.errors import TidewheelError as TidewheelError
+from tidewheel.errors import TransactionEnded as TransactionEnded
+from tidewheel.errors import UnknownChoice as UnknownChoice
 
 
 class IllegalGroup(ClientMistake):
@@ -104,24 +98,13 @@ class IllegalFilter(ClientMistake):
     """The filter expression is illegal."""
 
     code, status = "TW-139", "ILLEGAL_FILTER_EXPRESSION"
+    rocketmq = "expression format is not correct"
 
 
 class IllegalInvisibleTime(ClientMistake):
     """The invisible duration is illegal."""
 
     code, status = "TW-140", "ILLEGAL_INVISIBLE_TIME"
-
-
-class BodyEmpty(ClientMistake):
-    """The message has no body."""
-
-    code, status = "TW-141", "MESSAGE_BODY_EMPTY"
-
-
-class BodyTooLarge(ClientMistake):
-    """The message body is too large."""
-
-    code, status = "TW-142", "MESSAGE_BODY_TOO_LARGE"
 
 
 class PropertiesTooLarge(ClientMistake):
@@ -146,6 +129,7 @@ class InvalidReceiptHandle(ClientMistake):
     """The receipt handle is no longer valid."""
 
     code, status = "TW-146", "INVALID_RECEIPT_HANDLE"
+    rocketmq = "receipt handle is expired"
 
 
 class InvalidRecallHandle(ClientMistake):
@@ -170,6 +154,18 @@ class IllegalLiteTopic(ClientMistake):
     """The lite topic is illegal."""
 
     code, status = "TW-190", "ILLEGAL_LITE_TOPIC"
+
+
+class BodyNotJson(ClientMistake):
+    """A request's body must be declared as JSON."""
+
+    code = "TW-232"
+
+
+class BodyUnfinished(ClientMistake):
+    """The request's body did not come to its end in time."""
+
+    code = "TW-233"
 
 
 class NotFound(TidewheelError):
@@ -218,23 +214,6 @@ class ClientNotFound(NotFound):
     """There is no such client."""
 
     code = "TW-157"
-
-
-class RefusedByState(TidewheelError):
-    """What has already happened forbids this."""
-
-    code, status, exit_code = "TW-160", "PRECONDITION_FAILED", 4
-
-    def __init__(self, detail: str = "", durable_at: int = 0) -> None:
-        """`durable_at` is the log offset that must be durable before the caller may be told."""
-        super().__init__(detail)
-        self.durable_at = durable_at
-
-
-class TransactionEnded(RefusedByState):
-    """The transaction has already ended the other way."""
-
-    code = "TW-161"
 
 
 class TimerEnded(RefusedByState):
@@ -297,6 +276,36 @@ class TooManyRequests(Busy):
     code = "TW-174"
 
 
+class DiskBehind(Busy):
+    """The disk does not keep up with what is sent."""
+
+    code = "TW-225"
+
+
+class AnswersUnread(Busy):
+    """Clients do not read what they have received."""
+
+    code = "TW-226"
+
+
+class TooManyTopics(Busy):
+    """The broker has as many topics as it may."""
+
+    code = "TW-227"
+
+
+class TooManyGroups(Busy):
+    """The broker has as many consumer groups, or groups receive as many topics, as may be."""
+
+    code = "TW-228"
+
+
+class TooManyHalves(Busy):
+    """As many half messages wait for their end as may."""
+
+    code = "TW-229"
+
+
 class ClientSilent(Busy):
     """The client does not answer."""
 
@@ -315,10 +324,28 @@ class TooManyLiteSubscriptions(Busy):
     code, status = "TW-177", "LITE_SUBSCRIPTION_QUOTA_EXCEEDED"
 
 
+class TooManyBodies(Busy):
+    """The requests under way hold as many bytes as they may together."""
+
+    code = "TW-234"
+
+
 class ResultUnknown(Busy):
     """The write may or may not be on disk."""
 
     code, status = "TW-171", "INTERNAL_SERVER_ERROR"
+
+
+class StoreUnwell(Busy):
+    """The disk of the store fails, so nothing is served until it works again."""
+
+    code, status = "TW-220", "INTERNAL_SERVER_ERROR"  # Python's client gives up at once on TOO_MANY_REQUESTS
+
+
+class BrokerBroken(Busy):
+    """The broker has met a bug and ends, so nothing is served."""
+
+    code, status = "TW-223", "INTERNAL_SERVER_ERROR"
 
 
 class AccessRefused(TidewheelError):
@@ -337,6 +364,18 @@ class Forbidden(AccessRefused):
     """The caller has no right to this."""
 
     code = "TW-182"
+
+
+class ForeignHost(AccessRefused):
+    """The HTTP interface does not answer to this name."""
+
+    code = "TW-230"
+
+
+class ForeignPage(AccessRefused):
+    """The request comes from a web page that is not the broker's."""
+
+    code = "TW-231"
 
 
 class StoreError(TidewheelError):
@@ -375,10 +414,33 @@ class WrongClock(StoreError):
     code = "TW-106"
 
 
-class ConfigurationError(TidewheelError):
-    """A setting cannot be used."""
+class DiskFailed(StoreError):
+    """The disk of the store failed."""
 
-    code, exit_code = "TW-120", 2
+    code = "TW-221"
+
+
+class NoRoom(StoreError):
+    """The disk of the store has no room."""
+
+    code = "TW-222"
+
+
+def disk_error(error: OSError, doing: str, then: str) -> StoreError:
+    """Return the error for what the operating system refused: what was done, where, why, and what to do.
+
+    `then` is the sentence about what to do once the disk works.
+    """
+    place = f" at {os.fspath(error.filename)!s}" if error.filename is not None else ""
+    reason = f"{doing}{place} failed: {error.strerror or error} (errno {error.errno})."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoRoom(f"{reason} Free some space. {then}")
+    return DiskFailed(f"{reason} The system's log (dmesg) says more. {then}")
+
+
+def unread(error: OSError) -> StoreUnwell:
+    """Return what a caller is told whose look at the store failed on the disk; nothing was changed."""
+    return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")
 
 
 class PortTaken(ConfigurationError):
@@ -391,12 +453,6 @@ class InputUnreadable(ConfigurationError):
     """The input file cannot be read."""
 
     code = "TW-121"
-
-
-class UnknownChoice(ConfigurationError):
-    """The value is not one of the choices."""
-
-    code = "TW-122"
 
 
 class BrokerUnreachable(ConfigurationError):
@@ -417,12 +473,6 @@ class JavaMissing(ConfigurationError):
     code, exit_code = "TW-200", 3
 
 
-class LibraryMissing(ConfigurationError):
-    """An optional library is not installed."""
-
-    code, exit_code = "TW-125", 3
-
-
 class WrongKey(ConfigurationError):
     """The key file does not open the users' secrets."""
 
@@ -433,3 +483,15 @@ class OpenToAll(ConfigurationError):
     """Others could reach this address and do everything."""
 
     code = "TW-127"
+
+
+class TokenAstray(ConfigurationError):
+    """The token would be sent to an address that nobody has chosen."""
+
+    code = "TW-246"
+
+
+class UnknownSetting(ConfigurationError):
+    """A setting is unknown."""
+
+    code = "TW-245"

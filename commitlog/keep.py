@@ -39,6 +39,8 @@ class Keep:
         self._disk = disk
         self._own_from = foreign.read_imported(disk)
         self._places: dict[int, Place] = {}
+        self.damaged: list[str] = []
+        """What of the files is not what was written, in words."""
         for name in filter(str.isdigit, disk.list(KEEP)):
             self.adopt(int(name))
 
@@ -52,8 +54,16 @@ class Keep:
         """Takes over the file that was written when the log was deleted up to `cut_offset`."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
+        sound_bytes = 0
         for physical_offset, position, record_bytes in records(stored, self._own_from):
+            sound_bytes += record_bytes
             self._places[physical_offset] = Place(path, position, record_bytes)
+
+        if sound_bytes < len(stored):
+            self.damaged.append(
+                f"{path} is damaged: {len(stored) - sound_bytes} of its {len(stored)} bytes are not what was "
+                "written. Halves that lay there, if their segment is gone, nobody has any more."
+            )
 
     def read(self, physical_offset: int) -> bytes:
         """The bytes of a kept record; raises `StoreDamaged` if it was not kept."""

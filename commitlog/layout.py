@@ -15,6 +15,7 @@
     clock                                      only of a virtual clock: its offset, see below
     format                                     version and size of segments, see `commitlog.store_format`
     lock                                       see `commitlog.lock`
+    tls/, users.key, .gitignore                the broker's certificate; the key of users, hidden from git
 
 A live reader stops at the published durable offset: it is never ahead of what is on disk. The file has two
 lines of 32 bytes, `<20 digits> <CRC-32 of them, 8 hex digits>`, written in turn; the larger sound one counts,

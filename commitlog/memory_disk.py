@@ -30,6 +30,7 @@ from enum import Enum
 from errno import EIO, ENOSPC
 
 from commitlog.disk import SyncFailed
+from commitlog.view import View, whole
 
 Choose = Callable[[int], int]
 """Of n, how many; from 0 to n."""
@@ -180,8 +181,8 @@ class MemoryDisk:
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         return b"".join([self.read(path, position, length) for position, length in spans])
 
-    def view(self, path: str) -> memoryview:
-        return memoryview(bytes(self._existing(path).current))
+    def view(self, path: str) -> View:
+        return whole(bytes(self._existing(path).current))
 
     def write(self, path: str, position: int, data: bytes) -> None:
         fault = self._begin("write", path, grows=position + len(data) > self.size(path))

@@ -1,33 +1,33 @@
-"""The operating system's files as a `Disk`. Safe for one writer thread beside one reading loop.
+"""The operating system's files as a `Disk`. Safe for several threads.
 
-The one may delete a file while the other reads it. Then the read finds nothing: it never makes the file anew,
-which would leave an empty segment for the next start, and never reads another file, for the number of a
-descriptor that is let go leads to the null device until the next one is.
+One may delete a file while another reads it. Then the read finds nothing: it never makes the file anew, which
+would leave an empty segment for the next start, and never reads another file (`commitlog.descriptors`).
+Nothing is mapped into memory (`commitlog.view`). Every error names its file.
 """
 
 from __future__ import annotations
 
-import mmap
+import errno
 import os
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
 
-from commitlog.disk import SyncFailed
+from commitlog import limits
+from commitlog.descriptors import Descriptors, Open
+from commitlog.disk import FILE_MODE, FOLDER_MODE, SyncFailed
+from commitlog.view import View
 
 
 class RealDisk:
-    """Files under `root`; descriptors stay open until their file is deleted or the disk is closed."""
+    """Files under `root`, of which at most about `open_max` are held open."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, open_max: int = limits.FILES_OPEN_MAX) -> None:
         self.root = root
-        self._descriptors: dict[str, int] = {}
+        self._files = Descriptors(open_max, self._open, _sync)
         self._named: set[str] = set()
         """Files whose names this process has made durable; those of files that it finds may not be."""
-        self._opening = Lock()
-        self._let_go: list[int] = []
 
     def list(self, folder: str) -> list[str]:
         try:
@@ -42,59 +42,102 @@ class RealDisk:
             return -1
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        descriptor = self._existing(path)
-        return b"" if descriptor is None else os.pread(descriptor, length, position)
+        file = self._files.take(path)
+        if file is None:
+            return b""
+        try:
+            return os.pread(file.descriptor, length, position)
+        except OSError as error:
+            raise _at(path, error) from None
+        finally:
+            self._files.give_back(file)
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        descriptor, pread = self._existing(path), os.pread
-        if descriptor is None:
+        file, pread = self._files.take(path), os.pread
+        if file is None:
             return b""
-        return b"".join([pread(descriptor, length, position) for position, length in spans])
+        try:
+            descriptor = file.descriptor
+            return b"".join([pread(descriptor, length, position) for position, length in spans])
+        except OSError as error:
+            raise _at(path, error) from None
+        finally:
+            self._files.give_back(file)
 
-    def view(self, path: str) -> memoryview:
-        descriptor = self._existing(path)
-        if descriptor is None or self.size(path) <= 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    def view(self, path: str) -> View:
+        return View(lambda position, length: self.read(path, position, length), max(0, self.size(path)))
 
     def write(self, path: str, position: int, data: bytes) -> None:
-        descriptor = self._descriptor(path)
-        written = os.pwrite(descriptor, data, position)
-        while written < len(data):
-            written += os.pwrite(descriptor, data[written:], position + written)
+        with self._writing(path) as file:
+            file.is_unsynced = True
+            written = os.pwrite(file.descriptor, data, position)
+            while written < len(data):
+                written += os.pwrite(file.descriptor, data[written:], position + written)
 
     def sync(self, path: str) -> None:
-        descriptor = self._existing(path)
-        if descriptor is None:
+        file = self._files.take(path)
+        if file is None:
             return
-        _sync(descriptor, path)
+        try:
+            self._sync_as_one_of_many(file, path)
+        finally:
+            self._files.give_back(file)
         if path not in self._named:
             self._sync_folder((self.root / path).parent)
             self._named.add(path)
 
+    def _sync_as_one_of_many(self, file: Open, path: str) -> None:
+        """Syncs a file that other threads may be syncing: what fails for one of them has failed for all.
+
+        Linux tells of a page that it could not write once per open file description. Two syncs through one
+        description share that one answer: the other is told that all is well, and its pages may be the ones.
+        So each has a description of its own, and one that ended meanwhile without success is asked after.
+        """
+        failures_before = file.failed_syncs
+        try:
+            own = os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        file.is_unsynced = False
+        try:
+            _sync(own, path)
+        except SyncFailed:
+            file.failed_syncs += 1
+            file.is_unsynced = True
+            raise
+        finally:
+            os.close(own)
+        if file.failed_syncs != failures_before:
+            raise SyncFailed(errno.EIO, "another sync of it failed meanwhile", path)
+
     def allocate(self, path: str, length: int) -> None:
-        descriptor = self._descriptor(path)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, length)
-        else:
-            os.ftruncate(descriptor, max(length, os.fstat(descriptor).st_size))
-        _sync(descriptor, path, is_whole=True)
+        with self._writing(path) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.descriptor, 0, length)
+            else:
+                os.ftruncate(file.descriptor, max(length, os.fstat(file.descriptor).st_size))
+            _sync_open(file, path, is_whole=True)
         self._sync_folder((self.root / path).parent)
         self._named.add(path)
 
     def truncate(self, path: str, length: int) -> None:
-        descriptor = self._descriptor(path)
-        os.ftruncate(descriptor, length)
-        _sync(descriptor, path, is_whole=True)
+        with self._writing(path) as file:
+            os.ftruncate(file.descriptor, length)
+            _sync_open(file, path, is_whole=True)
 
     def sync_folder(self, folder: str) -> None:
         with suppress(FileNotFoundError):
             self._sync_folder(self.root / folder)
 
     def will_need(self, path: str) -> None:
-        descriptor = self._existing(path)
-        if descriptor is not None and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        file = self._files.take(path)
+        if file is None:
+            return
+        try:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        finally:
+            self._files.give_back(file)
 
     def usage(self) -> tuple[int, int]:
         system = os.statvfs(self.root)
@@ -125,57 +168,36 @@ class RealDisk:
     def close(self) -> None:
         """Closes every descriptor; the disk can be used again afterwards."""
         self._forget("")
-        self._close_those_let_go()
 
-    def _descriptor(self, path: str) -> int:
-        """Of a file that is made if it is not there."""
-        descriptor = self._descriptors.get(path)
-        return self._open(path, os.O_CREAT) if descriptor is None else descriptor
-
-    def _existing(self, path: str) -> int | None:
-        """Of a file that is there."""
-        descriptor = self._descriptors.get(path)
-        if descriptor is not None:
-            return descriptor
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[Open]:
+        """Gives the open file to change, which is made if it is not there; its errors name it."""
+        file = self._files.take(path, is_made=True)
+        assert file is not None
         try:
-            return self._open(path, 0)
-        except FileNotFoundError:
-            return None
+            yield file
+        except OSError as error:
+            raise _at(path, error) from None
+        finally:
+            self._files.give_back(file)
 
-    def _open(self, path: str, creating: int) -> int:
-        with self._opening:
-            if path not in self._descriptors:
-                target = self.root / path
-                if creating:
-                    self._make_folder(target.parent)
-                self._descriptors[path] = os.open(target, os.O_RDWR | creating | os.O_CLOEXEC, 0o644)
-            return self._descriptors[path]
+    def _open(self, path: str, is_made: bool) -> int:
+        target = self.root / path
+        if is_made:
+            self._make_folder(target.parent)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if is_made else 0)
+        return os.open(target, flags, FILE_MODE)
 
     def _forget(self, prefix: str) -> None:
         inside = f"{prefix}/" if prefix else ""
-        with self._opening:
-            self._named -= {path for path in list(self._named) if path == prefix or path.startswith(inside)}
-            self._close_those_let_go()
-            for path in [path for path in self._descriptors if path == prefix or path.startswith(inside)]:
-                self._let_go.append(self._descriptors.pop(path))
-            if self._let_go:
-                self._lead_to_nothing(self._let_go)
-
-    def _close_those_let_go(self) -> None:
-        while self._let_go:
-            os.close(self._let_go.pop())
-
-    def _lead_to_nothing(self, descriptors: Iterable[int]) -> None:
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        for descriptor in descriptors:
-            os.dup2(nothing, descriptor, inheritable=False)
-        os.close(nothing)
+        self._files.forget(prefix)
+        self._named -= {path for path in list(self._named) if path == prefix or path.startswith(inside)}
 
     def _make_folder(self, folder: Path) -> None:
         """Makes a folder and those above it that are missing, each durably."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:
@@ -186,9 +208,27 @@ class RealDisk:
             os.close(descriptor)
 
 
+def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
+    """Takes an open file to disk; what is written meanwhile counts as unsynced, also if the sync fails."""
+    file.is_unsynced = False
+    try:
+        _sync(file.descriptor, path, is_whole=is_whole)
+    except SyncFailed:
+        file.failed_syncs += 1
+        file.is_unsynced = True
+        raise
+
+
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
     """Takes a file to disk, with all of its metadata if `is_whole`; raises `SyncFailed`."""
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
     except OSError as error:
         raise SyncFailed(error.errno, error.strerror, path) from error
+
+
+def _at(path: str, error: OSError) -> OSError:
+    """The same error, with the file that it is about."""
+    if error.filename is None:
+        error.filename = path
+    return error

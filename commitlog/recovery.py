@@ -39,8 +39,10 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from commitlog.record import Record
 from commitlog.segments import Segments
+from commitlog.view import View
 
 _MAGIC = re.compile(b"\xda\xa3\x20[\xa7\xab]")
+_MAGIC_BYTES: Final = 4
 _HEAD: Final = struct.Struct(">II")
 _OFFSET_FIELD: Final = struct.Struct(">q")
 _OFFSET_AT: Final = 28
@@ -146,7 +148,7 @@ class LogScan:
         view = self._disk.view(layout.segment_path(first_offset))
         until = self._extent(first_offset, len(view))
         if self._stop_at is not None:
-            view = view[: max(0, self._stop_at - first_offset)]
+            view = view.upto(self._stop_at - first_offset)
         position = self.end_offset - first_offset
         while 0 <= position < min(until, len(view)):
             found = _record_at(view, position, first_offset + position, self._own_from)
@@ -163,7 +165,7 @@ class LogScan:
             return max(self.segment_bytes, file_bytes)
         return self.segments.end_of(first_offset) - first_offset
 
-    def _step_over(self, view: memoryview, position: int, first_offset: int, until: int) -> int:
+    def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
         """Where to read on after bytes that are no record; -1 at the end of this segment or of the log."""
         if _is_blank(view, position, until):
             self.end_offset = first_offset + until
@@ -209,13 +211,14 @@ def _missing(first_offset: int) -> StoreError:
     )
 
 
-def _record_at(view: memoryview, position: int, offset: int, own_from: int) -> Found | None:
+def _record_at(view: View, position: int, offset: int, own_from: int) -> Found | None:
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
-    record_bytes, magic = _HEAD.unpack_from(view, position)
+    head = view[position : position + record.RECORD_BYTES_MIN]
+    record_bytes, magic = _HEAD.unpack_from(head)
     if magic not in (record.MAGIC_V1, record.MAGIC_V2) or position + record_bytes > len(view):
         return None
-    if _OFFSET_FIELD.unpack_from(view, position + _OFFSET_AT)[0] != offset:
+    if _OFFSET_FIELD.unpack_from(head, _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
     if not record.is_sound(stored, may_lack_crc=offset < own_from):
@@ -223,16 +226,16 @@ def _record_at(view: memoryview, position: int, offset: int, own_from: int) -> F
     return Found(record.decode(stored), record_bytes)
 
 
-def _is_blank(view: memoryview, position: int, until: int) -> bool:
+def _is_blank(view: View, position: int, until: int) -> bool:
     if position + record.BLANK_BYTES > len(view):
         return False
-    left_bytes, magic = _HEAD.unpack_from(view, position)
+    left_bytes, magic = _HEAD.unpack(view[position : position + _HEAD.size])
     return bool(magic == record.MAGIC_BLANK and left_bytes == until - position)
 
 
-def _next_record(view: memoryview, position: int, first_offset: int, own_from: int) -> int:
-    for match in _MAGIC.finditer(view, position):
-        start = match.start() - 4
+def _next_record(view: View, position: int, first_offset: int, own_from: int) -> int:
+    for found in view.find(_MAGIC, position, _MAGIC_BYTES):
+        start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, own_from) is not None:
             return start
     return -1

@@ -4,7 +4,15 @@ A filter is asked in two steps. `tags_codes` are the hashes that the wanted tags
 an entry with another hash is passed over and its record never read. `matches` judges the stored properties of
 the records that are left, for hashes collide and an expression may ask for more than the tag.
 
-Tag expressions are `*` or nothing for all, else tags joined by `||`. SQL expressions: `sql_filter.py`.
+Tag expressions are read as RocketMQ's `FilterAPI` reads them: `*` or nothing for all, else tags joined by
+`||`, of which each is trimmed and empty ones are skipped. SQL expressions: `sql_filter.py`. We differ thrice,
+where its reading asks for messages that there can never be, or not for all that there are:
+
+| expression | RocketMQ            | here                  | because                           |
+|------------|---------------------|-----------------------|-----------------------------------|
+| `a | b`    | the tag `a | b`     | refused               | no tag holds a bar: a slip        |
+| ` || `     | nothing, in silence | refused               | so is `||` there                  |
+| ` a`       | the tag `a`         | the tags `a` and ` a` | what can be sent can be asked for |
 """
 
 from __future__ import annotations
@@ -56,28 +64,36 @@ class Tagged:
 
 
 EVERYTHING: Filter = Everything()
+TRIMMED = "".join(map(chr, range(0x21)))
+"""What Java's `String.trim` takes away: a tag may begin or end with any other space."""
 
 
-@lru_cache(maxsize=limits.FILTERS_KEPT_MAX)
 def parse_tags(expression: str) -> Filter:
-    """The filter of a tag expression; raises `IllegalFilter`."""
-    check_expression(expression)
+    """The filter of a tag expression; raises `IllegalFilter`. Long ones are read anew each time."""
+    return (_parse_kept if len(expression) <= limits.FILTER_CHARACTERS_MAX else _parse)(expression)
+
+
+def _parse(expression: str) -> Filter:
+    check_expression(expression, limits.TAG_BYTES_MAX)
     if expression.strip() in ("", "*"):
         return EVERYTHING
-    tags = frozenset(tag.strip() for tag in expression.split("||"))
-    if "" in tags or any("|" in tag for tag in tags):
-        raise IllegalFilter(
-            f"{expression[:100]!r} has an empty tag or a single '|'. Write tags as 'paid || sent'."
-        )
+    tags = frozenset(tag for part in expression.split("||") if (tag := part.strip(TRIMMED)))
+    if not tags or any("|" in tag for tag in tags):
+        raise IllegalFilter(f"{expression[:100]!r} has no tag or a single '|'. Write tags as 'paid || sent'.")
+    if len(tags) > limits.FILTER_TAGS_MAX:
+        raise IllegalFilter(f"It asks for {len(tags)} tags, the limit is {limits.FILTER_TAGS_MAX}.")
+    if len(tags) == 1 and "||" not in expression:
+        tags |= {expression}
     return Tagged(tags, frozenset(map(tags_code, tags)))
 
 
-def check_expression(expression: str) -> None:
+_parse_kept = lru_cache(maxsize=limits.FILTERS_KEPT_MAX)(_parse)
+
+
+def check_expression(expression: str, characters_max: int = limits.FILTER_CHARACTERS_MAX) -> None:
     """Raises `IllegalFilter` for an expression, of whatever language, that is not even read."""
-    if len(expression) > limits.FILTER_CHARACTERS_MAX:
-        raise IllegalFilter(
-            f"It has {len(expression)} characters, the limit is {limits.FILTER_CHARACTERS_MAX}."
-        )
+    if len(expression) > characters_max:
+        raise IllegalFilter(f"It has {len(expression)} characters, the limit is {characters_max}.")
     try:
         expression.encode()
     except UnicodeEncodeError as error:

@@ -164,6 +164,20 @@ class KeyIndex:
         """Whether so much is in memory, or in runs that no snapshot names, that a checkpoint is due."""
         return self._batched_count + self._unnamed_count >= UNSAVED_MAX
 
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The files as they are between checkpoints."""
+        return self._runs
+
+    @property
+    def damage(self) -> str:
+        """What is known to be unreadable; empty if nothing is."""
+        return self._damage
+
+    def found_damaged(self, what: str) -> None:
+        """Somebody has read a damaged file: the next start makes the index anew."""
+        self._damage = self._damage or what
+
     def put(self, record: Record) -> None:
         """Indexes one durable record; records come in log order."""
         topic, names = names_of(record)

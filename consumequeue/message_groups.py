@@ -9,7 +9,7 @@ A message group that is closed or has the turn holds the later ones of its messa
 one that is free is not known here at all. Rules:
 - A message whose lease ended without acknowledgement waits again, before the later ones.
 - Only the message that has the turn is given out, and behind it, in the same receive, as many more as a run
-  may have.
+  may have (`services.broker.lending.may_join_run`).
 Memory: one offset for each message that waits.
 """
 
@@ -49,6 +49,13 @@ class MessageGroups:
         """A message waits for its message group."""
         heapq.heappush(self._groups[name].waiting, offset)
         self.parked_count += 1
+
+    def unpark(self, name: str, offset: int) -> None:
+        """A message that waits without having the turn no longer does; costs a look at all that wait."""
+        waiting = self._groups[name].waiting
+        waiting.remove(offset)
+        heapq.heapify(waiting)
+        self.parked_count -= 1
 
     def leased(self, name: str, offset: int) -> None:
         """A message is in a consumer's hands."""

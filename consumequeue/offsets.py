@@ -150,6 +150,36 @@ class Progress:
         """How often the message was given out so far, and how that failed."""
         return self._attempts.get(offset, _NEVER)
 
+    def was_given(self, offset: int) -> bool:
+        """Whether the message was given out before, and is not done."""
+        return offset in self._attempts
+
+    def used_up(self, attempts_max: int) -> list[int]:
+        """Messages that had so many attempts, ascending, and are neither leased nor done."""
+        return sorted(
+            offset
+            for offset, attempts in self._attempts.items()
+            if attempts.count >= attempts_max and self.is_used_up(offset, attempts_max)
+        )
+
+    def is_used_up(self, offset: int, attempts_max: int) -> bool:
+        """Whether a message had so many attempts, and is neither leased nor done."""
+        has_had_them = self.attempts(offset).count >= attempts_max
+        return has_had_them and offset not in self._leases and not self._is_done(offset)
+
+    def withdraw(self, offset: int, message_group: str) -> None:
+        """Takes a message that is not leased from its place among those that wait, to be finished next."""
+        assert offset not in self._leases
+        if offset >= self.fresh_offset:
+            return
+        if self._ready and self._ready[0] == offset:
+            heapq.heappop(self._ready)
+        elif offset in self._ready:
+            self._ready.remove(offset)
+            heapq.heapify(self._ready)
+        else:
+            self._message_groups.unpark(message_group, offset)
+
     def held(self, offset: int, generation: int) -> Lease | None:
         """The lease of that generation if it still stands."""
         lease = self._leases.get(offset)
@@ -260,14 +290,15 @@ class Progress:
     def freeze(self) -> Any:
         """The low-water mark, what is done above it, the attempts, and the leases that outlive a restart.
 
-        An attempt under way whose lease does not outlive it is not counted, as it is in no record.
+        An attempt under way whose lease does not outlive it is not counted, as it is in no record. That a
+        message was given out is kept also where no attempt counts: its run comes again alone.
         """
         leases = [one for one in self._leases.values() if one.message_group]
         passing = self._leases.keys() - {one.queue_offset for one in leases}
         attempts = [
             [offset, one.count - (offset in passing), one.first, one.last]
             for offset, one in sorted(self._attempts.items())
-            if one.count > (offset in passing) and not (offset in passing and self._is_done(offset))
+            if offset not in passing or (one.count > 1 and not self._is_done(offset))
         ]
         return {
             "low": self.low_offset,

@@ -195,7 +195,7 @@ class ConsumeQueue:
 
     def _matches(self, first_byte: int, crc: int) -> bool:
         path = self._path(first_byte)
-        return self._disk.size(path) >= 0 and zlib.crc32(self._disk.view(path)) == crc
+        return self._disk.size(path) >= 0 and zlib.crc32(bytes(self._disk.view(path))) == crc
 
     def _begin_at(self, queue_offset: int) -> None:
         """The log no longer has what came before: the file begins with a hole, whose entries are gaps."""

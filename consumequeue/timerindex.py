@@ -35,6 +35,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue import sorted_merge, timerindex_run
 from consumequeue.name_hash import digest_of, digests_of
+from consumequeue.sorted_run import BLOCK_BYTES
 from consumequeue.timerindex_fact import Facts, IsExpired, Said, newest_of
 from consumequeue.timerindex_filter import Mask, Probe, Words, probe_of, probes_of
 from consumequeue.timerindex_recent import Recent
@@ -164,6 +165,41 @@ class FactIndex:
         lost = [run.lost for run in self._runs if run.lost]
         return " ".join([*lost, *(f"{path} does not match its CRC." for path in damaged)])
 
+    @property
+    def runs(self) -> tuple[FactRun, ...]:
+        """The files as they are between checkpoints."""
+        return self._runs
+
+    def recents(self) -> tuple[Recent, ...]:
+        """The facts that are in memory."""
+        return (*self._closed, self._recent)
+
+    @property
+    def damaged_runs(self) -> list[FactRun]:
+        """The runs that are known to be damaged."""
+        return [run for run in self._runs if run.lost or run.number in self._damaged]
+
+    def take_out(self, run: FactRun) -> int:
+        """Lets go of a run; what can be read of it is recent again. Returns how many facts that were."""
+        count = 0
+        for facts in run.readable(self._disk, []):
+            self.put_many(facts)
+            count += len(facts)
+        self._runs = tuple(one for one in self._runs if one is not run)
+        self._damaged -= {run.number}
+        return count
+
+    def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
+        """Reads the runs through, if they are small, and takes over what was known to be damaged."""
+        known = set(damaged_numbers)
+        if sum((1 + run.block_count) * BLOCK_BYTES for run in self._runs) <= bytes_max:
+            known |= {run.number for run in self._runs if not run.is_sound(self._disk)}
+        self._damaged = frozenset(run.number for run in self._runs if run.number in known)
+
+    def found_damaged(self, runs: Iterable[FactRun]) -> None:
+        """Somebody has read damaged runs: the next start makes them anew of what still tells their facts."""
+        self._damaged |= {run.number for run in runs if run in self._runs}
+
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
         """Takes in one fact."""
         self._recent.put(key, check, offset, at, extra)
@@ -184,8 +220,15 @@ class FactIndex:
         for run in reversed(self._runs):
             if best is None or best.offset < run.end_offset - 1:
                 probe = probe or probe_of(key)
-                best = _newer(best, run.find(self._disk, key, check, probe))
+                best = _newer(best, self._find(run, key, check, probe))
         return best
+
+    def _find(self, run: FactRun, key: int, check: int, probe: Probe) -> Said | None:
+        try:
+            return run.find(self._disk, key, check, probe)
+        except StoreDamaged:
+            self.found_damaged((run,))
+            raise
 
     def all_newest(self, keys: Words, checks: Words) -> tuple[Mask, Facts]:
         """The same of many at once: of which something is said, and the facts, zeros where nothing is.

@@ -27,7 +27,7 @@ class Recent:
     """Some of the newest facts, one for each (key, check)."""
 
     def __init__(self) -> None:
-        self._heads = array("I", bytes(4 * _SLOTS))
+        self._heads = np.zeros(_SLOTS, np.uint32).data  # zeroed by the system, page by page as used
         self._words = array("Q", bytes(8 * _WIDTH))
 
     def __len__(self) -> int:

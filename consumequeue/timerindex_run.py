@@ -126,6 +126,34 @@ class FactRun:
         for number in range(0, self.block_count, READ_BLOCKS):
             yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
 
+    def is_sound(self, disk: Disk) -> bool:
+        """Whether all of the file is as it was written; every block is read."""
+        damaged: list[int] = []
+        for _ in self.readable(disk, damaged):
+            pass
+        fresh = FactRun(self.folder, self.number, self.first_offset, self.end_offset, self.entry_count)
+        fresh.load(disk)
+        return not (damaged or fresh.lost) and fresh.fences is not None and fresh.filter is not None
+
+    def readable(self, disk: Disk, damaged: list[int]) -> Iterator[Facts]:
+        """The facts that can be read, in order; adds the numbers of the blocks that cannot."""
+        if disk.size(self.path) < 0:
+            damaged.extend(range(self.block_count))
+            return
+        for first in range(0, self.block_count, READ_BLOCKS):
+            count = min(READ_BLOCKS, self.block_count - first)
+            try:
+                yield self.blocks(disk, first, count)
+            except StoreDamaged:
+                yield from self._one_by_one(disk, range(first, first + count), damaged)
+
+    def _one_by_one(self, disk: Disk, numbers: range, damaged: list[int]) -> Iterator[Facts]:
+        for number in numbers:
+            try:
+                yield self.blocks(disk, number, 1)
+            except StoreDamaged:
+                damaged.append(number)
+
     def blocks(self, disk: Disk, number: int, count: int) -> Facts:
         """The facts of `count` blocks from block `number` on; raises `StoreDamaged`."""
         content = sorted_run.read_blocks(disk, self.path, number, count, _ADVICE)

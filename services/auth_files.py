@@ -1,7 +1,14 @@
-"""The small files that hold what must not be in the store: the key of the users' secrets, the HTTP token.
+"""Small files with secrets: the key of the users' secrets, the HTTP token; and how such files are written.
 
 Either is made on first use, for its owner's eyes only (mode 0600), and made durable before it is used: a key
 that a power cut takes away again would leave secrets that nobody can open.
+
+The key lies in the store unless its owner says otherwise: beside it, as older versions had it, it was in the
+middle of what a repository commits. In the store it has a `.gitignore` beside it, and no snapshot, dump or
+export takes it along, but for a snapshot that is asked to. One beside the store is still used, and told.
+
+A file is written under another name that nobody can have put there as a link (O_EXCL), and renamed: a link in
+its place is replaced, never followed.
 """
 
 from __future__ import annotations
@@ -14,16 +21,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+from commitlog.disk import FOLDER_MODE
 from commitlog.errors import ConfigurationError, WrongKey
 from services.auth.vault import KEY_BYTES
 
 TOKEN_BYTES: Final = 32
-OWNER_ONLY: Final = 0o600
+OWNER_ONLY, GROUP_READS, EVERYBODY_READS = 0o600, 0o640, 0o644
+KEY_FILE, IGNORED = "users.key", ".gitignore"
+
+log = structlog.get_logger()
+
 _TOKEN: Final = re.compile(r"[!-~]{16,512}")
 
 
+def key_of(store: Path) -> Path:
+    """Return where the key of a store lies unless somebody says otherwise; one beside it is told."""
+    inside, beside = store / KEY_FILE, key_beside(store)
+    if inside.exists() or not beside.exists():
+        return inside
+    log.warning("the key of users lies beside the store; move it into it", key=str(beside), to=str(inside))
+    return beside
+
+
 def key_beside(store: Path) -> Path:
-    """Return where the key of a store lies unless somebody says otherwise."""
+    """Return where an older version put the key of a store."""
     whole = store.absolute()
     return whole.with_name(f"{whole.name}.key")
 
@@ -32,6 +55,8 @@ def auth_key(path: Path, may_make: bool) -> bytes:
     """Return the key in a file, made if there is none and it may be; raises `ConfigurationError`."""
     if not may_make and not path.exists():
         raise WrongKey(f"{path} is missing. Put it back, or give the file with --auth-key.")
+    if not path.exists() and path.name == KEY_FILE:
+        keep_from_repositories(path.parent)
     text = content_of(path, lambda: b64encode(secrets.token_bytes(KEY_BYTES)).decode(), "--auth-key")
     try:
         key = b64decode(text, validate=True)
@@ -64,17 +89,30 @@ def content_of(path: Path, make: Callable[[], str], flag: str) -> str:
         ) from error
 
 
-def write_for_owner(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole and durable, or leave none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+def keep_from_repositories(folder: Path) -> None:
+    """Have git leave a folder alone, whatever repository it is in; raises `ConfigurationError`."""
+    content_of(folder / IGNORED, lambda: "*", "--store")
+
+
+def write_for_owner(path: Path, text: str, mode: int = OWNER_ONLY) -> None:
+    """Write a small file whole and durable, or leave the one before; `mode` says who may read it."""
+    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    write_whole(path, text, mode, is_durable=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_whole(path: Path, text: str, mode: int, *, is_durable: bool = False) -> None:
+    """Write a small file so that a reader sees all of it or the one before, and never through a link."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    # What is there is of a process with our number that died, or somebody's link: it goes, not its target.
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w") as file:
+        file.write(text)
+        file.flush()
+        if is_durable:
+            os.fsync(file.fileno())
+    fresh.replace(path)

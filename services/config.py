@@ -1,22 +1,30 @@
-"""Settings of `tidewheel serve` and of the commands that talk to a broker.
+"""Settings of `tidewheel serve`, of the commands that talk to a broker, and of clients: one declaration each.
 
-A flag goes before the environment (`TIDEWHEEL_LISTEN`, ...), the environment before the default, field by
-field. A value that cannot be used is a `ConfigurationError` that names its source.
+A setting is added here and nowhere else: flag, variable, key of the file, help, documented example and table
+derive from its field (`setting.py`). A flag goes before the environment (`TIDEWHEEL_LISTEN`, ...), that
+before the file (`tidewheel.toml`), that before the default, field by field (`sources.py`). A value that
+cannot be used is a `ConfigurationError` that names its source.
 """
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
-
-from pydantic import BeforeValidator, Field, ValidationError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from commitlog import limits
 from commitlog.errors import ConfigurationError
+from services.setting import VARIABLE_PREFIX, About, Setting, settings_of
+from services.sources import Found, file_to_read, resolve
 
-ENVIRONMENT_PREFIX = "TIDEWHEEL_"
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from _typeshed import DataclassInstance
+
 PORT_MAX = 65_535
 
 
@@ -29,12 +37,17 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @staticmethod
+    def parse(text: object) -> Address:
+        """Read HOST:PORT; raises ValueError with a sentence that says what is missing."""
+        return parse_address(text)
+
 
 def parse_address(text: object) -> Address:
-    """Read HOST:PORT (IPv6 in brackets); raises ValueError with a sentence that says what is missing."""
+    """Read HOST:PORT (IPv6 in brackets), also as http://HOST:PORT/; raises ValueError that says how."""
     if isinstance(text, Address):
         return text
-    host, _, port = str(text).rpartition(":")
+    host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8081")
     if ":" in host or "[" in host:
@@ -43,89 +56,233 @@ def parse_address(text: object) -> Address:
     return Address(host, int(port))
 
 
-AddressText = Annotated[Address, NoDecode, BeforeValidator(parse_address)]
+class HttpAddress(NamedTuple):
+    """Where an HTTP interface is, and whether it is spoken to over TLS (`https://`)."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+
+    def __str__(self) -> str:
+        return str(self.bare)
+
+    @property
+    def bare(self) -> Address:
+        """Its host and port."""
+        return Address(self.host, self.port)
+
+    @property
+    def url(self) -> str:
+        """Its address as a URL without a path."""
+        return f"{'https' if self.is_tls else 'http'}://{self}"
+
+    @staticmethod
+    def parse(text: object) -> HttpAddress:
+        """Read [http[s]://]HOST:PORT[/]; raises ValueError with a sentence that says what is missing."""
+        if isinstance(text, HttpAddress):
+            return text
+        scheme, marked, rest = str(text).rpartition("://")
+        if marked and scheme not in ("http", "https"):
+            raise ValueError("it must begin with http:// or https://, or be HOST:PORT")
+        host, port = parse_address(rest.removesuffix("/"))
+        return HttpAddress(host, port, scheme == "https")
 
 
-class Environment(BaseSettings):
-    """What all settings have in common: where the environment's values come from."""
-
-    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="ignore", frozen=True)
-
-
-class ServeSettings(Environment):
-    """How a broker runs. `advertise` is the address clients are told; None: the one they dialled."""
-
-    store: Path = Path("tidewheel-store")
-    listen: AddressText = Address("127.0.0.1", 8081)
-    http: AddressText = Address("127.0.0.1", 8088)
-    advertise: AddressText | None = None
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    tls_clients: Path | None = None
-    connections_per_address: int = Field(4_096, ge=1)
-    auth: bool = False
-    auth_key: Path | None = None
-    http_token: Path | None = None
-    insecure: bool = False
-    ready_file: Path | None = None
-    clock: Literal["real", "virtual"] = "real"
-    broker_name: str = Field("tidewheel", min_length=1, max_length=127)
-    segment_bytes: int = Field(limits.SEGMENT_BYTES_DEFAULT, ge=limits.RECORD_BYTES_MAX)
-    flush: Literal["sync", "async"] = "sync"
-    retain_hours: float | None = Field(None, gt=0)
-    retain_bytes: int | None = Field(None, gt=0)
-    group_pin_hours: float = Field(72.0, ge=0)
-    housekeeping_ms: int = Field(10_000, ge=100)
-    client_metrics: Literal["on", "off"] = "on"
-    auto_create: bool = True
-    queue_count: int = Field(limits.QUEUE_COUNT_DEFAULT, ge=1, le=limits.QUEUE_COUNT_MAX)
-    timers_per_topic: int = Field(limits.TIMERS_PER_TOPIC_MAX, ge=0)
-    lite_topics: int = Field(limits.LITE_TOPICS_MAX, ge=0)
-    lite_topic_bytes: int = Field(limits.LITE_TOPIC_BYTES_MAX, ge=1, le=limits.LITE_TOPIC_BYTES_LIMIT)
-    lite_subscriptions: int = Field(limits.LITE_SUBSCRIPTIONS_PER_CLIENT_MAX, ge=0)
-    timer_history_hours: float = Field(limits.TIMER_HISTORY_MS / 3_600_000, gt=0)
-    check_immunity_ms: int = Field(limits.CHECK_IMMUNITY_MS, ge=0)
-    check_interval_ms: int = Field(limits.CHECK_INTERVAL_MS, ge=1)
-    check_count_max: int = Field(limits.CHECK_COUNT_MAX, ge=1)
-    invisible_ms_min: int = Field(limits.INVISIBLE_MS_MIN, ge=0)
-    auto_renew_lease_ms: int = Field(limits.AUTO_RENEW_LEASE_MS, ge=100)
-    attempts_max: int = Field(limits.ATTEMPTS_MAX, ge=1, le=limits.ATTEMPTS_LIMIT)
-    group_start: Literal["earliest", "latest"] = "earliest"
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; of names only `localhost` is known to be one."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
-class ClientSettings(Environment):
-    """Which broker the commands talk to, and the file with the token that it wants."""
+LISTEN_USUAL: Final = Address("127.0.0.1", 8081)
+HTTP_USUAL: Final = HttpAddress("127.0.0.1", 8088)
 
-    http: AddressText = Address("127.0.0.1", 8088)
-    http_token: Path | None = None
+Stored = partial(About, heading="What it stores")
+Where = partial(About, heading="Where it listens")
+Allowed = partial(About, heading="Who may use it")
+Begun = partial(About, heading="How topics and groups begin")
+HandedOut = partial(About, heading="How it hands messages out")
+Tuned = partial(About, heading="How long it waits")
+Told = partial(About, heading="What it says")
+Calling = partial(About, heading="Commands and clients")
 
 
-class UserSettings(Environment):
+@dataclass(frozen=True)
+class ServeSettings:
+    """How a broker runs."""
+
+    store: Annotated[Path, Stored("Folder of the store; made if missing.")] = Path("tidewheel-store")
+    segment_bytes: Annotated[
+        int | None,
+        Stored("Size of one log file of a new store; else by its volume.", least=limits.RECORD_BYTES_MAX),
+    ] = None
+    flush: Annotated[
+        Literal["sync", "async"],
+        Stored("sync: acknowledged is on disk. async: faster, a power cut may take half a second."),
+    ] = "sync"
+    retain_hours: Annotated[float | None, Stored("Delete log files older than this; else kept.", above=0)] = (
+        None
+    )
+    retain_bytes: Annotated[
+        int | None, Stored("Delete the oldest log files beyond this size; else kept.", above=0)
+    ] = None
+    group_pin_hours: Annotated[float, Stored("How long a lagging group holds log files.", least=0)] = 72.0
+    timers_per_topic: Annotated[int, Stored("Delayed messages that may wait for one topic.", least=0)] = (
+        limits.TIMERS_PER_TOPIC_MAX
+    )
+    timer_history_hours: Annotated[
+        float, Stored("How long it is known how a delayed message ended.", above=0)
+    ] = limits.TIMER_HISTORY_MS / 3_600_000
+
+    listen: Annotated[Address, Where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = (
+        LISTEN_USUAL
+    )
+    http: Annotated[
+        HttpAddress, Where("HOST:PORT for metrics, health and the commands; these look for a broker there.")
+    ] = HTTP_USUAL
+    advertise: Annotated[Address | None, Where("HOST:PORT clients are told; else what they dialled.")] = None
+    tls_certificate: Annotated[
+        Path | None, Where("PEM file of the certificate; else one that the broker makes for itself.")
+    ] = None
+    tls_key: Annotated[Path | None, Where("PEM file of its key.")] = None
+    tls_clients: Annotated[
+        Path | None, Where("PEM file of authorities: only clients that they vouch for, and by TLS.")
+    ] = None
+    plaintext: Annotated[
+        Literal["on", "off"] | None, Where("off: clients must use TLS, as with --tls-clients; else on.")
+    ] = None
+    connections_per_address: Annotated[
+        int, Where("Connections that one address may have at once.", least=1)
+    ] = 4_096
+    ready_file: Annotated[Path | None, Where("File written once it serves: addresses and pid.")] = None
+    broker_name: Annotated[str, Where("Its name in routes and metrics.", least=1, most=127)] = "tidewheel"
+
+    auth: Annotated[bool, Allowed("Ask clients who they are and what they may: see tidewheel auth.")] = False
+    auth_key: Annotated[
+        Path | None, Allowed("File with the key of users' secrets; else STORE/users.key. Made on first use.")
+    ] = None
+    http_token: Annotated[
+        Path | None,
+        Allowed("File with the token that the HTTP interface wants and the commands send. Made if missing."),
+    ] = None
+    http_hosts: Annotated[
+        str, Allowed("Names, with commas, by which HTTP is dialled beside localhost and --advertise.")
+    ] = ""
+    http_tls: Annotated[
+        Literal["auto", "on", "off"],
+        Allowed("TLS for HTTP; auto: on where more than this machine reaches it."),
+    ] = "auto"
+    insecure: Annotated[bool, Allowed("Serve everybody, on addresses that others can reach, too.")] = False
+
+    auto_create: Annotated[bool, Begun("Create a topic when it is first used.")] = True
+    queue_count: Annotated[
+        int, Begun("Queues of a topic made without a number.", least=1, most=limits.QUEUE_COUNT_MAX)
+    ] = limits.QUEUE_COUNT_DEFAULT
+    group_start: Annotated[
+        Literal["earliest", "latest"], Begun("Where a new consumer group begins in a topic.")
+    ] = "earliest"
+
+    lite_topics: Annotated[int, HandedOut("Lite topics that one topic may have.", least=0)] = (
+        limits.LITE_TOPICS_MAX
+    )
+    lite_topic_bytes: Annotated[
+        int, HandedOut("How long the name of one may be.", least=1, most=limits.LITE_TOPIC_BYTES_LIMIT)
+    ] = limits.LITE_TOPIC_BYTES_MAX
+    lite_subscriptions: Annotated[
+        int, HandedOut("Lite topics that one client may subscribe to.", least=0)
+    ] = limits.LITE_SUBSCRIPTIONS_PER_CLIENT_MAX
+    attempts_max: Annotated[
+        int,
+        HandedOut(
+            "Attempts before a message is a dead letter, for groups without a number.",
+            least=1,
+            most=limits.ATTEMPTS_LIMIT,
+        ),
+    ] = limits.ATTEMPTS_MAX
+    invisible_ms_min: Annotated[int, HandedOut("Shortest lease a consumer may ask for.", least=0)] = (
+        limits.INVISIBLE_MS_MIN
+    )
+    auto_renew_lease_ms: Annotated[
+        int, HandedOut("Lease of a push consumer, renewed as long as it is heard from.", least=100)
+    ] = limits.AUTO_RENEW_LEASE_MS
+
+    housekeeping_ms: Annotated[int, Tuned("How often to look at the room on disk.", least=100)] = 10_000
+    check_immunity_ms: Annotated[int, Tuned("How long a half message is left alone.", least=0)] = (
+        limits.CHECK_IMMUNITY_MS
+    )
+    check_interval_ms: Annotated[int, Tuned("Pause after a check-back; it doubles.", least=1)] = (
+        limits.CHECK_INTERVAL_MS
+    )
+    check_count_max: Annotated[int, Tuned("Check-backs before a half message expires.", least=1)] = (
+        limits.CHECK_COUNT_MAX
+    )
+    clock: Annotated[
+        Literal["real", "virtual"],
+        Tuned("virtual, for tests: time can be advanced, on a store of its own."),
+    ] = "real"
+
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Told("The least that is logged, on stderr.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["auto", "text", "json"], Told("One line an event; auto: text on a terminal, else JSON.")
+    ] = "auto"
+    banner: Annotated[bool, Told("Say on stdout where it serves and what to type next.")] = True
+    client_metrics: Annotated[
+        Literal["on", "off"], Told("on: clients send what they measure of themselves every minute.")
+    ] = "on"
+
+    @property
+    def is_tls_only(self) -> bool:
+        """Whether plaintext is kept out of the protocol port."""
+        return (self.plaintext or ("off" if self.tls_clients else "on")) == "off"
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Which broker the commands talk to, the file with the token that it wants, and who vouches for it."""
+
+    http: Annotated[HttpAddress, Calling("[https://]HOST:PORT of the broker's HTTP interface.")] = HTTP_USUAL
+    http_token: Annotated[Path | None, Calling("File with the token that it wants.")] = None
+    http_ca: Annotated[
+        Path | None, Calling("PEM file of its certificate or authority, for https; else the system's.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class UserSettings:
     """Who a client is, for a broker that asks: its access key, and the file with its secret."""
 
-    access_key: str = ""
-    secret_key_file: Path | None = None
+    access_key: Annotated[str, Calling("Who a client is, for a broker that asks.")] = ""
+    secret_key_file: Annotated[Path | None, Calling("File with its secret.")] = None
 
 
-Settings = TypeVar("Settings", bound=Environment)
+ALL_KINDS: Final = (ServeSettings, ClientSettings, UserSettings)
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
-def load(kind: type[Settings], **flags: Any) -> Settings:
-    """Return settings from flags (None: not given), environment and defaults; raises `ConfigurationError`."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        return kind(**given)
-    except ValidationError as error:
-        raise ConfigurationError(explain(error, given)) from error
+def load(kind: type[Settings], config: Path | None = None, **flags: Any) -> Settings:
+    """Return settings from flags (None: not given), environment, file and defaults.
+
+    `config` is the file that was named by a flag. Raises `ConfigurationError`.
+    """
+    found = look_up(settings_of(kind), flags, config)
+    return kind(**{name: one.value for name, one in found.items()})
 
 
-def explain(error: ValidationError, flags: dict[str, Any]) -> str:
-    """Say which setting of which source is wrong, and why."""
-    first = error.errors()[0]
-    name = str(first["loc"][0])
-    source = f"--{name.replace('_', '-')}" if name in flags else f"{ENVIRONMENT_PREFIX}{name.upper()}"
-    reason = first["msg"].removeprefix("Value error, ")
-    return f"{source} is {str(first['input'])!r}: {reason[0].lower()}{reason[1:]}."
+def look_up(
+    settings: Mapping[str, Setting], flags: Mapping[str, Any], config: Path | None = None
+) -> dict[str, Found]:
+    """Return each setting's value and where it is from; raises `ConfigurationError`."""
+    return resolve(settings, all_settings(), flags, os.environ, file_to_read(config, os.environ))
+
+
+def all_settings() -> dict[str, Setting]:
+    """Return everything that a file or the environment may set, by name."""
+    return settings_of(*ALL_KINDS)
 
 
 def secret_in(path: Path | None, name: str) -> str:
@@ -133,7 +290,7 @@ def secret_in(path: Path | None, name: str) -> str:
     try:
         return path.read_text().strip() if path else ""
     except (OSError, UnicodeDecodeError) as error:
-        variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
+        variable = f"{VARIABLE_PREFIX}{name.upper()}"
         raise ConfigurationError(
             f"{variable} is {str(path)!r}: {error}. Name a file that you can read."
         ) from error

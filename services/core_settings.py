@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Final
 
+from commitlog import limits
 from commitlog.message import Host
 from commitlog.retention import RetentionPolicy
 from services.broker.group_values import From
@@ -15,12 +16,12 @@ from txn.checkback import CheckBackPolicy
 HOUR_MS: Final = 3_600_000
 
 
-def core_settings(settings: ServeSettings) -> BrokerSettings:
-    """Return the core's part of the settings."""
+def core_settings(settings: ServeSettings, segment_bytes: int | None = None) -> BrokerSettings:
+    """Return the core's part of the settings; `segment_bytes` is what a new store gets on its volume."""
     return BrokerSettings(
         broker_name=settings.broker_name,
         store_host=store_host(settings.advertise or settings.listen),
-        segment_bytes=settings.segment_bytes,
+        segment_bytes=segment_bytes or settings.segment_bytes or limits.SEGMENT_BYTES_DEFAULT,
         auto_create_topics=settings.auto_create,
         queue_count=settings.queue_count,
         invisible_ms_min=settings.invisible_ms_min,

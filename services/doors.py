@@ -1,4 +1,4 @@
-"""Who may come in, from the settings: the guard of the protocol port, the token of the HTTP port.
+"""Who may come in, from the settings: the guard of the protocol port, the demands of the HTTP port.
 
 A broker that others can reach serves nobody who has not said who it is, unless its owner wants it to
 (`--insecure`).
@@ -8,27 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from ipaddress import ip_address
 from typing import NamedTuple
 
-from commitlog.errors import OpenToAll
-from services.auth_files import auth_key, http_token, key_beside
-from services.config import ServeSettings
+from commitlog.errors import ConfigurationError, OpenToAll
+from services.auth_files import auth_key, http_token, key_of
+from services.config import ServeSettings, is_loopback
 from services.live.live_broker import LiveBroker
+from services.ops.gate import Demands
+from services.ops.origins import Names, names_of
 from services.refusals import Refusals
 from services.rpc.guard import Guard
 
 
 class Doors(NamedTuple):
-    """What is asked of whom: no guard and an empty token ask nobody anything."""
+    """What is asked of whom: no guard asks no client who it is, an empty token no operator."""
 
     refusals: Refusals
     guard: Guard | None
-    token: str
+    demands: Demands
 
 
 def check_exposure(settings: ServeSettings) -> None:
-    """Raises `OpenToAll` for an address that others can reach and may use without saying who they are."""
+    """Raises `OpenToAll` for an address that others can reach and may use without saying who they are.
+
+    Raises `ConfigurationError` for plaintext beside client certificates: nobody would need one.
+    """
+    if settings.tls_clients and settings.plaintext == "on":
+        raise ConfigurationError(
+            "--plaintext on lets everybody in, --tls-clients only clients with a certificate. Leave one away."
+        )
     if settings.insecure:
         return
     if not settings.auth and not is_loopback(settings.listen.host):
@@ -41,20 +49,25 @@ def check_exposure(settings: ServeSettings) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; of names only `localhost` is known to be one."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def doors(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -> Doors:
     """Return the doors of a broker; raises `ConfigurationError` for a key or a token that cannot be used."""
     refusals = Refusals(clock)
-    live.access.lock_with(partial(auth_key, settings.auth_key or key_beside(settings.store)))
+    live.access.lock_with(partial(auth_key, settings.auth_key or key_of(settings.store)))
     guard = None
     if settings.auth:
         live.access.open_all()
         guard = Guard(live.access, refusals, clock)
-    return Doors(refusals, guard, http_token(settings.http_token) if settings.http_token else "")
+    token = http_token(settings.http_token) if settings.http_token else ""
+    return Doors(refusals, guard, Demands(token, http_names(settings)))
+
+
+def http_names(settings: ServeSettings) -> Names:
+    """Return by which names the HTTP interface may be dialled."""
+    hosts = [settings.http.host, *([settings.advertise.host] if settings.advertise else [])]
+    return names_of(hosts, is_loopback(settings.http.host), settings.http_hosts.split(","))
+
+
+def is_http_tls(settings: ServeSettings) -> bool:
+    """Whether HTTP is served over TLS: unless told otherwise, where others than this machine reach it."""
+    auto = "off" if is_loopback(settings.http.host) and not settings.http.is_tls else "on"
+    return (auto if settings.http_tls == "auto" else settings.http_tls) == "on"

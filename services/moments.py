@@ -1,6 +1,8 @@
-"""Moments as people write them: 2026-11-22T09:00+08:00, milliseconds since 1970, or 30m for "in 30 minutes".
+"""Moments as people write them: 2026-11-22T09:00+08:00, milliseconds since 1970, `in 30m`, `30m ago`.
 
-Where the past is meant (when a message was stored), 30m is 30 minutes ago.
+`+30m` and a bare `30m` are `in 30m`, `-30m` is `30m ago`: everywhere, so that nobody has to remember which
+command looks which way. Where only the past can be meant (when a message was stored), a bare span is refused
+with both ways to write it, rather than read the other way round.
 
 A moment without a zone is refused, unless it is a person's own wall clock (`is_local`): nobody can know
 which midnight was meant.
@@ -12,10 +14,12 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from commitlog import limits
-from services.durations import PART, span_ms
+from services.durations import SPAN, span_ms
 
 MILLISECOND = timedelta(milliseconds=1)
 CLOCK_TIME = re.compile(r"\d\d:\d\d(:\d\d)?")
+AHEAD = re.compile(rf"(?:in\s+|\+)?({SPAN})")
+BACK = re.compile(rf"-({SPAN})|({SPAN})\s+ago")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -24,8 +28,10 @@ def moment_ms(text: str, now_ms: int, is_local: bool = False) -> int:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return whole_ms(text)
-    if PART.match(text) and not PART.sub("", text):
-        return now_ms + span_ms(text)
+    if ahead := AHEAD.fullmatch(text):
+        return now_ms + span_ms(ahead[1])
+    if back := BACK.fullmatch(text):
+        return max(0, now_ms - span_ms(back[1] or back[2]))
     return wall_ms(text, is_local)
 
 
@@ -40,18 +46,15 @@ def due_ms(text: str, now_ms: int, is_local: bool = False) -> int:
 def past_ms(text: str, now_ms: int, is_local: bool = False) -> int:
     """Return a moment that has been, in milliseconds since 1970; raises ValueError as `moment_ms` does.
 
-    A span is so long ago. On a person's own wall clock (`is_local`) 09:30 is that of today.
+    On a person's own wall clock (`is_local`) 09:30 is that of today.
     """
     text = text.strip()
     if is_local and CLOCK_TIME.fullmatch(text):
         text = f"{datetime.fromtimestamp(now_ms / 1000):%Y-%m-%d}T{text}"
-    ago = text.removesuffix(" ago")
-    if PART.match(ago) and not PART.sub("", ago):
-        return max(0, now_ms - span_ms(ago))
-    try:
-        return moment_ms(text, now_ms, is_local)
-    except ValueError as error:
-        raise ValueError(str(error).replace("from now", "ago")) from None
+    if ahead := AHEAD.fullmatch(text):
+        span = ahead[1]
+        raise ValueError(f"that is in {span}, and the past is meant here; write '{span} ago' or -{span}")
+    return moment_ms(text, now_ms, is_local)
 
 
 def whole_ms(digits: str) -> int:
@@ -69,7 +72,7 @@ def wall_ms(text: str, is_local: bool) -> int:
         wall = datetime.fromisoformat(text)
     except ValueError:
         zone = "" if is_local else "+08:00"
-        how = f"write it as 2026-11-22T09:00{zone}, 30m from now, or milliseconds since 1970"
+        how = f"write it as 2026-11-22T09:00{zone}, in 30m, 30m ago, or milliseconds since 1970"
         raise ValueError(how) from None
     if wall.tzinfo is None and not is_local:
         raise ValueError(f"its zone is missing: write {text}Z for UTC, or {text}+08:00")

@@ -15,6 +15,8 @@ import os
 import resource
 import signal
 import socket
+import ssl
+import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,25 +27,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
+from starlette.applications import Starlette
 
 from commitlog import limits
 from commitlog.disk import Disk
-from commitlog.errors import ConfigurationError
+from commitlog.errors import ConfigurationError, disk_error
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
+from commitlog.room import choose_segment_bytes
 from services import logs, memory
+from services.auth_files import EVERYBODY_READS, GROUP_READS, write_whole
 from services.broker.broker import Broker
-from services.config import Address, ServeSettings
+from services.config import Address, HttpAddress, ServeSettings
 from services.core_settings import core_settings
-from services.doors import Doors, check_exposure, doors
+from services.doors import check_exposure, doors, is_http_tls
 from services.event_loop import new_event_loop
 from services.front.admission import Limits
-from services.front.certificates import TlsFiles, credentials, own_files
+from services.front.certificates import TlsFiles, credentials, https_context, own_files
 from services.front.front import LOOPBACK, Behind, Front, Peers
+from services.front.pacing import Pace
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
-from services.live.consumers import ConsumersOf
-from services.live.live_broker import LiveBroker
+from services.live.live_broker import LiveBroker, log_damage
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
@@ -56,7 +61,7 @@ from services.rpc.questions import Questions
 from services.rpc.server import GrpcServer
 from services.rpc.service import Rpc
 from services.rpc.sessions import Sessions
-from spark_jobs.explain.evidence import Files, Folder
+from spark_jobs.explain.evidence import Folder
 
 GRACE_SECONDS = 2.0
 SWITCH_SECONDS = 0.00002
@@ -71,11 +76,12 @@ log = structlog.get_logger()
 
 
 class Ready(NamedTuple):
-    """A broker that serves: where it listens, and how often its store has been opened."""
+    """A broker that serves: where it listens, how often its store was opened, how large its log files are."""
 
     listen: Address
-    http: Address
+    http: HttpAddress
     boot: int
+    segment_bytes: int
 
 
 def wall_clock_ms() -> int:
@@ -86,13 +92,14 @@ def wall_clock_ms() -> int:
 def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     """Run a broker until SIGTERM or Ctrl-C; `announce` is called once it serves.
 
-    Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start.
+    Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start. Whatever the system
+    refuses of a file on the way, at the start or at the end, is a `StoreError` that names the file.
     """
     memory.keep_little()
-    logs.configure()
+    logs.configure(settings.log_level, settings.log_format)
     allow_many_files()
     share_interpreter(is_crowded=False)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner, telling("Running the broker"):
         runner.run(run(settings, announce))
 
 
@@ -112,7 +119,8 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
     """Build everything from the ground up, serve, and take it down again from the top."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
-        http_socket = stack.enter_context(listen_on(settings.http, "--http"))
+        shutdown = stack.enter_context(telling_shutdown())
+        http_socket = stack.enter_context(listen_on(settings.http.bare, "--http"))
         listening = stack.enter_context(listen_on(settings.listen, "--listen"))
         disk = stack.enter_context(opened(settings.store))
         boot = count_boot(settings.store)
@@ -125,26 +133,34 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
         files = Folder(settings.store)
         peers = Peers()
-        server = GrpcServer(peers.host_of)
-        listen, http_address = (Address(*one.getsockname()[:2]) for one in (listening, http_socket))
+        server = GrpcServer(peers)
+        files_of_tls, has_https = tls_files(settings), is_http_tls(settings)
+        listen = Address(*listening.getsockname()[:2])
+        http_host, http_port = http_socket.getsockname()[:2]
+        http = HttpAddress(http_host, http_port, has_https)
         address = advertised(settings, listen, boot)
-        has_admin = asked.guard is not None or not asked.token  # else anybody could do what takes the token
+        has_admin = (
+            asked.guard is not None or not asked.demands.token
+        )  # else anybody could do what takes the token
         rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
         limits_of_front = Limits(settings.connections_per_address)
         refuse = partial(tell_refused, asked.refusals)
-        front = Front(behind(server, settings), limits_of_front, str(http_address), peers, refuse)
+        ports = behind(server, files_of_tls, has_plaintext=not settings.is_tls_only)
+        pace = Pace(asyncio.get_running_loop().time) if asked.guard is not None else None
+        front = Front(ports, limits_of_front, http.url, peers, refuse, pace)
         await stack.enter_async_context(taking_connections(front, listening))
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
-        http = await stack.enter_async_context(
-            serving_http(http_socket, live, metrics, consuming, files, asked, questions, measured)
-        )
+        app = make_app(live, metrics, consuming, files, asked.refusals, asked.demands, questions, measured)
+        tls = https_context(files_of_tls) if has_https else None
+        await stack.enter_async_context(serving_http(http_socket, app, tls))
         told = stack.enter_context(told_to_stop())
-        ready = Ready(listen, http, boot)
+        ready = Ready(listen, http, boot, live.core.segment_bytes)
         stack.enter_context(ready_file(settings.ready_file, ready))
         gc.collect()
         gc.freeze()  # what is there for good would stop the loop for 50 ms in each full collection
+        log.info("serving", listen=str(ready.listen), http=str(ready.http), boot=boot, pid=os.getpid())
         announce(ready)
-        await until(told, live)
+        shutdown.begin(await until(told, live), live)
         front.wind_down()
 
 
@@ -171,6 +187,8 @@ def opened(root: Path) -> Iterator[RealDisk]:
     """Lock a store and give its disk; nothing of the store is read before the lock is held."""
     lock = StoreLock(root)
     lock.acquire()
+    if stat.S_IMODE(root.stat().st_mode) & stat.S_IRWXO:
+        log.warning("others on this machine may look into the store: chmod o= it", store=str(root))
     disk = RealDisk(root)
     try:
         yield disk
@@ -182,27 +200,41 @@ def opened(root: Path) -> Iterator[RealDisk]:
 def count_boot(root: Path) -> int:
     """Count one more start of a store, in its file `boots`; returns 0 the first time.
 
-    A power cut may leave that file empty; then counting begins again at 1.
+    A power cut may leave that file empty; then counting begins again at 1. A disk that is full or fails keeps
+    nobody from starting here: the number only tells clients of two starts apart.
     """
-    counter = root / "boots"
-    counted = counter.read_text(errors="replace").strip() if counter.exists() else "-1"
-    boot = int(counted) + 1 if counted.removeprefix("-").isdecimal() else 1
-    write_whole(counter, f"{boot}\n")
+    counter, boot = root / "boots", 1
+    try:
+        counted = counter.read_text(errors="replace").strip() if counter.exists() else "-1"
+        boot = int(counted) + 1 if counted.removeprefix("-").isdecimal() else 1
+        write_whole(counter, f"{boot}\n", GROUP_READS)
+    except OSError as error:
+        log.warning("this start is not counted", reason=str(error))
     return boot
 
 
 @asynccontextmanager
 async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
     """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
-    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 3, thread_name_prefix="flush") as writer:
+    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4, thread_name_prefix="flush") as writer:
         call_later = asyncio.get_running_loop().call_later
         kept = kept_offset(disk, settings.clock)
-        live = LiveBroker(disk, core_settings(settings), wall_clock_ms, call_later, writer, kept)
+        core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
+        live = LiveBroker(disk, core, wall_clock_ms, call_later, writer, kept)
         tell_recovery(live.core)
         try:
             yield live
         finally:
             await live.close()
+
+
+@contextmanager
+def telling(doing: str) -> Iterator[None]:
+    """Turn what the operating system refuses of a file into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, doing, "Then start again.") from error
 
 
 def tell_recovery(core: Broker) -> None:
@@ -219,8 +251,8 @@ def tell_recovery(core: Broker) -> None:
         log.warning("made anew from the log", what=what)
     for what in core.unsound:
         log.error("store file damaged, written anew", what=what)
-    for damage in core.damaged:
-        log.error("log damaged", first_offset=damage.first_offset, end_offset=damage.end_offset)
+    for found_damaged in core.damage:
+        log_damage(found_damaged)
 
 
 def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:
@@ -235,6 +267,14 @@ async def serving_grpc(
 ) -> AsyncIterator[None]:
     """Serve RPCs; on the way out let long polls and streams end by themselves."""
     await server.start(rpcs, metrics.observe)
+    telling_health: set[asyncio.Task[None]] = set()
+
+    def tell_health(is_well: bool) -> None:
+        task = asyncio.create_task(server.tell_health(is_well))
+        telling_health.add(task)
+        task.add_done_callback(telling_health.discard)
+
+    live.tell_health_to(tell_health)
     try:
         yield
     finally:
@@ -243,9 +283,10 @@ async def serving_grpc(
         await server.stop(GRACE_SECONDS)
 
 
-def behind(server: GrpcServer, settings: ServeSettings) -> Behind:
-    """Have gRPC listen behind the protocol port: for plaintext, and for TLS."""
-    return Behind(server.bind(LOOPBACK, 0), server.bind_tls(LOOPBACK, credentials(tls_files(settings))))
+def behind(server: GrpcServer, files: TlsFiles, *, has_plaintext: bool) -> Behind:
+    """Have gRPC listen behind the protocol port: for TLS, and for plaintext if that is served at all."""
+    plaintext = server.bind(LOOPBACK, 0) if has_plaintext else None
+    return Behind(plaintext, server.bind_tls(LOOPBACK, credentials(files)))
 
 
 def tls_files(settings: ServeSettings) -> TlsFiles:
@@ -277,21 +318,13 @@ async def taking_connections(front: Front, listening: socket.socket) -> AsyncIte
 
 @asynccontextmanager
 async def serving_http(
-    bound: socket.socket,
-    live: LiveBroker,
-    metrics: Metrics,
-    consuming: ConsumersOf,
-    files: Files,
-    asked: Doors,
-    questions: Questions,
-    measured: ClientMetrics | None,
-) -> AsyncIterator[Address]:
+    bound: socket.socket, app: Starlette, tls: ssl.SSLContext | None
+) -> AsyncIterator[None]:
     """Serve the HTTP interface on a socket that listens already."""
-    app = make_app(live, metrics, consuming, files, asked.refusals, asked.token, questions, measured)
-    server = HttpServer(app)
+    server = HttpServer(app, tls)
     serving = asyncio.create_task(server.serve([bound]))
     try:
-        yield Address(*bound.getsockname()[:2])
+        yield
     finally:
         server.should_exit = True
         await serving
@@ -305,29 +338,33 @@ def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
     if path is None:
         yield
         return
-    facts = {"listen": str(ready.listen), "http": str(ready.http), "pid": os.getpid()}
-    write_whole(path, json.dumps(facts) + "\n")
+    facts = {
+        "listen": str(ready.listen),
+        "http": str(ready.http),
+        "http_url": ready.http.url,
+        "pid": os.getpid(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(facts) + "\n", EVERYBODY_READS)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees all of it or the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text)
-    fresh.replace(path)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
-def told_to_stop() -> Iterator[asyncio.Event]:
-    """Give what the first SIGTERM or Ctrl-C sets; in force before anybody is told that we serve."""
+def told_to_stop() -> Iterator[asyncio.Future[str]]:
+    """Give what the first SIGTERM or Ctrl-C sets to its name; in force before anybody knows that we serve."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    told: asyncio.Future[str] = loop.create_future()
+
+    def tell(name: str) -> None:
+        if not told.done():
+            told.set_result(name)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, tell, number.name)
     try:
         yield told
     finally:
@@ -335,10 +372,47 @@ def told_to_stop() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
-async def until(told: asyncio.Event, live: LiveBroker) -> None:
-    """Return when told to stop; raises what broke the core, if anything does."""
-    stop = asyncio.ensure_future(told.wait())
-    futures: set[asyncio.Future[Any]] = {stop, live.broken}
+async def until(told: asyncio.Future[str], live: LiveBroker) -> str:
+    """Return the signal that told us to stop; raises what broke the core, if anything does."""
+    futures: set[asyncio.Future[Any]] = {told, live.broken}
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     if live.broken.done():
         live.broken.result()
+    return told.result()
+
+
+class Shutdown:
+    """What the log tells of a stop: why, what was left to flush, what was flushed, how long it took."""
+
+    def __init__(self) -> None:
+        self._live: LiveBroker | None = None
+        self._why, self._began_s, self._durable_offset = "", 0.0, 0
+
+    def begin(self, why: str, live: LiveBroker) -> None:
+        """A signal has come."""
+        self._why, self._live, self._began_s = why, live, time.monotonic()
+        self._durable_offset = live.core.durable_offset
+        end_offset = live.core.gauges().log_end_offset
+        log.info("stopping", why=why, unflushed_bytes=end_offset - self._durable_offset)
+
+    def end(self) -> None:
+        """Everything has been taken down."""
+        if self._live is not None:
+            durable_offset = self._live.core.durable_offset
+            took_ms = round((time.monotonic() - self._began_s) * 1000)
+            flushed_bytes = durable_offset - self._durable_offset
+            log.info(
+                "stopped",
+                why=self._why,
+                took_ms=took_ms,
+                flushed_bytes=flushed_bytes,
+                durable_offset=durable_offset,
+            )
+
+
+@contextmanager
+def telling_shutdown() -> Iterator[Shutdown]:
+    """Log the end of what happens in the block, unless it ends by an error, which tells of itself."""
+    shutdown = Shutdown()
+    yield shutdown
+    shutdown.end()

@@ -17,7 +17,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,6 +35,7 @@ from commitlog.errors import ConfigurationError, PortTaken, RefusedByState
 from services.config import Address
 from services.ops.audit_metrics import AuditMetrics
 from spark_jobs.runs import forget
+from tidewheel.command import COMMAND
 
 ANSWERS: Final = {0: "balanced", 1: "findings"}
 STOP_SECONDS: Final = 30
@@ -110,7 +110,7 @@ class AuditJob:
 
 def command(arguments: Sequence[str]) -> list[str]:
     """The command line of a run, in this very Python."""
-    return [sys.executable, "-m", "services.cli.main", "audit", "run", *arguments]
+    return [*COMMAND, "audit", "run", *arguments]
 
 
 def serve(nightly: Nightly, announce: Callable[[datetime, Address | None], None]) -> None:

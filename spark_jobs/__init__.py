@@ -3,7 +3,7 @@
 Paths and URLs in, a verdict per order out; nothing here writes to what it reads or calls a service.
 
     log        where a log's records are, and what they say, as columns; nothing here knows Spark
-    source     the same as a PySpark data source, "tidewheel"; datasets names its parts, archive ships it
+    source     the same as a PySpark data source, "tidewheel"; datasets names its parts
     inputs     the other books, exported to Parquet, by any names
     staging    the one pass over the log: facts per order, events, counts; and looking them up again
     books      one row per order with all that the stores say of it, joined bucket by bucket (`buckets`)

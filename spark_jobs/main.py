@@ -121,23 +121,28 @@ def compare(
     staged = stage_rest(spark, store, log, exported.mapping, read)
     statistics = log_statistics(staged)
     on_progress("Judging every order")
+    began_ms = first_stored_ms(log)
+    left_from_ms = began_ms if log.first_offset else 0
     horizon = Horizon(
         exported.books_offset,
-        first_stored_ms(log) if log.first_offset else 0,
+        left_from_ms or max(0, began_ms - 2 * options.grace_ms),
         options.as_of_ms or statistics.last_ms,
+        int(exported.has_carts),
     )
     sides = Sides(exported.folder, staged, log, exported.mapping)
     books = Books(spark, sides, horizon, options)
     remarkable = verdicts.write_orders(books, run)
     on_progress("Gathering the evidence of findings")
     verdicts.write_findings(spark, books, remarkable, sides, run)
-    changed = changed_windows(run.out, run.orders, horizon.covered_from_ms, options.from_ms, options.to_ms)
+    changed = changed_windows(run.out, run.orders, left_from_ms, options.from_ms, options.to_ms)
     verdicts.append_others(spark, SEALED_WINDOW_CHANGED, [(one.subject_id, one.why) for one in changed], run)
     counted = verdicts.count(run, options.window_ms)
     about = {
         "options": asdict(options),
         "as_of_ms": horizon.as_of_ms,
-        "covered_from_ms": horizon.covered_from_ms,
+        "covered_from_ms": left_from_ms,
+        "log_began_ms": began_ms,
+        "has_carts": exported.has_carts,
         "store": str(store),
         "started_ms": started_ms,
         "written_ms": time.time_ns() // 1_000_000,

@@ -73,6 +73,11 @@ class Run:
         return int(self.summary.get("covered_from_ms") or 0)
 
     @property
+    def has_carts(self) -> bool:
+        """Whether it has looked at carts."""
+        return bool(self.summary.get("has_carts", True))
+
+    @property
     def is_partial(self) -> bool:
         """Whether it looked only at the orders placed in some span."""
         options = self.summary.get("options", {})

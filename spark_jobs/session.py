@@ -44,6 +44,8 @@ SETTINGS: Final = {
 system and ask for it again, page by page, at a twentieth of what reading a log costs."""
 _STOP_TIMEOUT_S: Final = 20
 MASTER_DEFAULT: Final = "local[2]"
+PACKAGES: Final = Path(__file__).parents[1]
+"""Where Python's workers find our packages: an installation keeps them off everybody's path."""
 JAVA_OPTIONS: Final = "-XX:-DontCompileHugeMethods"
 """All cases of an order are judged in one generated method, which Java else never compiles."""
 QUICK_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -87,6 +89,7 @@ def _environment(home: Path) -> Iterator[None]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")])),
     }
     before = {name: os.environ.get(name) for name in (*wanted, "SPARK_HOME", "PYSPARK_SUBMIT_ARGS")}
     for name in before:

@@ -17,13 +17,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from commitlog.disk import Disk
-from commitlog.errors import StoreDamaged
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMERS_FETCHED_AT_ONCE_MAX
 from timingwheel import partition
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.due_run import Place, behind
-from timingwheel.partition import BARE, GONE, PAIR, WITH_RECORDS, Batch, Rows, Window, alive
+from timingwheel.partition import BARE, GONE, PAIR, WITH_RECORDS, Batch, Gap, Rows, Window, alive
 from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, Unwritten
 
@@ -71,9 +70,11 @@ class PartitionsToWrite:
     shared: Shared
     last_offset: int
     """The last timer set."""
-    unreadable: list[int] = field(default_factory=list)
-    """Offsets of timers whose records `fetch` could not read."""
-    damage: list[str] = field(default_factory=list)
+    mended: frozenset[Gap] = frozenset()
+    """Damage whose timers are all accounted for."""
+    unreadable: list[Place] = field(default_factory=list)
+    """The timers whose records `fetch` could not read."""
+    damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
     _fetch_count: int = _FIRST_FETCH
@@ -100,7 +101,12 @@ class PartitionsToWrite:
             "damaged": sorted(self.damaged),
             "shared": self.shared.freeze(),
             "last_offset": self.last_offset,
+            "mended": sorted(gap for gap in self.mended if self._is_there(gap)),
         }
+
+    def _is_there(self, gap: Gap) -> bool:
+        assert self.new_files is not None
+        return slot_named(gap.path.removeprefix(f"{TIMERS}/")) in self.new_files
 
     def tidy(self, disk: Disk) -> None:
         """Deletes the files that neither the new snapshot nor the one before it names."""
@@ -114,7 +120,7 @@ class PartitionsToWrite:
         return slot not in self.split and slot.end_ms > self.frontier[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
-        damage: list[str] = []
+        damage: list[Gap] = []
         for rows, records in _slices(disk, slot, self.files[slot], self._gone_of(disk, slot), damage):
             for child, places in self.boundaries.split(rows["due_ms"].copy()):
                 growing = self._to(disk, child)
@@ -161,7 +167,7 @@ class PartitionsToWrite:
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
         if len(rows) < len(chunk):
             missing = np.setdiff1d(chunk["timer_offset"], rows["timer_offset"])
-            self.unreadable += missing.tolist()
+            self.unreadable += chunk[np.isin(chunk["timer_offset"], missing)].tolist()
             chunk = alive(chunk, missing)
         assert np.array_equal(rows["timer_offset"], chunk["timer_offset"]), "records of other timers"
         records_bytes = sum(map(len, records))
@@ -206,7 +212,7 @@ def _by_offset(timers: Rows) -> Rows:
 
 
 def _slices(
-    disk: Disk, slot: Slot, file: File, gone: Numbers, damage: list[str]
+    disk: Disk, slot: Slot, file: File, gone: Numbers, damage: list[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
     """The live timers of a file with their records (none for pairs), some 8 MiB at a time."""
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
@@ -238,13 +244,6 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
     return [stored[first:end] for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)]
 
 
-def checked_files(disk: Disk, named: dict[str, list[int]]) -> dict[Slot, File]:
-    """The files that a snapshot names; raises `StoreDamaged` if one is missing or too short."""
-    files = {slot_named(name): File(*fields) for name, fields in named.items()}
-    for slot, file in files.items():
-        if disk.size(slot.path) < file.length:
-            raise StoreDamaged(
-                f"{slot.path} is {max(0, disk.size(slot.path))} bytes long, and the snapshot names "
-                f"{file.length}; timers are missing. Restore {TIMERS}/ from a backup; nothing was changed."
-            )
-    return files
+def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
+    """The files that a snapshot names; one that is missing or too short has a gap for whoever reads it."""
+    return {slot_named(name): File(*fields) for name, fields in named.items()}

@@ -19,7 +19,7 @@ import numpy as np
 
 from commitlog.disk import Disk
 from timingwheel.boundaries import Numbers, Slot
-from timingwheel.partition import ROW, Rows, alive, as_rows, gone_offsets, parts
+from timingwheel.partition import ROW, Gap, Rows, alive, as_rows, gone_offsets, parts
 
 Place = tuple[int, int]
 """(due_ms, timer_offset): the order of delivery."""
@@ -124,7 +124,7 @@ class ReadAhead:
     count_max: int
     rows: Rows = field(default_factory=NO_ROWS.copy)
     is_last: bool = False
-    damage: list[str] = field(default_factory=list)
+    damage: list[Gap] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
         """Reads; raises OSError."""

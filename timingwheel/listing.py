@@ -19,7 +19,7 @@ from timingwheel import partition
 from timingwheel.boundaries import Numbers, Slot
 from timingwheel.cascade import File
 from timingwheel.due_run import Place, behind, first_in_due_order, within
-from timingwheel.partition import IN_LOG, Rows, Window, alive, as_rows
+from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import Fresh, gone_in, timers_in
 
 _MARK_SHIFT: Final = np.uint64(40)
@@ -35,7 +35,7 @@ class Listing:
     files: dict[Slot, File]
     layers: tuple[Fresh, ...]
     frontier: Place
-    damage: list[str]
+    damage: list[Gap]
     rows_max: int
 
     def scan(self, from_ms: int, until_ms: int, after: Place | None) -> Iterator[tuple[Rows, str | None]]:

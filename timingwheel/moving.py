@@ -20,6 +20,7 @@ from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from timingwheel.boundaries import LEVEL_COUNT, TOP, Boundaries, Slot, containing
 from timingwheel.cascade import File, PartitionsToWrite
 from timingwheel.due_run import Place, ReadAhead, Reading, behind
+from timingwheel.partition import Gap
 from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, gone_in, timers_in
 
@@ -27,13 +28,17 @@ FOREVER_MS: Final = 1 << 62
 _RETRY_MS: Final = 1_000
 
 
-class Told(list[str]):
-    """Sentences, each once."""
+class Gaps(list[Gap]):
+    """Damage that nobody has seen to, each once; `mended` is that which somebody has."""
 
-    def append(self, text: str) -> None:
+    def __init__(self, mended: frozenset[Gap] = frozenset()) -> None:
+        super().__init__()
+        self.mended = mended
+
+    def append(self, gap: Gap) -> None:
         """Adds one that is new."""
-        if text not in self:
-            super().append(text)
+        if gap not in self.mended and gap not in self:
+            super().append(gap)
 
 
 class MovingLevels:
@@ -59,8 +64,8 @@ class MovingLevels:
         self._last_offset = self._written_offset = 0
         self.frontier: Place = (0, 0)
         """The last timer delivered, set by the caller; all at or before it are done."""
-        self.damage: list[str] = Told()
-        """What of the files could not be read, in words, each once."""
+        self.damage = Gaps()
+        """What of the files could not be read, and whose timers are not accounted for."""
 
     @property
     def near_until_ms(self) -> int:

@@ -24,8 +24,9 @@ A batch is a head, rows, and for kind 1 the records' own bytes back to back; int
 Rows of a batch are in ascending order of timer_offset, records in due order, so that those of a crowded
 moment lie together. Each record carries its own CRC, which whoever reads
 it checks. A snapshot names the files and how long they are: what is beyond was never there. A batch that
-does not match its CRC is told of, and the reading goes on at the next that does: at the damaged one's end
-if its head still tells it, else wherever the magic comes next.
+does not match its CRC is a `Gap`, and the reading goes on at the next that does: at the damaged one's end
+if its head still tells it, else wherever the magic comes next. A file that is missing or too short has a gap
+up to the length that is named. Which timers a gap held is found out elsewhere (`services.broker.mending`).
 
 Reading goes through a window, so memory is bounded however long the file is.
 """
@@ -87,42 +88,53 @@ class Batch(NamedTuple):
     end: int
 
 
+class Gap(NamedTuple):
+    """Bytes of a file from `position` up to `end` in which no batch is sound."""
+
+    path: str
+    position: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.path} does not match its CRC from byte {self.position} to {self.end}."
+
+
 class Window:
-    """A file's first `length` bytes, read a window at a time."""
+    """A file's first `length` bytes, read a window at a time; nothing is read beyond its end."""
 
     def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
+        self._there_bytes = min(length, disk.size(path))
         self._position, self._held = 0, b""
 
     def bytes_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer at the end."""
-        length = max(0, min(length, self.length - position))
+        length = max(0, min(length, self._there_bytes - position))
+        if length == 0:
+            return b""
         first = position - self._position
         if first < 0 or first + length > len(self._held):
-            wanted = min(max(length, self._window_bytes), self.length - position)
+            wanted = min(max(length, self._window_bytes), self._there_bytes - position)
             self._held = b""
             self._held = self._disk.read(self.path, position, wanted)
             self._position, first = position, 0
         return self._held[first : first + length]
 
 
-def batches(window: Window, damage: list[str]) -> Iterator[Batch]:
-    """All sound batches in order; what is damaged is added to `damage`, in words."""
-    position = 0
+def batches(window: Window, damage: list[Gap], position: int = 0) -> Iterator[Batch]:
+    """The sound batches from a position on, in order; what is damaged is added to `damage`."""
     while position < window.length:
         batch = _batch_at(window, position)
         if batch is None:
             found = _next_sound(window, position)
-            damage.append(
-                f"{window.path} does not match its CRC at {position}; up to {found} no timer in it is known."
-            )
+            damage.append(Gap(window.path, position, found))
             position = found
         else:
             yield batch
             position = batch.end
 
 
-def parts(disk: Disk, path: str, length: int, damage: list[str]) -> Iterator[Rows]:
+def parts(disk: Disk, path: str, length: int, damage: list[Gap]) -> Iterator[Rows]:
     """The timers of a file, gone ones included, in arrays of `ROW` or `PAIR` that are worth the work."""
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage):

@@ -26,7 +26,7 @@ read ahead, and as many being read. Where nothing lies, boundaries jump, so idle
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from typing import Any, Final
 
 import numpy as np
@@ -34,14 +34,14 @@ import numpy as np
 from commitlog.disk import Disk
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMERS_UNWRITTEN_MAX
-from timingwheel.boundaries import Boundaries, Numbers
-from timingwheel.cascade import PartitionsToWrite, checked_files
+from timingwheel.boundaries import Boundaries, Numbers, Slot
+from timingwheel.cascade import File, PartitionsToWrite, named_files
 from timingwheel.due_run import NO_ROWS, Look, Place, ReadAhead, Reading
 from timingwheel.listing import Listing
-from timingwheel.moving import MovingLevels
-from timingwheel.partition import PAIR, Rows
+from timingwheel.moving import Gaps, MovingLevels
+from timingwheel.partition import PAIR, Gap, Rows
 from timingwheel.shared import Shared
-from timingwheel.unwritten import Fresh
+from timingwheel.unwritten import Fresh, timers_in
 
 FOREVER_MS: Final = 1 << 62
 _RETRY_MS: Final = 1_000
@@ -193,6 +193,7 @@ class Partitions(MovingLevels):
             self._damaged,
             Shared(dict(self._shared.slots)),
             self._last_offset,
+            self.damage.mended,
         )
         self._fresh, self._must_split = Fresh(), False
         return self._writing
@@ -222,9 +223,9 @@ class Partitions(MovingLevels):
     def adopt(self, frozen: Any, now_ms: int, kept: Set[str] = frozenset()) -> None:
         """Takes over what a snapshot names (None: nothing), and deletes all other files but `kept`.
 
-        Raises `StoreDamaged`, with nothing changed, if a file is missing or too short.
+        A file that is missing or too short is damage that is met when it is read.
         """
-        files = {} if frozen is None else checked_files(self._disk, frozen["files"])
+        files = {} if frozen is None else named_files(frozen["files"])
         self._now_ms = now_ms
         self._clear()
         if frozen is None:
@@ -235,6 +236,7 @@ class Partitions(MovingLevels):
         self._last_offset = self._written_offset = frozen["last_offset"]
         self.frontier = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
+        self.damage = Gaps(frozenset(Gap(*fields) for fields in frozen.get("mended", ())))
         for name in self._disk.list(TIMERS):
             if name not in self._damaged and name not in frozen["files"] and name not in kept:
                 self._disk.delete(f"{TIMERS}/{name}")
@@ -251,9 +253,45 @@ class Partitions(MovingLevels):
     def _listing(self) -> Listing:
         return Listing(self._disk, self._files, self._layers(), self.frontier, self.damage, self._rows_max)
 
-    def _tell(self, damage: list[str]) -> None:
-        for text in damage:
-            self.damage.append(text)
+    # Damage.
+
+    @property
+    def files(self) -> dict[Slot, File]:
+        """The files as they are between checkpoints."""
+        return dict(self._files)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no checkpoint is under way that changes the files."""
+        return self._writing is None
+
+    def found_damaged(self, gaps: Iterable[Gap]) -> None:
+        """Somebody else has read the files."""
+        self._tell(list(gaps))
+
+    def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
+        """The timers of damaged bytes are accounted for: they are in memory again, or have ended.
+
+        A split file of which nothing is missing need not be kept any longer.
+        """
+        known = Gaps(self.damage.mended | frozenset(gaps))
+        for gap in self.damage:
+            known.append(gap)
+        self.damage = known
+        if is_all_there:
+            self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
+
+    def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
+        """The offsets of the live timers due in a window that no file has, and of those that will be gone."""
+        found = [np.empty(0, np.uint64)]
+        for slot in {slot for layer in self._layers() for slot in layer.slots}:
+            if slot.start_ms < until_ms and slot.end_ms > from_ms:
+                found.append(timers_in(iter(self._layers()), slot)["timer_offset"])
+        return np.concatenate(found)
+
+    def _tell(self, damage: list[Gap]) -> None:
+        for gap in damage:
+            self.damage.append(gap)
 
     def _head(self) -> Reading | None:
         """The reading with the row that comes next; of two the upper level's: it was set before."""

@@ -10,19 +10,21 @@ hours that are answered within milliseconds would else pile up. Rules:
 * in due order, ties in the order of (first) placing at that time;
 * time never goes back: an earlier `now_ms` than before changes nothing.
 
-Cost: per timer one dictionary entry and at most four integers; an advance jumps from one occupied slot to the
-next, so idle time is free however long.
+Cost: per timer one dictionary entry and at most four integers, for an empty slot nothing; an advance jumps
+from one occupied slot to the next, so idle time is free however long.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import defaultdict, deque
+from functools import partial
 from typing import Final
 
 from timingwheel import levels
 
 _LEFT_BEHIND_MIN: Final = 16_384
+_EMPTY: Final = partial(array, "q")
 
 
 class Wheel:
@@ -31,9 +33,7 @@ class Wheel:
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
         self._due_ms: dict[int, int] = {}
-        self._slots: Final = [
-            [array("q") for _ in range(levels.SLOT_COUNT)] for _ in range(levels.LEVEL_COUNT)
-        ]
+        self._slots: Final = [defaultdict[int, "array[int]"](_EMPTY) for _ in range(levels.LEVEL_COUNT)]
         self._occupied: Final = [0] * levels.LEVEL_COUNT
         self._expired: deque[int] = deque()
         self._pair_count = self._left_behind_count = 0
@@ -143,8 +143,7 @@ class Wheel:
         return found
 
     def _empty(self, level: int, slot: int) -> None:
-        pairs = self._slots[level][slot]
-        self._slots[level][slot] = array("q")
+        pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
         self._pair_count -= len(pairs) // 2
         for index in range(0, len(pairs), 2):

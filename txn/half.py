@@ -40,7 +40,17 @@ _OUTCOMES_BY_NAME: Final = {name: state for state, name in _OUTCOME_NAMES.items(
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
     """The id of the transaction whose half lies at `physical_offset`."""
-    return f"{physical_offset:016X}{zlib.crc32(message_id.encode()):08X}"
+    return transaction_id_of(physical_offset, id_crc(message_id))
+
+
+def id_crc(message_id: str) -> int:
+    """The part of a transaction's id that comes from its message's."""
+    return zlib.crc32(message_id.encode())
+
+
+def transaction_id_of(physical_offset: int, crc: int) -> str:
+    """The id of the transaction whose half lies at `physical_offset`, by the CRC of its message id."""
+    return f"{physical_offset:016X}{crc:08X}"
 
 
 def claimed_offset(transaction: str) -> int:

@@ -23,13 +23,15 @@ ENDED_HALVES_MAX: Final = 100_000
 class OpenHalf:
     """A half that waits for its end: when it was stored, how often a producer was asked, when again.
 
-    `topic` is that of its message.
+    `topic` and `id_crc` are those of its message, so that nobody reads it before a producer is there; -1: the
+    snapshot of an older version does not say.
     """
 
     stored_ms: int
     next_check_ms: int
     check_count: int = 0
     topic: str = ""
+    id_crc: int = -1
 
 
 class Ended(NamedTuple):
@@ -73,10 +75,12 @@ class Outcomes:
         self.expired: dict[int, Expired] = {}
         self._ended: dict[int, Ended] = {}
 
-    def stored(self, half_offset: int, stored_ms: int, next_check_ms: int, topic: str = "") -> None:
+    def stored(
+        self, half_offset: int, stored_ms: int, next_check_ms: int, topic: str = "", id_crc: int = -1
+    ) -> None:
         """A half is durable."""
         assert half_offset not in self._ended
-        self.open[half_offset] = OpenHalf(stored_ms, next_check_ms, topic=topic)
+        self.open[half_offset] = OpenHalf(stored_ms, next_check_ms, topic=topic, id_crc=id_crc)
 
     def state(self, half_offset: int) -> State | None:
         """The half's state; None if nothing is remembered of it."""
@@ -128,7 +132,7 @@ class Outcomes:
         """What a snapshot keeps: open halves, and the ends in their order."""
         return {
             "open": [
-                [offset, one.stored_ms, one.next_check_ms, one.check_count, one.topic]
+                [offset, one.stored_ms, one.next_check_ms, one.check_count, one.topic, one.id_crc]
                 for offset, one in self.open.items()
             ],
             "ended": [

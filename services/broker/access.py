@@ -90,7 +90,7 @@ class Access:
         """Forgets what is said about the same as these rules; raises `RuleNotFound` if nothing is."""
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
-            raise RuleNotFound("See which there are: tidewheel auth acl list")
+            raise RuleNotFound("See which there are: tidewheel auth acl ls")
         return self._append({"verb": "no rules", "rules": [astuple(rule) for rule in rules]}, now_ms)
 
     def recovered(self, record: Record) -> None:

@@ -8,6 +8,7 @@ effects go out as values (`services.broker.values`), and the shell does what the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -19,22 +20,27 @@ from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
-from services.broker import derived
+from services.broker import derived, timer_facts
 from services.broker.access import AUTH_TOPIC
 from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
 from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
+from services.broker.housekeeping import RETENTION_TOPIC
+from services.broker.mending import Check, Rescue
 from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.settings import BrokerSettings
+from services.broker.start_damage import found_at_start
 from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.broker.topics import TOPIC_TOPIC, is_system
 from services.broker.values import (
     Bell,
+    Damaged,
     Effect,
     ReadTimers,
     Retire,
+    TimersJob,
     Wake,
     Warn,
 )
@@ -42,6 +48,7 @@ from services.broker.verbs import Verbs
 from timingwheel.due_run import ReadAhead
 from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
+TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 LATER_PARTS: Final = frozenset(("schedules", "access"))
 """What older snapshots do not have, because nothing of it was ever written then."""
 
@@ -51,8 +58,10 @@ class Broker(Verbs):
 
     def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
         super().__init__(disk, log, settings, now_ms)
+        self._is_refusing = False
         self.is_crowded = False
         """Whether the last tick had more to deliver than its slice."""
+        self._due_schedules: deque[int] = deque()
         self._recoverers: dict[str, Callable[[Record], None]] = {
             TOPIC_TOPIC: self._topics.recovered,
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
@@ -64,6 +73,7 @@ class Broker(Verbs):
             AUTH_TOPIC: self.access.recovered,
             ACK_TOPIC: self._groups.recovered_acks,
             LEASE_TOPIC: self._groups.recovered_leases,
+            RETENTION_TOPIC: self._housekeeping.recovered,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
             HALF_TOPIC: self._transactions.stored,
@@ -101,11 +111,14 @@ class Broker(Verbs):
         broker.damaged = scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
+        for one in found_at_start(disk, log, start, scan.damaged, broker._store.may_begin_at):
+            broker.note_damage(one)
         broker._housekeeping.follow()
         broker._receiving.resume(now_ms)
         broker._lite_topics.begin()
         broker._housekeeping.see_to_room()
         broker._read_ahead_now(now_ms)
+        broker._mending.begin(now_ms)
         broker._agenda.place(Purpose.HOUSE, 0, now_ms)
         return broker
 
@@ -133,11 +146,15 @@ class Broker(Verbs):
             if purpose is Purpose.LEASE:
                 woken[self._receiving.expire(subject, now_ms)] = None
             elif purpose is Purpose.SCHEDULE:
-                self._schedules.occur(subject, now_ms)
+                self._due_schedules.append(subject)
             elif purpose is Purpose.HOUSE:
                 others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
                 others.append(check)
+        while self._has_due_schedules():
+            self._schedules.occur(self._due_schedules.popleft(), now_ms)
+        others += self._transactions.read_due(now_ms)
+        self._burying.run(now_ms)
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
         self._schedules.forget(now_ms)
@@ -146,16 +163,47 @@ class Broker(Verbs):
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
         moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
+        if self._has_due_schedules() or self._burying.has_more() or self._transactions.has_more():
+            return self._ticked_ms
+        if self._mending.is_wanted:
+            return self._ticked_ms
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def read_ahead(self, job: ReadAhead) -> None:
-        """Timers have been read ahead: they will be delivered when due."""
+    def _has_due_schedules(self) -> bool:
+        """Whether a schedule's moment has come, and its message need not wait for the disk."""
+        return bool(self._due_schedules) and not self._store.is_behind
+
+    def read_ahead(self, job: TimersJob) -> None:
+        """A worker has read files of timers: what was read ahead will be delivered when due."""
+        if not isinstance(job, ReadAhead):
+            assert isinstance(job, (Check, Rescue))
+            self._mending.done(job)
+            return
         for due_ms, timer_offset in self._timers.partitions.read_ahead(job):
             self._timers.near.put(timer_offset, due_ms)
 
-    def read_ahead_failed(self, job: ReadAhead) -> None:
-        """Timers could not be read ahead; it is tried again."""
-        self._timers.partitions.read_ahead_failed(job)
+    def read_ahead_failed(self, job: TimersJob) -> None:
+        """A worker could not read; it is tried again."""
+        if isinstance(job, ReadAhead):
+            self._timers.partitions.read_ahead_failed(job)
+        else:
+            assert isinstance(job, (Check, Rescue))
+            self._mending.failed(job)
+
+    @property
+    def wants_mending(self) -> bool:
+        """Whether files are unchecked, or damaged and not yet seen to."""
+        return self._mending.is_wanted
+
+    def mend(self, now_ms: int) -> list[Damaged]:
+        """Checks or mends some files here and now, for a repair: no time passes, nothing is delivered."""
+        job = self._mending.next_job()
+        if job is not None:
+            job.run(self._disk)
+            self._mending.done(job)
+        found = [self.note_damage(one) for one in self._mending.step(now_ms)]
+        self._mending.go_on_checking()
+        return found
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """The clock was set forward: what was due in between is late for that."""
@@ -273,6 +321,11 @@ class Broker(Verbs):
         self.made_anew = derived.adopt(self._store, self._disk, start)
         others = [one.parts[TIMER_FILES] for one in snapshot.others(self._disk, start)]
         self.lost = self._timers.adopt(start.parts[TIMER_FILES], others, now_ms)
+        log = self._log
+        for found in timer_facts.rebuild(
+            self._timers, self._disk, log.segment_bytes, log.first_offset, start.offset
+        ):
+            self.note_damage(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
         """Delivers what is due, and reads ahead what soon will be."""
@@ -280,8 +333,9 @@ class Broker(Verbs):
             self.statistics.clock_jumps["backward"] += 1
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
-        job = self._look_ahead(now_ms)
-        return [] if job is None else [ReadTimers(job)]
+        damaged: list[Effect] = [*map(self.note_damage, self._mending.step(now_ms))]
+        jobs = (self._look_ahead(now_ms), self._mending.next_job())
+        return damaged + [ReadTimers(job) for job in jobs if job is not None]
 
     def _look_ahead(self, now_ms: int) -> ReadAhead | None:
         look = self._timers.partitions.look(now_ms)
@@ -302,9 +356,17 @@ class Broker(Verbs):
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         retirement = self._housekeeping.look(now_ms)
+        refusal = self._housekeeping.refusal()
         self.lite.keep_house(now_ms)
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
+        if (refusal is not None) != self._is_refusing:
+            self._is_refusing = refusal is not None
+            effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
+        effects += map(self.note_damage, self._mending.keep_house(now_ms))
+        if lost := self._transactions.end_lost(now_ms):
+            what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
+            effects.append(self.note_damage(Damaged("keep", layout.KEEP, what, lost_count=len(lost))))
         if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:
             effects.append(
                 Warn(_short_of_room(self._timers.partitions.disk_bytes, self._housekeeping.free_bytes))

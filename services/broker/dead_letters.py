@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import MessageNotFound, MessageTypeConflict
 from commitlog.message import MessageType
 from commitlog.record import COMPRESSION, Record
@@ -62,16 +62,20 @@ class DeadLetters:
         return self._groups.finish(key, record.queue_offset)
 
     def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
-        """Open dead letters of a group, the oldest first."""
+        """Open dead letters of a group, the oldest first; fewer than `count_max` if they are large."""
         key = _key(group)
         queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.look(key)
         offset = max(0 if after is None else after + 1, queue.min_offset)
         letters: list[DeadLetter] = []
+        body_bytes = 0
         while (offset := progress.open_from(offset)) < queue.next_offset:
             if len(letters) == count_max:
                 return DeadLetterPage(letters, letters[-1].queue_offset)
             record = self._reading.record(queue.entry(offset), offset)
             if record is not None:
+                body_bytes += len(record.body)
+                if letters and body_bytes > limits.LOOK_BYTES_MAX:
+                    return DeadLetterPage(letters, letters[-1].queue_offset)
                 letters.append(_letter(record))
             offset += 1
         return DeadLetterPage(letters, None)

@@ -103,7 +103,7 @@ class Reset:
 class Received:
     """What a receive leased, to be shown once the log is durable up to `durable_at`.
 
-    `is_unfinished`: it looked at as much as one call may; there may be more.
+    `is_unfinished`: it looked at, or leased, as many bytes as one call may; there may be more.
     """
 
     deliveries: list[Delivery]

@@ -7,6 +7,7 @@ from collections import Counter
 from commitlog import limits
 from commitlog.errors import ClientMistake, GroupExists, GroupNotFound
 from consumequeue.queue import ConsumeQueue
+from services.broker.burying import Burying
 from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
 from services.broker.groups import GroupQueue, Groups
 from services.broker.reading import Reading
@@ -19,10 +20,16 @@ class GroupViews:
     """What operators see of groups and do to them."""
 
     def __init__(
-        self, store: Store, topics: Topics, groups: Groups, reading: Reading, receiving: Receiving
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        reading: Reading,
+        receiving: Receiving,
+        burying: Burying,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
-        self._reading, self._receiving = reading, receiving
+        self._reading, self._receiving, self._burying = reading, receiving, burying
 
     def all(self) -> list[GroupView]:
         """Every group, by name."""
@@ -37,24 +44,38 @@ class GroupViews:
         """How many messages each client of a group holds, by client id."""
         return Counter(lease.consumer for key, lease in self._groups.leases() if key.group == name)
 
-    def create(self, name: str, topic: str, start: Start, now_ms: int) -> GroupView:
-        """A group receives a topic from a place on; raises `GroupExists`, `TopicNotFound`, `IllegalGroup`."""
+    def create(
+        self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
+    ) -> GroupView:
+        """A group receives a topic from a place on, or (empty) exists before it receives any.
+
+        Without a topic the same again changes nothing. Raises `GroupExists`, `TopicNotFound`, `IllegalGroup`
+        or `ClientMistake`, and then nothing of it has happened.
+        """
         check_group_name(name)
-        check_receivable(topic)
-        self._topics.route(topic, now_ms)
-        if self._groups.receives(name, topic):
-            raise GroupExists(
-                f"{name} receives {topic} already. "
-                f"Set it elsewhere: tidewheel group reset {name} --topic {topic}"
-            )
-        positions = {move.queue_id: move.after for move in self._moves(name, topic, start)}
-        return self._told(name, self._groups.join(name, topic, positions, now_ms))
+        _check_policy(policy or self._groups.policy(name))
+        if topic:
+            self._check_receives_not(name, topic, now_ms)
+            positions = {move.queue_id: move.after for move in self._moves(name, topic, start)}
+            durable_at = self._groups.join(name, topic, positions, now_ms)
+        elif name in self._groups.names():
+            if policy not in (None, self._groups.policy(name)):
+                raise GroupExists(
+                    f"{name} exists with another policy. Look at it with: tidewheel group show {name}, "
+                    f"change it with: tidewheel group set {name}"
+                )
+            return self._told(name, self._store.log.end_offset)
+        else:
+            policy, durable_at = policy or self._groups.policy(name), 0
+        return self._told(name, durable_at) if policy is None else self.set_policy(name, policy, now_ms)
 
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
         """Says how a group's messages are given out; raises `IllegalGroup`, `ClientMistake`."""
         check_group_name(name)
         _check_policy(policy)
-        return self._told(name, self._groups.set_policy(name, policy, now_ms))
+        durable_at = self._groups.set_policy(name, policy, now_ms)
+        self._burying.look_for(name)
+        return self._told(name, durable_at)
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
         """A group leaves a topic, or all of them; returns what must be durable. Raises `GroupNotFound`."""
@@ -75,6 +96,15 @@ class GroupViews:
             durable_at = self._groups.move(name, one, positions, now_ms)
         return Reset(moves, durable_at)
 
+    def _check_receives_not(self, name: str, topic: str, now_ms: int) -> None:
+        check_receivable(topic)
+        self._topics.route(topic, now_ms)
+        if self._groups.receives(name, topic):
+            raise GroupExists(
+                f"{name} receives {topic} already. "
+                f"Set it elsewhere: tidewheel group reset {name} --topic {topic}"
+            )
+
     def _told(self, name: str, durable_at: int) -> GroupView:
         view = self._view(name)
         return GroupView(view.name, view.policy, view.queues, durable_at)
@@ -83,7 +113,8 @@ class GroupViews:
         check_group_name(name)
         if name not in self._groups.names():
             raise GroupNotFound(
-                f"There is no {name!r}. It is made by its first receive; see: tidewheel group ls"
+                f"There is no {name!r}. It is made by its first receive, or with: tidewheel group create "
+                f"{name}. See which there are: tidewheel group ls"
             )
 
     def _topics_of(self, name: str, topic: str) -> list[str]:

@@ -23,6 +23,8 @@ from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
+from commitlog import limits
+from commitlog.errors import TooManyGroups
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import SegmentAge
 from consumequeue import acks, lease_records
@@ -80,11 +82,27 @@ class Groups:
         return self._policies.get(group, self._default)
 
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """A group receives a topic, from these offsets on or else the earliest; what must be durable."""
+        """A group receives a topic, from these offsets on or else the earliest; what must be durable.
+
+        Raises `TooManyGroups`.
+        """
+        self._check_room(sum(map(len, self._members.values())), "subscriptions of groups to topics")
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
 
+    def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
+        """What had all its attempts and is not leased, of one group or all."""
+        for key, progress in self._progress.items():
+            if group in ("", key.group):
+                for offset in progress.used_up(self.policy(key.group).attempts_max):
+                    yield key, offset
+
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
-        """A group's messages are given out in this way from now on; returns what must be durable."""
+        """A group's messages are given out in this way from now on; returns what must be durable.
+
+        Raises `TooManyGroups`.
+        """
+        if group not in self._policies:
+            self._check_room(len(self._policies), "groups with a policy")
         return self._write({"group": group, "policy": asdict(policy)}, now_ms)
 
     def move(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
@@ -268,6 +286,13 @@ class Groups:
                 queue.next_offset - low_offset - self.progress(key).done_above_count
             )
         return dict(lag)
+
+    def _check_room(self, count: int, what: str) -> None:
+        if count >= limits.SUBSCRIPTIONS_MAX:
+            raise TooManyGroups(
+                f"There are {count} {what}. Delete those that nobody uses: tidewheel group ls, then "
+                "tidewheel group delete NAME --yes."
+            )
 
     def _wanted_offset(self, queue: ConsumeQueue, low_offset: int) -> int | None:
         return queue.entry(low_offset).physical_offset if low_offset < queue.next_offset else None

@@ -2,14 +2,15 @@
 
 Looked at every `housekeeping_ms`. Retention asks for snapshots first: a segment goes only when the older of
 the two kept snapshots covers its end, so that either of them can start the broker. Each wish and each
-deletion is a record of the log, which is also what lets the second snapshot lie behind the first.
+deletion is a record of the log, before it is done and after, which is also what lets the second snapshot lie
+behind the first. So a start knows how far the log may have been deleted; what is missing beyond is damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: the oldest covered segments go, whatever their age
     >= 85 %     likewise, and lagging groups no longer hold them
     >= 90 %     new messages, halves and timers are refused (`DiskFull`); receives, acknowledgements, ends of
                 transactions, recalls and deliveries go on
-    full        the same, on the reserve: an empty segment that takes the place of one that has no room
+    full        the same, on the reserve: an empty segment that makes room for one that has none
 
 The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done", "skipped": [[group, topic, queue,
 count], ...]}, where skipped messages were still wanted by a group that lagged too long.
@@ -60,6 +61,7 @@ class Housekeeping:
         self.disk_used = 0.0
         self.free_bytes = 0
         self.has_reserve = False
+        self._no_reserve = ""
         self.wants_checkpoint = False
 
     @property
@@ -67,13 +69,24 @@ class Housekeeping:
         """Whether new messages are refused."""
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
+    def refusal(self) -> DiskFull | None:
+        """What new messages are refused with; None when there is room."""
+        if not self.is_full:
+            return None
+        if self.disk_used >= DISK_USED_REFUSE:
+            why = f"{self.disk_used:.0%} of it is used"
+        else:
+            why = f"The reserve of {self._store.log.segment_bytes} bytes cannot be made: {self._no_reserve}"
+        return DiskFull(
+            f"{why}; {self.free_bytes} bytes are free. Free some space, or let retention delete more: "
+            "--retain-hours, --retain-bytes. Receiving and acknowledging go on."
+        )
+
     def refuse_if_full(self) -> None:
         """Raises `DiskFull` when there is no room for new messages."""
-        if self.is_full:
-            raise DiskFull(
-                f"{self.disk_used:.0%} of it is used. Free some space, or let retention delete more: "
-                "--retain-hours, --retain-bytes. Receiving and acknowledging go on."
-            )
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
 
     def look(self, now_ms: int) -> Retirement | None:
         """Sees to the room on disk, and returns what may be deleted now."""
@@ -83,6 +96,7 @@ class Housekeeping:
         first_offset, cut_offset = self._store.log.first_offset, self._cut_offset(now_ms)
         if cut_offset <= first_offset or not self._is_covered(cut_offset, now_ms):
             return None
+        self._append({"cut_offset": cut_offset, "done": False, "skipped": []}, now_ms)
         self._running = Retirement(
             first_offset,
             cut_offset,
@@ -129,22 +143,36 @@ class Housekeeping:
         return skipped
 
     def reserve_is_gone(self) -> None:
-        """The disk was full: the reserve took the place of a segment."""
-        self.has_reserve = False
+        """The disk was full: the reserve made room for a segment."""
+        self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def see_to_room(self) -> None:
         """Measures the disk, and makes the reserve if it is missing and there is room."""
+        segment_bytes = self._store.log.segment_bytes
+        if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
+            with suppress(OSError):
+                self._disk.delete(layout.RESERVE)
+        self._measure()
+        if self._disk.size(layout.RESERVE) < 0:
+            self._make_reserve(segment_bytes)
+            self._measure()
+        self.has_reserve = self._disk.size(layout.RESERVE) == segment_bytes
+
+    def _measure(self) -> None:
         self.free_bytes, total_bytes = self._disk.usage()
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
-        segment_bytes = self._store.log.segment_bytes
-        if self._disk.size(layout.RESERVE) != segment_bytes:
-            try:
+
+    def _make_reserve(self, segment_bytes: int) -> None:
+        """Makes it where it leaves room: a reserve that takes the last of it makes the disk full itself."""
+        if self.free_bytes < 2 * segment_bytes:
+            self._no_reserve = "that would leave less than a segment"
+            return
+        try:
+            self._disk.allocate(layout.RESERVE, segment_bytes)
+        except OSError as error:
+            self._no_reserve = str(error)
+            with suppress(OSError):
                 self._disk.delete(layout.RESERVE)
-                self._disk.allocate(layout.RESERVE, segment_bytes)
-            except OSError:
-                with suppress(OSError):
-                    self._disk.delete(layout.RESERVE)
-        self.has_reserve = self._disk.size(layout.RESERVE) == segment_bytes
 
     def _cut_offset(self, now_ms: int) -> int:
         ages = self._store.segment_ages()
@@ -168,6 +196,11 @@ class Housekeeping:
     def _note(self, cut_offset: int, skipped: list[list[Any]], now_ms: int) -> None:
         self._append({"cut_offset": cut_offset, "done": True, "skipped": skipped}, now_ms)
 
+    def recovered(self, record: Record) -> None:
+        """Takes over from its record how far the log was to be deleted: less may be there, and no more."""
+        self._store.may_begin_at = max(self._store.may_begin_at, json.loads(record.body)["cut_offset"])
+
     def _append(self, body: dict[str, Any], now_ms: int) -> None:
+        self._store.may_begin_at = max(self._store.may_begin_at, body["cut_offset"])
         record = Record(topic=RETENTION_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
         self._store.append(record, now_ms)

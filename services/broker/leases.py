@@ -76,6 +76,10 @@ class Leases:
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
+    def find(self, generation: int) -> tuple[GroupQueue, Lease] | None:
+        """The lease of a generation, if it still stands."""
+        return self._leases.get(generation)
+
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""
         key, lease = self._leases.pop(generation)

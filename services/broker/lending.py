@@ -11,7 +11,7 @@ from commitlog.bulk import Integers
 from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.filter import Filter
-from consumequeue.offsets import Lease
+from consumequeue.offsets import Lease, Progress
 from consumequeue.receipts import Receipt
 from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
@@ -42,9 +42,19 @@ class Look:
     count_max: int
     deliveries: list[Delivery] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)
+    again: set[str] = field(default_factory=set)
+    """Message groups whose run comes again: some of it was given out before, and not acknowledged."""
     scanned: int = 0
     durable_at: int = 0
     is_crowded: bool = False
+    body_bytes: int = 0
+    is_full: bool = False
+    """Whether the next message would make the answer larger than it may be."""
+
+    def admits(self, record_bytes: int) -> bool:
+        """Whether the next message may go into the answer; the first may, whatever it has."""
+        self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
+        return not self.is_full
 
     @property
     def is_tired(self) -> bool:
@@ -54,7 +64,7 @@ class Look:
     @property
     def is_over(self) -> bool:
         """Whether it is to look no further."""
-        return self.is_tired or len(self.deliveries) >= self.count_max
+        return self.is_tired or self.is_full or len(self.deliveries) >= self.count_max
 
 
 class Lending:
@@ -74,6 +84,8 @@ class Lending:
         now_ms: int,
     ) -> None:
         """Leases a message to a receive; `give` does so in the group's progress, and tells the attempt."""
+        if message_group:
+            self._count_run(key, record.queue_offset, message_group, look)
         visible_ms = now_ms + wanted.invisible_ms
         lease = self._leases.grant(
             key, record.queue_offset, visible_ms, wanted.client_id, wanted.is_renewed, message_group
@@ -91,7 +103,27 @@ class Lending:
             generation=lease.generation,
         )
         handle = receipts.encode(receipt, self._broker_name)
-        look.deliveries.append(delivery(record, attempt, handle, visible_ms))
+        given = delivery(record, attempt, handle, visible_ms)
+        look.deliveries.append(given)
+        look.body_bytes += len(given.message.body)
+
+    def _count_run(self, key: GroupQueue, queue_offset: int, message_group: str, look: Look) -> None:
+        look.runs[message_group] += 1
+        if self._groups.progress(key).was_given(queue_offset):
+            look.again.add(message_group)
+
+
+def may_join_run(
+    progress: Progress, queue_offset: int, message_group: str, wanted: Wanted, look: Look
+) -> bool:
+    """Whether a receive that has begun a run of a message group may take this message of it, too.
+
+    What was not acknowledged of a run comes again before anything later: such a run is joined only by what
+    was given out before. As `ConsumerOrderInfoManager` of RocketMQ, but what was acknowledged stays done.
+    """
+    if not 0 < look.runs[message_group] < wanted.policy.fifo_run_max:
+        return False
+    return message_group not in look.again or progress.was_given(queue_offset)
 
 
 def is_wanted(record: Record, wanted: Wanted) -> bool:

@@ -15,9 +15,10 @@ from commitlog.record import Record
 from consumequeue.entry import lite_code
 from consumequeue.lite_index import LiteIndex
 from consumequeue.offsets import Progress
+from services.broker.burying import USED_UP
 from services.broker.dead_letters import DeadLetters
 from services.broker.groups import GroupQueue, Groups
-from services.broker.lending import Lending, Look, Wanted, is_wanted
+from services.broker.lending import Lending, Look, Wanted, is_wanted, may_join_run
 from services.broker.lite_subscriptions import LiteSubscriptions, Subscription
 from services.broker.lite_topics import LiteTopics, queue_of
 from services.broker.reading import Reading
@@ -89,7 +90,7 @@ class LiteReceiving:
         self, progress: Progress, offset: int, lite_topic: str, wanted: Wanted, look: Look
     ) -> bool:
         is_free = progress.is_free(offset, lite_topic)
-        return is_free or 0 < look.runs[lite_topic] < wanted.policy.fifo_run_max
+        return is_free or may_join_run(progress, offset, lite_topic, wanted, look)
 
     def _take(
         self,
@@ -103,16 +104,18 @@ class LiteReceiving:
     ) -> None:
         """Leases the message at `offset`, unless it is gone, not wanted, or has had all its attempts."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        record = self._reading.record(queue.entry(offset), offset)
+        entry = queue.entry(offset)
+        if not look.admits(entry.record_bytes):
+            return
+        record = self._reading.record(entry, offset)
         if record is not None and not _is_of(record, lite_topic):
             return  # another's with the same code
         if record is None or not is_wanted(record, wanted):
             progress.finish(offset)
         elif progress.attempts(offset).count >= wanted.policy.attempts_max:
-            self._dead_letters.bury(key, record, "attempts used up", now_ms)
+            self._dead_letters.bury(key, record, USED_UP, now_ms)
         else:
             self._lending.lease(key, record, lite_topic, progress.lease_found, wanted, look, now_ms)
-            look.runs[lite_topic] += 1
 
     def _pass_gaps(self, index: LiteIndex, progress: Progress) -> None:
         """What damage has left of records is done for everybody."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
-from commitlog import inner_batch, properties
+from commitlog import inner_batch, limits, properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue.entry import Entry
@@ -28,15 +31,19 @@ class Reading:
             return None
         try:
             return self._record_at(entry, queue_offset)
-        except StoreDamaged:
-            self._statistics.unreadable_records += 1
+        except StoreDamaged as error:
+            self._statistics.unreadable(entry.physical_offset, error.detail)
             return None
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Up to `count` messages from `queue_offset` on; damaged ones are left out."""
+        """Messages of `count` offsets, fewer if they are large; damaged ones are left out."""
         entries = self._store.dispatch.queue(topic, queue_id).get(queue_offset, count)
-        records = (self.record(entry, queue_offset + at) for at, entry in enumerate(entries))
-        return [delivery(record, 0, "", 0) for record in records if record is not None]
+        return self._shown(zip(entries, range(queue_offset, queue_offset + count), strict=False), count)
+
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
+        """Up to `count` messages from places on (queue id: offset), in the order of the log; likewise."""
+        queues = [self._messages(topic, queue_id, offset) for queue_id, offset in places.items()]
+        return self._shown(heapq.merge(*queues), count)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """The first queue offset stored at or after a time; the queue's end if there is none.
@@ -58,6 +65,17 @@ class Reading:
         records = (self.record(queue.entry(offset), offset) for offset in following)
         return next((record.store_ms for record in records if record is not None), None)
 
+    def _messages(self, topic: str, queue_id: int, queue_offset: int) -> Iterator[tuple[Entry, int]]:
+        """Entries of a queue, which begin with the place in the log, and their offsets."""
+        queue = self._store.dispatch.queue(topic, queue_id)
+        for offset in range(max(queue_offset, queue.min_offset), queue.next_offset):
+            yield queue.entry(offset), offset
+
+    def _shown(self, found: Iterable[tuple[Entry, int]], count: int) -> list[Delivery]:
+        records = (self.record(entry, offset) for entry, offset in found)
+        given = (delivery(record, 0, "", 0) for record in records if record is not None)
+        return list(within_bytes(islice(given, count), limits.LOOK_BYTES_MAX))
+
     def _record_at(self, entry: Entry, queue_offset: int) -> Record:
         """The record of an entry, which may have been damaged on disk since the queue was opened."""
         log = self._store.log
@@ -67,6 +85,16 @@ class Reading:
         if record.queue_offset != queue_offset:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
         return record
+
+
+def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
+    """The first of these, as many as have `bytes_max` bytes of bodies together; one in any case."""
+    left = bytes_max
+    for number, one in enumerate(found):
+        left -= len(one.message.body)
+        if left < 0 and number:
+            return
+        yield one
 
 
 def delivery(record: Record, attempt: int, receipt_handle: str, visible_ms: int) -> Delivery:

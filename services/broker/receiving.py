@@ -2,12 +2,14 @@
 
 A receive takes from all queues of a topic in turn (of a PRIORITY topic from the highest down). What it gives
 out is leased until `visible_ms`; a lease that ends without an acknowledgement makes its message available
-again, up to the group's `attempts_max`, then it goes to the group's dead letters. Push consumers' leases last
-as long as their client is heard from.
+again; with its last attempt, the group's `attempts_max`-th, it goes to the dead letters (`burying.py`). Push
+consumers' leases last as long as their client is heard from.
 
 Of a message group one message at a time is leased; later ones are parked until it is done. Such leases are
 records, so that a restart does not give the message to somebody else meanwhile. Topics of type LITE are
 looked into in a way of their own (`services.broker.lite_receiving`).
+
+An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that is larger.
 
 Cost: a receive looks at `SCANNED_PER_RECEIVE_MAX` messages at most, whatever the filter lets through; entries
 whose tag cannot match are passed over by numpy, and count a hundredth.
@@ -28,15 +30,17 @@ from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TooMany
 from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue import receipts
+from consumequeue.attempts import Failure
 from consumequeue.filter import Filter
 from consumequeue.offsets import Lease, Progress
 from consumequeue.queue import ConsumeQueue
 from consumequeue.receipts import Receipt
+from services.broker.burying import USED_UP, Burying
 from services.broker.dead_letters import DeadLetters
 from services.broker.group_values import From, Received
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, failure_of
-from services.broker.lending import Lending, Look, Wanted, is_wanted
+from services.broker.lending import Lending, Look, Wanted, is_wanted, may_join_run
 from services.broker.lite_receiving import LiteReceiving
 from services.broker.reading import Reading
 from services.broker.settings import BrokerSettings
@@ -63,6 +67,7 @@ class Receiving:
         lite: LiteReceiving,
         reading: Reading,
         dead_letters: DeadLetters,
+        burying: Burying,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
@@ -73,7 +78,7 @@ class Receiving:
         self._lending = lending
         self._lite = lite
         self._reading = reading
-        self._dead_letters = dead_letters
+        self._dead_letters, self._burying = dead_letters, burying
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[tuple[str, str]] = Counter()
@@ -115,7 +120,7 @@ class Receiving:
         look.durable_at = self.join(group, topic_name, now_ms)
         if not wanted.policy.is_paused:
             self._look(wanted, topic, look, now_ms)
-        return Received(look.deliveries, look.durable_at, look.is_tired)
+        return Received(look.deliveries, look.durable_at, look.is_tired or look.is_full)
 
     def ack(self, group: str, topic: str, handle: str) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
@@ -131,8 +136,7 @@ class Receiving:
 
         The old handle is void. With `suspend` the attempt will not have counted.
         """
-        if not 0 <= invisible_ms <= limits.INVISIBLE_MS_MAX:
-            raise IllegalInvisibleTime(f"{invisible_ms} ms is not from 0 to {limits.INVISIBLE_MS_MAX} ms.")
+        _check_invisible(invisible_ms, 0)
         receipt, key, held = self._held(group, topic, handle)
         self._leases.end(receipt.generation)
         visible_ms = now_ms + invisible_ms
@@ -149,7 +153,7 @@ class Receiving:
         """Takes a lease back that its consumer never heard of: the attempt does not count."""
         receipt, key, lease = self._held(group, topic, handle)
         self._end(receipt.generation)
-        self._groups.give_back(key, lease, None, now_ms)
+        self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
@@ -171,9 +175,15 @@ class Receiving:
         self._leases.forsake(client_id, now_ms)
 
     def expire(self, generation: int, now_ms: int) -> str:
-        """A lease has run out: its message will be given out again. Returns the topic."""
+        """A lease has run out: its message will be given out again, or buried. Returns the topic.
+
+        The lease of a last attempt stands until its message is buried (`services.broker.burying`).
+        """
+        topic = self._burying.takes(generation, now_ms)
+        if topic is not None:
+            return topic
         key, lease = self._end(generation)
-        self._groups.give_back(key, lease, failure_of(lease, now_ms), now_ms)
+        self._give_back(key, lease, failure_of(lease, now_ms), now_ms)
         return key.topic
 
     def void(self, group: str, topic: str) -> None:
@@ -189,19 +199,24 @@ class Receiving:
             one for one in self._groups.progress(key).leases() if one.message_group == message_group
         ]:
             self._end(lease.generation)
-            self._groups.give_back(key, lease, None, now_ms)
+            self._give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int) -> None:
         """After a restart the leases that were recorded stand again."""
         self._leases.begin_above(self._store.last_store_ms, now_ms)
         for key, lease in self._groups.leases():
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
+        self._burying.look_for()
+
+    def _give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
+        self._groups.give_back(key, lease, failure, now_ms)
+        self._burying.given_back(key, lease.queue_offset)
 
     def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
         """A receive is asked again whose answer was lost in a restart: its leases are free."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end(lease.generation)
-            self._groups.give_back(key, lease, None, now_ms)
+            self._give_back(key, lease, None, now_ms)
 
     def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """A lease is over; if its message was of a lite topic, the next of that may go out."""
@@ -230,7 +245,7 @@ class Receiving:
         if look.deliveries:
             label = (wanted.topic, wanted.group)
             self._statistics.messages_out[label] += len(look.deliveries)
-            self._statistics.bytes_out[label] += sum(len(one.message.body) for one in look.deliveries)
+            self._statistics.bytes_out[label] += look.body_bytes
         elif look.is_crowded and not look.is_tired:
             raise TooManyRequests(
                 f"{wanted.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {wanted.topic} in flight. "
@@ -259,12 +274,15 @@ class Receiving:
             if offset is None:
                 look.is_crowded |= progress.is_crowded
                 return
-            record = self._reading.record(queue.entry(offset), offset)
+            entry = queue.entry(offset)
+            if not look.admits(entry.record_bytes):
+                return
+            record = self._reading.record(entry, offset)
             look.scanned += 1
             if record is None or not is_wanted(record, wanted):
                 progress.finish(offset)
             elif progress.attempts(offset).count >= wanted.policy.attempts_max:
-                self._dead_letters.bury(key, record, "attempts used up", now_ms)
+                self._dead_letters.bury(key, record, USED_UP, now_ms)
             else:
                 self._lease_or_park(key, progress, record, wanted, look, now_ms)
 
@@ -290,7 +308,6 @@ class Receiving:
             return
         self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
         if message_group:
-            look.runs[message_group] += 1
             self._run_on(key, progress, message_group, wanted, look, now_ms)
 
     def _may_lease(
@@ -298,8 +315,8 @@ class Receiving:
     ) -> bool:
         if progress.is_free(offset, message_group):
             return True
-        is_of_run = 0 < look.runs[message_group] < wanted.policy.fifo_run_max
-        return is_of_run and progress.next_parked(message_group) is None
+        is_next = progress.next_parked(message_group) is None
+        return is_next and may_join_run(progress, offset, message_group, wanted, look)
 
     def _run_on(
         self,
@@ -312,15 +329,17 @@ class Receiving:
     ) -> None:
         """Leases the messages that were parked behind the one just leased, as many as a run may have."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        while not look.is_over and look.runs[message_group] < wanted.policy.fifo_run_max:
+        while not look.is_over:
             offset = progress.next_parked(message_group)
-            record = None if offset is None else self._reading.record(queue.entry(offset), offset)
+            if offset is None or not may_join_run(progress, offset, message_group, wanted, look):
+                return
+            entry = queue.entry(offset)
+            record = self._reading.record(entry, offset) if look.admits(entry.record_bytes) else None
             if record is None or not is_wanted(record, wanted):
                 return
             if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:
                 return  # its turn comes, and it goes to the dead letters
             self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
-            look.runs[message_group] += 1
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[Receipt, GroupQueue, Lease]:
         receipt = receipts.decode(handle)
@@ -336,10 +355,18 @@ class Receiving:
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
         if auto_renew:
             return self._settings.auto_renew_lease_ms
-        low_ms, high_ms = self._settings.invisible_ms_min, limits.INVISIBLE_MS_MAX
-        if not low_ms <= invisible_ms <= high_ms:
-            raise IllegalInvisibleTime(f"{invisible_ms} ms is not from {low_ms} to {high_ms} ms.")
+        _check_invisible(invisible_ms, self._settings.invisible_ms_min)
         return invisible_ms
+
+
+def _check_invisible(invisible_ms: int, low_ms: int) -> None:
+    """Raises `IllegalInvisibleTime` unless a lease may last so long."""
+    high_ms = limits.INVISIBLE_MS_MAX
+    if not low_ms <= invisible_ms <= high_ms:
+        wrong = f"small. min is {low_ms}" if invisible_ms < low_ms else f"large. max is {high_ms}"
+        raise IllegalInvisibleTime(
+            f"{invisible_ms} ms is not from {low_ms} to {high_ms} ms.", f"the invisibleTime is too {wrong}"
+        )
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import KeyPending
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
@@ -236,6 +236,8 @@ class Sending:
             durable_at=durable_at,
         )
         self._receipts[(topic, message_id)] = (record.store_ms, receipt)
+        if len(self._receipts) > limits.HALF_RECEIPTS_KEPT_MAX:
+            del self._receipts[next(iter(self._receipts))]
         return receipt
 
     def _recall_handle(self, topic: str, due_ms: int, message_id: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from commitlog import bulk, foreign
+from commitlog import bulk, foreign, limits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
@@ -38,6 +38,13 @@ class Store:
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._appended: deque[Found | Appended] = deque()
         self._segment_store_ms: dict[int, int] = {}
+        self.may_begin_at = 0
+        """The log may have been deleted up to here; where it begins beyond, segments are missing."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits for the disk that what the broker itself appends waits, too."""
+        return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Record, now_ms: int) -> int:
         """Appends a record; returns the log offset that must be durable before anyone is told of it."""
@@ -77,12 +84,18 @@ class Store:
         """What a snapshot keeps: every queue's next offset, and the last store time."""
         offsets = [[topic, queue_id, offset] for (topic, queue_id), offset in self._next_offsets.items()]
         ages = list(self._segment_store_ms.items())
-        return {"next_offsets": offsets, "last_store_ms": self.last_store_ms, "segment_store_ms": ages}
+        return {
+            "next_offsets": offsets,
+            "last_store_ms": self.last_store_ms,
+            "segment_store_ms": ages,
+            "may_begin_at": max(self.may_begin_at, self.log.first_offset),
+        }
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
+        self.may_begin_at = frozen.get("may_begin_at", self.log.first_offset)
         for topic, queue_id, offset in frozen["next_offsets"]:
             self._next_offsets[(topic, queue_id)] = offset
 

@@ -100,8 +100,7 @@ class TimerDelivery:
         try:
             timer = self._timers.read_at(place_ms, timer_offset)
         except StoreDamaged:
-            self._timers.statistics.unreadable_records += 1
-            self._unreadable(timer_offset, place_ms, "", now_ms)
+            self._timers.unreadable("", timer_offset, place_ms, now_ms)
         else:
             self._deliver_one(timer, timer_offset, now_ms)
         self._pass(place_ms, due_ms, timer_offset)
@@ -122,6 +121,8 @@ class TimerDelivery:
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Delivers timers of a partition, which lie ready there."""
+        if self._partitions.damage:
+            rows = self._not_ended(rows)
         if not len(rows):
             return
         content = self._read(path, rows)
@@ -142,6 +143,15 @@ class TimerDelivery:
             appended = self._store.append_copies(copies.part(done, len(copies)), now_ms)
             self._delivered(appended, rows[done : done + len(appended.copies)])
             done += len(appended.copies)
+
+    def _not_ended(self, rows: Rows) -> Rows:
+        """The rows whose timers wait, where damage may have taken the batch that says which do not."""
+        if len(rows):
+            ended, _ = self._timers.ends.ends.all_newest(
+                rows["timer_offset"].copy(), np.zeros(len(rows), np.uint64)
+            )
+            rows = rows[~ended]
+        return rows
 
     def _delivered(self, appended: Appended, rows: Rows) -> None:
         store_ms = self._store.last_store_ms
@@ -191,13 +201,9 @@ class TimerDelivery:
             timer = self._store.log.read(timer_offset)
         except StoreDamaged:
             topic, _ = self._timers.queues.names[int(row["queue"])]
-            self._unreadable(timer_offset, due_ms, topic, now_ms)
+            self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
         else:
             self._deliver_one(timer, timer_offset, now_ms)
-
-    def _unreadable(self, timer_offset: int, due_ms: int, topic: str, now_ms: int) -> None:
-        ended = TimerEnd(End.UNREADABLE, now_ms, timer_offset)
-        self._timers.note_end(topic, timer_offset, due_ms, ended)
 
     def _count_late(self, topic: str, due_ms: Integers, store_ms: int) -> None:
         lateness_ms = store_ms - due_ms

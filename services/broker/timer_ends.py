@@ -22,6 +22,7 @@ import numpy as np
 
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
+from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.values import TimerName
@@ -80,7 +81,9 @@ class EndsToWrite:
 
     def freeze(self) -> Any:
         """What a snapshot keeps."""
-        return {"names": self.names.freeze(), "ends": self.ends.freeze(), "merged_ms": self.merged_ms}
+        damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
+        files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
+        return files | {"merged_ms": self.merged_ms, "damaged": damaged}
 
     def tidy(self, disk: Disk) -> None:
         """Deletes files that are not needed any more."""
@@ -139,6 +142,11 @@ class TimerEnds:
         """
         return known_ms < max(now_ms, self._merged_ms) - self._history_ms
 
+    @property
+    def forgotten_ms(self) -> int:
+        """How a timer that was last known before this ended may have been dropped."""
+        return max(0, self._merged_ms - self._history_ms)
+
     def spill(self, now_ms: int) -> None:
         """Writes what is too much for memory, while a start replays the log; `now_ms` as for `to_write`."""
         self._merged_ms = max(self._merged_ms, now_ms)
@@ -167,6 +175,9 @@ class TimerEnds:
             self.names.adopt(frozen["names"], [other["names"] for other in others]),
             self.ends.adopt(frozen["ends"], [other["ends"] for other in others]),
         )
+        known = frozen.get("damaged", {})
+        for index, name in ((self.names, "names"), (self.ends, "ends")):
+            index.check(known.get(name, ()), FACTS_CHECKED_AT_START_BYTES)
         return [reason for reason in reasons if reason]
 
     def drop(self) -> None:

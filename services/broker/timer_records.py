@@ -63,9 +63,9 @@ def unstamped_timer(message: Message, queue_id: int, replaced: Replaced | None) 
     return Unstamped(message.body, properties.encode(stored), sys_flag, message.born_ms, message.born_host)
 
 
-def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int) -> Record:
+def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
     """The timer that takes the place of the one at `timer_offset`: the same message, due at `due_ms`."""
-    marks = {properties.DUE_MS: str(due_ms), properties.VERB: MOVE}
+    marks = {properties.DUE_MS: str(due_ms), properties.VERB: MOVE, properties.REASON: reason}
     marks |= _replaces(Replaced(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
     kept = {name: value for name, value in stored.items() if name not in _CARRIED}

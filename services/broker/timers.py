@@ -15,7 +15,7 @@ the moment the record that says so is appended, and whoever is told waits until 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -27,7 +27,7 @@ from commitlog import record as records
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
-from commitlog.limits import UNFLUSHED_BYTES_MAX
+from commitlog.limits import UNREADABLE_TIMERS_KEPT_MAX
 from commitlog.message import Message
 from commitlog.record import Record
 from consumequeue.timerindex_fact import Facts
@@ -43,7 +43,7 @@ from services.broker.timer_files import TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
 from services.broker.unarmed import Unarmed
-from services.broker.values import PendingTimer, TimerName, TimerVerdict, Verdict
+from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
 from timingwheel.partitions import Partitions
 
 _VERDICTS: Final = {
@@ -71,6 +71,8 @@ class Timers:
         self.near = Near()
         self.crowding = Crowding()
         self.pending_by_topic: Counter[str] = Counter()
+        self.lost: deque[LostTimer] = deque(maxlen=UNREADABLE_TIMERS_KEPT_MAX)
+        """The last timers that ended as UNREADABLE, the oldest first."""
         self._unarmed = Unarmed()
 
     @property
@@ -80,7 +82,7 @@ class Timers:
 
     def is_held(self) -> bool:
         """Whether delivery waits for the disk."""
-        return self._store.log.end_offset - self._store.log.durable_offset > UNFLUSHED_BYTES_MAX
+        return self._store.is_behind
 
     # Setting.
 
@@ -272,6 +274,12 @@ class Timers:
             self.near.cancel(timer_offset)
             self.partitions.gone(self.near.placed_ms(timer_offset, due_ms), timer_offset)
 
+    def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
+        """A timer ends because nobody has its record any more; `topic` is empty where it is not known."""
+        self.statistics.timers_unreadable += 1
+        self.lost.append(LostTimer(timer_offset, topic, due_ms, now_ms))
+        self.note_end(topic, timer_offset, due_ms, TimerEnd(End.UNREADABLE, now_ms, timer_offset))
+
     def note_end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Remembers an end, and counts one timer less."""
         self.ends.end(timer_offset, due_ms, ended)
@@ -295,6 +303,7 @@ class Timers:
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
             "crowding": self.crowding.freeze(),
+            "lost": [list(one) for one in self.lost],
         }
 
     def thaw(self, frozen: Any) -> None:
@@ -302,6 +311,7 @@ class Timers:
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
         self.crowding.thaw(frozen["crowding"])
+        self.lost.extend(LostTimer(*fields) for fields in frozen.get("lost", ()))
 
     def to_write(self, now_ms: int) -> TimersToWrite:
         """What a checkpoint is to write of partitions and ends."""
@@ -312,8 +322,9 @@ class Timers:
         """A checkpoint is durable."""
         self.partitions.written(done.partitions)
         self.ends.written(done.ends)
-        for timer_offset in done.partitions.unreadable:
-            self._lost(timer_offset)
+        for due_ms, timer_offset in done.partitions.unreadable:
+            if timer_offset not in self.near:
+                self.unreadable("", timer_offset, due_ms, self._store.last_store_ms)
 
     def failed(self, done: TimersToWrite) -> None:
         """A checkpoint was not written."""
@@ -341,13 +352,6 @@ class Timers:
         self._unarmed.add(timer, due_ms)
         self.pending_by_topic[topic] += 1
         return self.crowding.add(due_ms)
-
-    def _lost(self, timer_offset: int) -> None:
-        """A checkpoint could not read a timer's record from the log: unless it is near, that was all."""
-        if timer_offset not in self.near:
-            self.statistics.unreadable_records += 1
-            ended_ms = self._store.last_store_ms
-            self.note_end("", timer_offset, ended_ms, TimerEnd(End.UNREADABLE, ended_ms, timer_offset))
 
     def _end_replaced(self, topic: str, replaced: Replaced, by: Record, end: End) -> None:
         self.end(topic, *replaced, TimerEnd(end, by.store_ms, by.physical_offset))

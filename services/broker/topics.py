@@ -13,7 +13,14 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, IllegalGroup, IllegalTopic, TopicExists, TopicNotFound
+from commitlog.errors import (
+    ClientMistake,
+    IllegalGroup,
+    IllegalTopic,
+    TooManyTopics,
+    TopicExists,
+    TopicNotFound,
+)
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker.settings import BrokerSettings
@@ -35,11 +42,19 @@ def is_system(name: str) -> bool:
 def check_topic_name(name: str) -> None:
     """Raises `IllegalTopic` unless clients may use this name."""
     if not _NAME.fullmatch(name):
-        raise IllegalTopic(f"{name!r} may hold only letters, digits, '_', '-', '%' and '|'.")
+        wrong = "contains illegal characters" if name.strip() else "is blank"
+        raise IllegalTopic(
+            f"{name!r} may hold only letters, digits, '_', '-', '%' and '|'.", f"The specified topic {wrong}"
+        )
     if len(name) > limits.TOPIC_CHARACTERS_MAX:
-        raise IllegalTopic(f"It has {len(name)} characters, the limit is {limits.TOPIC_CHARACTERS_MAX}.")
+        raise IllegalTopic(
+            f"It has {len(name)} characters, the limit is {limits.TOPIC_CHARACTERS_MAX}.",
+            f"The specified topic is longer than topic max length {limits.TOPIC_CHARACTERS_MAX}.",
+        )
     if is_system(name):
-        raise IllegalTopic(f"{name!r} is one of the broker's own topics. Choose another name.")
+        raise IllegalTopic(
+            f"{name!r} is one of the broker's own topics. Choose another name.", "cannot access system topic"
+        )
 
 
 def check_receivable(name: str) -> None:
@@ -92,6 +107,8 @@ class Topics:
             raise ClientMistake(f"A topic has 1 to {limits.QUEUE_COUNT_MAX} queues, not {queue_count}.")
         known = self._topics.get(name)
         if known is None:
+            if len(self._topics) >= limits.TOPICS_MAX:
+                raise TooManyTopics(f"There are {len(self._topics)}: use keys or tags within one instead.")
             return self._add(name, message_type, queue_count, now_ms)
         if (known.message_type, known.queue_count) != (message_type, queue_count):
             raise TopicExists(

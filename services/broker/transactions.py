@@ -10,10 +10,12 @@ has deleted their ends (keep files) or another broker wrote them, are known only
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 from commitlog import limits, properties
-from commitlog.errors import InvalidTransactionId, StoreDamaged, TransactionEnded
+from commitlog.errors import InvalidTransactionId, StoreDamaged, TooManyHalves, TransactionEnded
+from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
 from services.broker.carrying import Carrying
@@ -26,9 +28,9 @@ from services.broker.topics import Topics
 from services.broker.values import CheckBack, EndReceipt, Resolution
 from services.broker.verb_properties import carried_verb
 from txn import half, states
-from txn.checkback import CheckBackPolicy
+from txn.checkback import CheckBackPolicy, Unasked
 from txn.half import HALF_TOPIC
-from txn.outcomes import Ended, Outcomes
+from txn.outcomes import Ended, OpenHalf, Outcomes
 from txn.states import Event, State
 
 _EVENTS: Final = {Resolution.COMMIT: Event.COMMIT, Resolution.ROLLBACK: Event.ROLLBACK}
@@ -60,6 +62,9 @@ class Transactions:
         self._history_ms = settings.timer_history_ms
         self._statistics = statistics
         self.outcomes = Outcomes()
+        self.unasked = Unasked()
+        """Open halves that are due, and whose topic has no producer that can be asked."""
+        self._to_read: deque[int] = deque()
 
     def stored(self, record: Record) -> None:
         """A half is durable: from now on it can be ended, and its first check is set."""
@@ -67,8 +72,18 @@ class Transactions:
         immunity = properties.value_of(record.properties, properties.CHECK_IMMUNITY_SECONDS)
         immunity_ms = int(immunity) * 1000 if immunity else None
         first_ms = self.policy(topic).first_check_ms(record.store_ms, immunity_ms)
-        self.outcomes.stored(record.physical_offset, record.store_ms, first_ms, topic)
+        crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
+        self.outcomes.stored(record.physical_offset, record.store_ms, first_ms, topic, crc)
         self._agenda.place(Purpose.CHECK, record.physical_offset, first_ms)
+
+    def check_room(self) -> None:
+        """Raises `TooManyHalves` while no more may wait for their ends."""
+        count = len(self.outcomes.open) + len(self.outcomes.expired)
+        if count >= limits.HALVES_WAITING_MAX:
+            raise TooManyHalves(
+                f"{count} are open or have expired. Let producers end theirs, or resolve them: "
+                "tidewheel txn ls --state expired"
+            )
 
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
@@ -126,43 +141,115 @@ class Transactions:
         return self._topics.check_back(topic) or self._policy
 
     def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
-        """A half's check is due: whom to ask, or None if it has ended, or expires now."""
+        """A half's check is due: whom to ask; None if it has ended, or must be read first (`read_due`)."""
         waiting = self.outcomes.open.get(half_offset)
         if waiting is None:
             return None
-        try:
-            record = self._store.log.read(half_offset)
-        except StoreDamaged:
-            self._statistics.unreadable_records += 1
+        if waiting.id_crc < 0 or self.policy(waiting.topic).is_exhausted(waiting.check_count):
+            self._to_read.append(half_offset)
             return None
-        if self.policy(waiting.topic).is_exhausted(waiting.check_count):
-            self._append_end(record, Event.EXPIRE, "", now_ms)
-            return None
-        return _question(record)
+        return _question(half_offset, waiting)
+
+    def has_more(self) -> bool:
+        """Whether `read_due` has something to do at once."""
+        return bool(self._to_read) and not self._store.is_behind
+
+    def read_due(self, now_ms: int) -> list[CheckBack]:
+        """Lets halves expire that were asked about often enough; the questions about those that were not.
+
+        An expiry names the message, so its half is read: at most `CHECKS_READ_PER_TICK_BYTES_MAX` of them.
+        """
+        read_bytes, questions = 0, []
+        while self.has_more() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
+            half_offset = self._to_read.popleft()
+            waiting = self.outcomes.open.get(half_offset)
+            if waiting is None:
+                continue
+            record = self._read(half_offset)
+            if record is None:
+                self._end_unreadable(half_offset, now_ms)
+                continue
+            read_bytes += len(record.body)
+            if self.policy(waiting.topic).is_exhausted(waiting.check_count):
+                self._append_end(record, Event.EXPIRE, "", now_ms)
+            else:
+                waiting.id_crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
+                questions.append(_question(half_offset, waiting))
+        return questions
+
+    def end_lost(self, now_ms: int) -> list[int]:
+        """Rolls back the halves whose records are neither in the log nor kept; returns their offsets."""
+        log, lost = self._store.log, list[int]()
+        for half_offset in (*self.outcomes.open, *self.outcomes.expired):
+            if half_offset < log.first_offset and half_offset not in log.keep:
+                lost.append(half_offset)
+        for half_offset in lost:
+            self._end_unreadable(half_offset, now_ms)
+        return lost
+
+    def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
+        """Nobody can ever commit a half that nobody can read."""
+        waiting = self.outcomes.open.get(half_offset)
+        topic = "" if waiting is None else waiting.topic
+        stub = Record(
+            topic=HALF_TOPIC,
+            body=b"",
+            properties=properties.encode({properties.REAL_TOPIC: topic}),
+            physical_offset=half_offset,
+        )
+        self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
         """Whom to ask at once, whatever the schedule says; raises `TransactionEnded`."""
-        record = self.find(half.claimed_offset(transaction_id), transaction_id)
-        if record.physical_offset not in self.outcomes.open:
-            raise self._refusal(transaction_id, self.ended(record))
-        return _question(record)
+        offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
+        waiting = self.outcomes.open.get(offset)
+        if waiting is None:
+            raise self._refusal(transaction_id, self.ended(self._store.log.read(offset)))
+        return CheckBack(transaction_id, waiting.topic, offset)
+
+    def message(self, half_offset: int) -> Message | None:
+        """The message of a half that a producer is to be asked about; None if damage has taken it."""
+        record = self._read(half_offset)
+        if record is None:
+            self._to_read.append(half_offset)  # the next tick ends it: nobody can be asked about it
+            return None
+        return properties.to_message(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Tells whether a producer could be asked; only then the check counts. Sets the next one.
+        """Tells whether a producer could be asked; only then the check counts, and the next one is set.
 
-        A check by hand, before its time, does not bring the next one forward.
+        Otherwise a half that is due waits until a producer can be asked. A check by hand, before its time,
+        does not bring the next one forward.
         """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.open.get(offset)
         if waiting is None:
             return
-        next_check_ms = now_ms + limits.CHECK_NO_PRODUCER_RETRY_MS
         if asked:
+            self.unasked.discard(waiting.topic, offset)
             waiting.check_count += 1
             next_check_ms = self.policy(waiting.topic).next_check_ms(now_ms, waiting.check_count)
             self._store.append(half.check_record(offset, waiting.check_count), now_ms)
-        waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
-        self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
+            waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
+            self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
+            self._wake(waiting.topic, 1, now_ms)
+        elif waiting.next_check_ms <= now_ms:
+            self._agenda.cancel(Purpose.CHECK, offset)
+            self.unasked.add(waiting.topic, offset)
+        else:
+            self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
+
+    def producer_came(self, topic: str, now_ms: int) -> None:
+        """A producer of a topic can be asked, perhaps again: halves that wait for one are due now."""
+        self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
+
+    def policy_changed(self, topic: str, now_ms: int) -> None:
+        """What waits for a producer, and has now been asked about often enough, expires without one."""
+        for offset in self.unasked.of(topic):
+            waiting = self.outcomes.open[offset]
+            if self.policy(topic).is_exhausted(waiting.check_count):
+                self.unasked.discard(topic, offset)
+                self._agenda.place(Purpose.CHECK, offset, now_ms)
 
     def recovered_commit(self, record: Record) -> None:
         """Takes over a commit from the committed record."""
@@ -247,12 +334,13 @@ class Transactions:
         return Ended(State.ROLLED_BACK, 0, -1)
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
         ending = _end_record(record, event, reason)
         durable_at = self._append(ending, now_ms)
         durable_offset = self._store.log.durable_offset
         self.outcomes.end(record.physical_offset, event, now_ms, ending.physical_offset, durable_offset)
-        self._agenda.cancel(Purpose.CHECK, record.physical_offset)
-        self._count(states.OUTCOMES[event], properties.value_of(record.properties, properties.REAL_TOPIC))
+        self._no_more_checks(record.physical_offset, topic)
+        self._count(states.OUTCOMES[event], topic)
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
@@ -273,6 +361,22 @@ class Transactions:
         self.outcomes.end(record.half_offset, event, record.store_ms, record.physical_offset, durable_offset)
         self._agenda.cancel(Purpose.CHECK, record.half_offset)
 
+    def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
+        for offset in self.unasked.take(topic, count_max):
+            self._agenda.place(Purpose.CHECK, offset, now_ms)
+
+    def _no_more_checks(self, half_offset: int, topic: str) -> None:
+        self._agenda.cancel(Purpose.CHECK, half_offset)
+        self.unasked.discard(topic, half_offset)
+
+    def _read(self, half_offset: int) -> Record | None:
+        """A half that is to be asked about, or to expire; None if damage has taken it."""
+        try:
+            return self._store.log.read(half_offset)
+        except StoreDamaged as error:
+            self._statistics.unreadable(half_offset, error.detail)
+            return None
+
     def _count(self, outcome: State, topic: str) -> None:
         counters = {
             State.COMMITTED: self._statistics.commits,
@@ -282,9 +386,9 @@ class Transactions:
         counters[outcome][topic] += 1
 
 
-def _question(record: Record) -> CheckBack:
-    message = properties.to_message(record)
-    return CheckBack(half.transaction_id(record.physical_offset, message.message_id), message)
+def _question(half_offset: int, waiting: OpenHalf) -> CheckBack:
+    transaction_id = half.transaction_id_of(half_offset, waiting.id_crc)
+    return CheckBack(transaction_id, waiting.topic, half_offset)
 
 
 def _end_record(record: Record, event: Event, reason: str) -> Record:

@@ -27,6 +27,7 @@ _LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _REFUSED: Final = properties.RESERVED | {""}
 _CHARACTER_BYTES_MAX: Final = 4
+_BLANK: Final = "be the char sequence of whitespace"
 _APART: Final = {
     MessageType.PRIORITY: "whose topics have a queue for each priority. "
     "Create one: tidewheel topic create NAME --type priority --queues 10",
@@ -68,58 +69,75 @@ def check_lite_topic(name: str, bytes_max: int) -> None:
 def _refuse_body(body: bytes) -> NoReturn:
     if not body:
         raise BodyEmpty("Send at least one byte.")
-    raise BodyTooLarge(f"It has {len(body)} bytes, the limit is {limits.BODY_BYTES_MAX}.")
+    raise BodyTooLarge(
+        f"It has {len(body)} bytes, the limit is {limits.BODY_BYTES_MAX}.",
+        f"message body cannot exceed the max {limits.BODY_BYTES_MAX}",
+    )
 
 
 def _check_texts(message: Message) -> None:
     """All that the user wrote but the body. What is printable as a whole has no control characters."""
     given, message_id = message.properties, message.message_id
     if not message_id.strip() or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX:
-        raise IllegalMessageId(f"{message_id!r} is empty or too long.")
+        raise IllegalMessageId(f"{message_id!r} is empty or too long.", "message id cannot be empty")
     whole = "".join((message.tag, message.trace_context, *message.keys, *given, *given.values()))
     if not (message_id.isprintable() and message.message_group.isprintable() and whole.isprintable()):
         _check_controls(message)
     if message.tag and (not message.tag.strip() or "|" in message.tag):
-        raise IllegalTag(f"{message.tag!r} must not be blank nor hold '|'.")
+        wrong = "contain '|'" if "|" in message.tag else _BLANK
+        raise IllegalTag(f"{message.tag[:100]!r} must not be blank nor hold '|'.", f"tag cannot {wrong}")
     for key in message.keys:
         if not key.strip():
-            raise IllegalKey(f"{key!r} must not be blank.")
+            raise IllegalKey(f"{key!r} must not be blank.", f"key cannot {_BLANK}")
     if message.message_group:
         _check_group(message.message_group)
     is_surely_small = _CHARACTER_BYTES_MAX * len(whole) <= limits.PROPERTIES_USER_BYTES_MAX
     if not is_surely_small and len(whole.encode()) > limits.PROPERTIES_USER_BYTES_MAX:
         raise PropertiesTooLarge(
-            f"Properties, tag, keys, trace context may have {limits.PROPERTIES_USER_BYTES_MAX} bytes in all."
+            f"Properties, tag, keys, trace context may have {limits.PROPERTIES_USER_BYTES_MAX} bytes in all.",
+            f"the total size of user property is too large, max is {limits.PROPERTIES_USER_BYTES_MAX}",
         )
 
 
 def _check_controls(message: Message) -> None:
-    found: list[tuple[type[ClientMistake], str]] = [
-        (IllegalMessageId, message.message_id),
-        (IllegalTag, message.tag),
-        *((IllegalKey, key) for key in message.keys),
-        (IllegalMessageGroup, message.message_group),
-        (IllegalProperty, message.trace_context),
-        *((IllegalProperty, text) for pair in message.properties.items() for text in pair),
+    found: list[tuple[type[ClientMistake], str, str]] = [
+        (IllegalMessageId, "message id", message.message_id),
+        (IllegalTag, "tag", message.tag),
+        *((IllegalKey, "key", key) for key in message.keys),
+        (IllegalMessageGroup, "message group", message.message_group),
+        (IllegalProperty, "trace context", message.trace_context),
+        *((IllegalProperty, "the key of property", name) for name in message.properties),
+        *((IllegalProperty, "the value of property", text) for text in message.properties.values()),
     ]
-    for error, text in found:
+    for error, what, text in found:
         if _CONTROL.search(text):
-            raise error(f"{text!r} must not hold control characters.")
+            raise error(
+                f"{text!r} must not hold control characters.", f"{what} cannot contain control character"
+            )
 
 
 def _check_group(message_group: str) -> None:
     if not message_group.strip():
-        raise IllegalMessageGroup(f"{message_group!r} must not be blank.")
+        raise IllegalMessageGroup(f"{message_group!r} must not be blank.", f"message group cannot {_BLANK}")
     if len(message_group.encode()) > limits.MESSAGE_GROUP_BYTES_MAX:
-        raise IllegalMessageGroup(f"It has more than {limits.MESSAGE_GROUP_BYTES_MAX} bytes.")
+        raise IllegalMessageGroup(
+            f"It has more than {limits.MESSAGE_GROUP_BYTES_MAX} bytes.",
+            f"message group exceed the max size {limits.MESSAGE_GROUP_BYTES_MAX + 1}",
+        )
 
 
 def _check_properties(given: dict[str, str]) -> None:
     if len(given) > limits.PROPERTIES_USER_COUNT_MAX:
-        raise PropertiesTooLarge(f"A message has at most {limits.PROPERTIES_USER_COUNT_MAX} properties.")
+        raise PropertiesTooLarge(
+            f"A message has at most {limits.PROPERTIES_USER_COUNT_MAX} properties.",
+            f"too many user properties, max is {limits.PROPERTIES_USER_COUNT_MAX}",
+        )
     if not _REFUSED.isdisjoint(given):
         name = next(name for name in given if name in _REFUSED)
-        raise IllegalProperty(f"{name!r} is empty or reserved for the broker. Choose another name.")
+        raise IllegalProperty(
+            f"{name!r} is empty or reserved for the broker. Choose another name.",
+            f"property is used by system: {name}",
+        )
     _check_timer_key(given)
 
 
@@ -139,7 +157,8 @@ def _check_timer_key(given: dict[str, str]) -> None:
 def _refuse_delivery(delivery_ms: int, delay_ms_max: int, now_ms: int) -> NoReturn:
     raise IllegalDeliveryTime(
         f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
-        "Were milliseconds given where seconds were meant?"
+        "Were milliseconds given where seconds were meant?",
+        f"the max delay time of message is too large, max is {delay_ms_max}",
     )
 
 
@@ -147,7 +166,9 @@ def _check_immunity(immunity_ms: int) -> None:
     if not 0 <= immunity_ms <= limits.CHECK_IMMUNITY_MS_MAX:
         raise ClientMistake(
             f"A half may be left alone for {limits.CHECK_IMMUNITY_MS_MAX // 3_600_000} hours at most, "
-            f"not for {immunity_ms / 1000:.0f} s."
+            f"not for {immunity_ms / 1000:.0f} s.",
+            "the max transaction recovery time of message is too large, "
+            f"max is {limits.CHECK_IMMUNITY_MS_MAX // 1_000}",
         )
 
 
@@ -167,5 +188,7 @@ def _check_type(message_type: MessageType, topic: Topic) -> None:
         )
     if topic.message_type not in (MessageType.MIXED, message_type):
         raise MessageTypeConflict(
-            f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}."
+            f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}.",
+            f"TopicMessageType validate failed, the expected type is {topic.message_type.value}, "
+            f"but actual type is {message_type.value}",
         )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from commitlog.disk import Disk
 from commitlog.message import Message, MessageType
 from commitlog.retention import Retirement
-from timingwheel.due_run import ReadAhead
 from txn.checkback import CheckBackPolicy
 from txn.states import State
 
@@ -95,6 +95,18 @@ class PendingTimer:
     tag: str = ""
     stored_ms: int = 0
     message: Message | None = None
+
+
+class LostTimer(NamedTuple):
+    """A timer that ended as UNREADABLE: nobody has its record any more.
+
+    `topic` is empty, and `due_ms` only the time of its place, where nothing tells them.
+    """
+
+    timer_offset: int
+    topic: str
+    due_ms: int
+    ended_ms: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -218,10 +230,21 @@ class Wake:
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """A half message is open too long: ask one of its topic's producers, then report with `check_asked`."""
+    """A half message is open too long: ask one of its topic's producers, then report with `check_asked`.
+
+    It names the half's place: read the message (`half_message`) only for a producer that is there.
+    """
 
     transaction_id: str
-    message: Message
+    topic: str
+    half_offset: int
+
+
+class TimersJob(Protocol):
+    """What a worker does for timers: reads ahead what is due soon, or sees to damaged files."""
+
+    def run(self, disk: Disk) -> None:
+        """Reads; raises OSError."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -233,9 +256,9 @@ class Retire:
 
 @dataclass(slots=True, frozen=True)
 class ReadTimers:
-    """Timers will soon be due: run the job in a worker, then say `read_ahead`."""
+    """Files of timers are to be read: run the job in a worker, then say `read_ahead`."""
 
-    job: ReadAhead
+    job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
@@ -245,4 +268,19 @@ class Warn:
     text: str
 
 
-Effect = Wake | CheckBack | Retire | ReadTimers | Warn
+@dataclass(slots=True, frozen=True)
+class Damaged:
+    """Something of the store is not what was written: an operator must know, whatever could be rebuilt.
+
+    `part` is log, snapshot, queue, index, partition, names, ends, keep or another file's name, as in
+    `services.store.findings`.
+    """
+
+    part: str
+    path: str
+    what: str
+    rebuilt_count: int = 0
+    lost_count: int = 0
+
+
+Effect = Wake | CheckBack | Retire | ReadTimers | Warn | Damaged

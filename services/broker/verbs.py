@@ -6,20 +6,24 @@ takes checkpoints. Calls run to completion; time comes as an argument in millise
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from commitlog import limits
 from commitlog.disk import Disk
-from commitlog.errors import TidewheelError, TopicNotFound
+from commitlog.errors import DiskFull, TidewheelError, TopicNotFound
+from commitlog.limits import DAMAGE_KEPT_MAX
 from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.recovery import Damage
 from consumequeue.filter import Filter
 from services.broker.access import Access
 from services.broker.agenda import Agenda
+from services.broker.burying import Burying
 from services.broker.carrying import Carrying
 from services.broker.dead_letters import DeadLetters
-from services.broker.finding import Finding
+from services.broker.finding import Finding, Found, Wanted
 from services.broker.group_values import (
     DeadLetterCount,
     DeadLetterPage,
@@ -39,6 +43,7 @@ from services.broker.lite_receiving import LiteReceiving
 from services.broker.lite_subscribing import LiteSubscribing
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.lite_topics import LiteTopics
+from services.broker.mending import Mending
 from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.schedule import Occurrence, Schedule, ScheduleView
@@ -55,11 +60,13 @@ from services.broker.topics import Topics
 from services.broker.transactions import Transactions
 from services.broker.values import (
     CheckBack,
+    Damaged,
     Delivery,
     EndReceipt,
     HalfFilter,
     HalfPage,
     HalfView,
+    LostTimer,
     PendingTimer,
     Resolution,
     SendReceipt,
@@ -92,6 +99,9 @@ class Verbs:
         self.unsound: list[str] = []
         """Small files of the store that were damaged, and what the start did about it."""
         self.lost: list[str] = []
+        self.damage: deque[Damaged] = deque(maxlen=DAMAGE_KEPT_MAX)
+        """What was found damaged since the start, the oldest first."""
+        self.damage_count = 0
         self._disk = disk
         self._log = log
         self._ticked_ms = now_ms
@@ -102,6 +112,7 @@ class Verbs:
         """Users and their rights; its verbs are `add_user`, `remove_user`, `set_rules` and `remove_rules`."""
         self._topics = Topics(self._store, settings)
         self._timers = Timers(disk, self._store, settings, self.statistics, now_ms)
+        self._mending = Mending(self._store, self._timers)
         self._delivery = TimerDelivery(disk, self._store, self._timers, now_ms)
         self._views = TimerViews(self._timers)
         self._carrying = Carrying(self._timers)
@@ -145,6 +156,14 @@ class Verbs:
         )
         lending = Lending(self._groups, leases, settings.broker_name)
         self._lite_subscriptions = LiteSubscriptions(settings)
+        self._burying = Burying(
+            self._store,
+            self._groups,
+            leases,
+            self._reading,
+            self._dead_letters,
+            self._lite_subscriptions,
+        )
         lite_receiving = LiteReceiving(
             self._store,
             self._groups,
@@ -163,6 +182,7 @@ class Verbs:
             lite_receiving,
             self._reading,
             self._dead_letters,
+            self._burying,
             settings,
             self.statistics,
         )
@@ -176,7 +196,7 @@ class Verbs:
         )
         """Subscriptions to lite topics; its verbs are `subscribe`, `unsubscribe`, `replace` and `forget`."""
         self._group_views = GroupViews(
-            self._store, self._topics, self._groups, self._reading, self._receiving
+            self._store, self._topics, self._groups, self._reading, self._receiving, self._burying
         )
         self._finding = Finding(self._store, self.statistics)
         self._parts: dict[str, Part] = {
@@ -189,6 +209,15 @@ class Verbs:
             "schedules": self._schedules,
             "access": self.access,
         }
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of each file of the log, and of the reserve."""
+        return self._log.segment_bytes
+
+    def refusal(self) -> DiskFull | None:
+        """What new messages are refused with; None while there is room for them."""
+        return self._housekeeping.refusal()
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
@@ -209,6 +238,8 @@ class Verbs:
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
         self._housekeeping.refuse_if_full()
+        if message.transactional:
+            self._transactions.check_room()
         return self._sending.send(message, now_ms)
 
     def set_timers(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
@@ -281,11 +312,25 @@ class Verbs:
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
         """Says how a topic's halves are asked about; None: as the settings say. Raises `TopicNotFound`."""
-        return self._topics.set_check_back(topic, policy, now_ms)
+        changed = self._topics.set_check_back(topic, policy, now_ms)
+        self._transactions.policy_changed(topic, now_ms)
+        return changed
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """The answer to a `CheckBack`: whether a producer could be asked."""
         self._transactions.check_asked(transaction_id, asked, now_ms)
+
+    def half_message(self, half_offset: int) -> Message | None:
+        """The message that a `CheckBack` is about; None if damage has taken it."""
+        return self._transactions.message(half_offset)
+
+    def producer_came(self, topic: str, now_ms: int) -> None:
+        """A producer of a topic can be asked, perhaps again: halves that wait for one are due now."""
+        self._transactions.producer_came(topic, now_ms)
+
+    def unasked_topics(self) -> list[str]:
+        """Topics with halves that are due and wait for a producer to be asked."""
+        return self._transactions.unasked.topics()
 
     def receive(
         self,
@@ -343,13 +388,23 @@ class Verbs:
         """Looks at one consumer group; raises `GroupNotFound`."""
         return self._group_views.one(name)
 
+    def has_group(self, name: str) -> bool:
+        """Whether there is a consumer group of that name."""
+        return name in self._groups.names()
+
+    def group_policy(self, name: str) -> GroupPolicy:
+        """How a group's messages are given out, or would be if it existed."""
+        return self._groups.policy(name)
+
     def leased(self, group: str) -> dict[str, int]:
         """How many messages each client of a group holds, by client id."""
         return self._group_views.leased(group)
 
-    def create_group(self, name: str, topic: str, start: Start, now_ms: int) -> GroupView:
-        """Lets a group receive a topic from a place on; raises `GroupExists`."""
-        return self._group_views.create(name, topic, start, now_ms)
+    def create_group(
+        self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
+    ) -> GroupView:
+        """Lets a group receive a topic from a place on, or (empty) exist before; raises `GroupExists`."""
+        return self._group_views.create(name, topic, start, now_ms, policy)
 
     def set_group(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
         """Says how a group's messages are given out."""
@@ -391,9 +446,19 @@ class Verbs:
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
+        """Looks at messages of several queues, each from a place on, in the order of the log."""
+        for queue_id in places:
+            self._check_queue(topic, queue_id)
+        return self._reading.read_after(topic, places, count)
+
     def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
         """Looks up to `count_max` messages up by key or message id, newest first, without leasing them."""
-        return self._finding.find(topic, key, count_max)
+        return self._finding.find(topic, key, count_max).messages
+
+    def find_wanted(self, topic: str, key: str, count_max: int, wanted: Wanted) -> Found:
+        """The same of those that are wanted, and whether older ones were too large for one answer."""
+        return self._finding.find(topic, key, count_max, wanted)
 
     def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
         """Looks at delayed messages that wait for topics with that prefix, the first due first."""
@@ -439,6 +504,17 @@ class Verbs:
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
 
+    def note_damage(self, found: Damaged) -> Damaged:
+        """Something was found damaged: it is shown until the next start."""
+        if found not in self.damage:
+            self.damage.append(found)
+            self.damage_count += 1
+        return found
+
+    def lost_timers(self) -> list[LostTimer]:
+        """The last timers that ended as UNREADABLE, the newest first."""
+        return list(reversed(self._timers.lost))
+
     def gauges(self) -> Gauges:
         """What is so at this moment, for metrics."""
         open_halves = self._transactions.outcomes.open
@@ -458,6 +534,8 @@ class Verbs:
             disk_used=self._housekeeping.disk_used,
             disk_free_bytes=self._housekeeping.free_bytes,
             is_full=self._housekeeping.is_full,
+            damage_count=self.damage_count,
+            unreadable_timers=len(self._timers.lost),
         )
 
     def _check_queue(self, topic: str, queue_id: int) -> None:

@@ -12,18 +12,18 @@ from http.client import HTTPException
 from typing import Annotated, Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
-from urllib.request import Request, urlopen
 
 import typer
 
-from commitlog.errors import BrokerUnreachable, TidewheelError
-from services.config import Address, ClientSettings, load, secret_in
+from commitlog.errors import TidewheelError
+from services.http_calls import HttpCalls
 
 ANSWER_SECONDS = 30
 SEARCH_SECONDS = 600
 
 HttpOption = Annotated[
-    str | None, typer.Option("--http", help="HOST:PORT of the broker's HTTP interface; else TIDEWHEEL_HTTP.")
+    str | None,
+    typer.Option("--http", help="[https://]HOST:PORT of the broker's HTTP interface; else TIDEWHEEL_HTTP."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -32,44 +32,38 @@ class Api:
     """A broker, over HTTP. Every call raises `BrokerUnreachable` or what the broker refused with."""
 
     def __init__(self, http: str | None) -> None:
-        settings = load(ClientSettings, http=http)
-        self._address: Address = settings.http
-        self._token = secret_in(settings.http_token, "http_token")
+        self._calls = HttpCalls(http)
 
     def get(self, *path: str, **query: object) -> Any:
         """Ask for something."""
-        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"))
+        return self._call("GET", f"{api_path(path)}?{urlencode(query)}")
 
     def search(self, *path: str, **query: object) -> Any:
         """Ask for something that the broker may have to look for all over its log."""
-        return self._call(Request(f"{self._url(path)}?{urlencode(query)}"), SEARCH_SECONDS)
+        return self._call("GET", f"{api_path(path)}?{urlencode(query)}", wait_seconds=SEARCH_SECONDS)
 
     def post(self, *path: str, body: object, wait_seconds: float = ANSWER_SECONDS) -> Any:
         """Hand something in; the broker may take `wait_seconds` for its answer."""
-        data = json.dumps(body).encode()
-        return self._call(Request(self._url(path), data=data, method="POST"), wait_seconds)
+        return self._call("POST", api_path(path), json.dumps(body).encode(), wait_seconds)
 
     def delete(self, *path: str, **query: object) -> Any:
         """End something."""
-        return self._call(Request(f"{self._url(path)}?{urlencode(query)}", method="DELETE"))
+        return self._call("DELETE", f"{api_path(path)}?{urlencode(query)}")
 
     def put(self, *path: str, body: object) -> Any:
         """Put something in its place."""
-        return self._call(Request(self._url(path), data=json.dumps(body).encode(), method="PUT"))
+        return self._call("PUT", api_path(path), json.dumps(body).encode())
 
-    def _url(self, path: tuple[str, ...]) -> str:
-        return f"http://{self._address}/api/" + "/".join(quote(part, safe="") for part in path)
-
-    def _call(self, request: Request, wait_seconds: float = ANSWER_SECONDS) -> Any:
-        if self._token:
-            request.add_header("Authorization", f"Bearer {self._token}")
+    def _call(
+        self, method: str, path: str, body: bytes | None = None, wait_seconds: float = ANSWER_SECONDS
+    ) -> Any:
         try:
-            with urlopen(request, timeout=wait_seconds) as answer:
+            with self._calls.open(method, path, body, wait_seconds) as answer:
                 return json.load(answer)
         except HTTPError as refusal:
             return self._verdict(refusal)
         except (OSError, HTTPException, ValueError) as error:
-            raise self._unreachable() from error
+            raise self._calls.unreachable() from error
 
     def _verdict(self, refusal: HTTPError) -> Any:
         """Return the verdict on a timer, whatever its status; raises any other refusal."""
@@ -77,16 +71,15 @@ class Api:
             said = json.load(refusal)
             refused = None if "verdict" in said else error_class(said["code"])(said["detail"])
         except (OSError, ValueError, KeyError, TypeError):
-            refused = self._unreachable()
+            refused = self._calls.unreachable()
         if refused is not None:
             raise refused from None
         return said
 
-    def _unreachable(self) -> BrokerUnreachable:
-        return BrokerUnreachable(
-            f"There is no Tidewheel HTTP interface at {self._address}."
-            " Start a broker with 'tidewheel serve', or name its HTTP address with --http."
-        )
+
+def api_path(path: tuple[str, ...]) -> str:
+    """Return the path of an operation, its parts as they may stand in a URL."""
+    return "/api/" + "/".join(quote(part, safe="") for part in path)
 
 
 def error_class(code: str) -> type[TidewheelError]:

@@ -2,6 +2,7 @@
 
     run            reads every store and judges every order               0 balanced, 1 findings, 2 not done
     ls, show       what earlier runs have found
+    mapping        every name that your own tables may have in place of the shop's
     plan           how the findings of a run could be repaired, as a dry run
     seal           closes the windows of event time that have passed
     verify-seals   compares closed windows with what a run has seen       0 unchanged, 1 changed, 2 not done
@@ -35,6 +36,8 @@ from services.cli.audit_options import (
     stepping,
 )
 from services.cli.durations import parse_ms
+from services.cli.listing import lists
+from services.cli.times import wall
 
 if TYPE_CHECKING:
     from spark_jobs.report.summary import AuditSummary
@@ -65,7 +68,7 @@ app = typer.Typer(
 def run(
     store: StoreOption,
     orders: OrdersOption,
-    carts: CartsOption,
+    carts: CartsOption = None,
     pushes: PushesOption = None,
     mapping: MappingOption = None,
     out: OutOption = Path("audit-out"),
@@ -129,14 +132,36 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
         print()
         shown = summary.findings[:FINDINGS_SHOWN]
         output.print_table(
-            ("subject", "case", "why"), ((audit_runs.named(one), one.case, one.why) for one in shown)
+            ("subject", "case", "why"),
+            ((audit_runs.named(one), one.case, one.why) for one in shown),
+            prose=("why",),
+        )
+    if summary.cases.get("not-covered"):
+        began = wall(summary.about["log_began_ms"])
+        output.say(
+            f"not-covered: placed before what there is of the log. Leave them out with: --from '{began}'"
         )
     print(f"\nThe books {'balance' if summary.balanced else 'do not balance'}. Report: {summary.report_path}")
 
 
+def show_mapping(
+    as_table: Annotated[
+        bool, typer.Option("--table", help="As a Markdown table, as docs/audit.md has it.")
+    ] = False,
+) -> None:
+    """Print every name that a --mapping can give, with what it means: a file to begin with.
+
+    Example: tidewheel audit mapping > names.toml
+    """
+    from spark_jobs.inputs import mapping_docs
+
+    print(mapping_docs.table() if as_table else mapping_docs.example(), end="")
+
+
+lists(app)(audit_runs.list_runs)
 for name, command in (
-    ("ls", audit_runs.list_runs),
     ("show", audit_runs.show),
+    ("mapping", show_mapping),
     ("plan", audit_plan.plan),
     ("seal", audit_books.seal),
     ("verify-seals", audit_books.verify_seals),

@@ -126,7 +126,7 @@ def tell_changes(changed: list[ChangedWindow]) -> None:
         rows = (
             (f"{wall(one.start_ms)} +{span(one.end_ms - one.start_ms)}", one.seal, one.why) for one in changed
         )
-        output.print_table(CHANGES, rows)
+        output.print_table(CHANGES, rows, prose=CHANGES[-1:])
 
 
 def as_facts(sealing: Sealing) -> dict[str, Any]:

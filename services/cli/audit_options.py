@@ -16,6 +16,7 @@ from commitlog.errors import TidewheelError
 from services.cli import output
 from services.cli.durations import parse_ms
 from services.cli.times import parse_past_ms
+from tidewheel.extras import needing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,12 +29,20 @@ NOT_DONE = 2
 StoreOption = Annotated[Path, typer.Option(help="The broker's store; it may be in use.")]
 OrdersOption = Annotated[str, typer.Option(help="The order database, as an SQLAlchemy URL.")]
 CartsOption = Annotated[
-    str,
-    typer.Option(help="The carts: redis://..., an SQLAlchemy URL, or parquet:FOLDER of an earlier export."),
+    str | None,
+    typer.Option(
+        help="The carts: redis://..., an SQLAlchemy URL, or parquet:FOLDER of an earlier export; else "
+        "no order is judged by a cart, and none needs lines."
+    ),
 ]
-PushesOption = Annotated[str | None, typer.Option(help="The push database, as an SQLAlchemy URL.")]
+PushesOption = Annotated[
+    str | None, typer.Option(help="The push database, as an SQLAlchemy URL; else no push is judged.")
+]
 MappingOption = Annotated[
-    Path | None, typer.Option(help="TOML file with the names of your tables, columns, topics and groups.")
+    Path | None,
+    typer.Option(
+        help="TOML file with the names of your tables, columns, topics and groups; else the shop's."
+    ),
 ]
 OutOption = Annotated[Path, typer.Option(help="The folder of the audit's runs; each run adds to it.")]
 RunOption = Annotated[str, typer.Option("--run", help="Which run, by its id; else the newest.")]
@@ -67,7 +76,8 @@ def field(name: str) -> str:
 def answering() -> Iterator[None]:
     """Whatever keeps an audit from its answer ends with 2: neither of the exit codes that are answers."""
     try:
-        yield
+        with needing("audit"):
+            yield
     except TidewheelError as error:
         output.say(f"{error.code} {error}")
         raise typer.Exit(NOT_DONE) from error

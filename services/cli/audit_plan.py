@@ -67,7 +67,9 @@ def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
     from spark_jobs.runs import run_of
 
     run = run_of(out, run_id)
-    counts = plans.write(run, PlanSources(inputs.mapping, inputs.orders, store, inputs.carts))
+    counts = plans.write(
+        run, PlanSources(inputs.mapping, inputs.orders, store, inputs.carts, inputs.has_lines)
+    )
     steps = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "nothing to do"
     output.say(f"Plan: {steps}. {run.folders.plan}")
 
@@ -75,5 +77,5 @@ def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
 def tell(counts: Counter[str], path: Path) -> None:
     """Print how many steps there are of each kind."""
     rows: list[tuple[Any, ...]] = [(kind, f"{counts[kind]:,}", why) for kind, why in MEANINGS.items()]
-    output.print_table(("kind", "steps", "what it is"), rows)
+    output.print_table(("kind", "steps", "what it is"), rows, prose=("what it is",))
     print(f"\nNothing was carried out. Plan: {path}")

@@ -41,7 +41,7 @@ def list_runs(
         if as_json:
             output.print_json([facts(run) for run in found[-limit:]])
         elif found:
-            output.print_table(RUNS, map(row, found[-limit:]), whole=("run",))
+            output.print_table(RUNS, map(row, found[-limit:]))
             if len(found) > limit:
                 output.say(f"{len(found) - limit} older ones: --limit")
         else:
@@ -111,7 +111,7 @@ def tell(run: Run, case: str, limit: int) -> None:
     shown = list(islice(run.rows(case), limit + 1))
     if shown:
         rows = ((of_row(one), one["case"], one["why"]) for one in shown[:limit])
-        output.print_table(("subject", "case", "why"), rows)
+        output.print_table(("subject", "case", "why"), rows, prose=("why",))
     if len(shown) > limit:
         output.say("there are more: --limit")
     print(f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}")

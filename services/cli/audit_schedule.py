@@ -47,7 +47,7 @@ def schedule(
 
 def out_of(arguments: tuple[str, ...]) -> Path:
     """The folder of runs that `audit run` would write to; refuses arguments that it would refuse."""
-    from services.cli.main import load
+    from services.cli.root import load
 
     group: Any = load("audit")
     run: Any = group.commands["run"]

@@ -9,6 +9,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.listing import lists
 from services.cli.times import exactly
 
 app = typer.Typer(
@@ -60,11 +61,12 @@ def add_user(
     Example: tidewheel auth user add orders
     """
     made = Api(http).post("auth", "users", body={"name": name, "new_secret": new_secret})
+    warn(made)
     if as_json:
         output.print_json(made)
         return
     print(f"access key  {made['access_key']}\nsecret      {made['secret']}")
-    output.say("The secret is not shown again. Until a rule allows something, the user may do nothing.")
+    output.say("The secret is not shown again. Under --auth a user may do what rules allow, else nothing.")
 
 
 @users.command("remove")
@@ -77,11 +79,11 @@ def remove_user(name: UserArgument, http: HttpOption = None, as_json: JsonOption
     output.print_json(gone) if as_json else print(f"{gone['name']} removed")
 
 
-@users.command("list")
+@lists(users)
 def list_users(http: HttpOption = None, as_json: JsonOption = False) -> None:
     """List the users.
 
-    Example: tidewheel auth user list
+    Example: tidewheel auth user ls
     """
     found = Api(http).get("auth", "users")["users"]
     if as_json:
@@ -142,10 +144,10 @@ def remove_rules(
     about: dict[str, Any] = {"user": user, "topics": topic or [], "groups": group or []}
     if verbs:
         about["verbs"] = verbs
-    show(Api(http).post("auth", "rules", "remove", body=about)["rules"], as_json)
+    show(Api(http).post("auth", "rules", "remove", body=about), as_json)
 
 
-@rules.command("list")
+@lists(rules)
 def list_rules(
     user: Annotated[str, typer.Argument(help="Only this user's.")] = "",
     http: HttpOption = None,
@@ -153,9 +155,9 @@ def list_rules(
 ) -> None:
     """List the rules.
 
-    Example: tidewheel auth acl list orders
+    Example: tidewheel auth acl ls orders
     """
-    show(Api(http).get("auth", "rules", user=user)["rules"], as_json)
+    show(Api(http).get("auth", "rules", user=user), as_json)
 
 
 def put(
@@ -175,11 +177,19 @@ def put(
         "topics": topics or [],
         "groups": groups or [],
     }
-    show(api.post("auth", "rules", body=wanted)["rules"], as_json)
+    show(api.post("auth", "rules", body=wanted), as_json)
 
 
-def show(found: list[dict[str, str]], as_json: bool) -> None:
+def warn(answer: dict[str, Any]) -> None:
+    """Say when users and rules count for nothing yet: the broker serves everybody."""
+    if not answer["is_asked"]:
+        output.say("This broker runs without --auth: it asks nobody who it is, everybody may do everything.")
+
+
+def show(answer: dict[str, Any], as_json: bool) -> None:
     """Print rules: those of one user, kind, pattern and effect in one line."""
+    found: list[dict[str, str]] = answer["rules"]
+    warn(answer)
     if as_json:
         output.print_json(found)
         return
@@ -189,6 +199,6 @@ def show(found: list[dict[str, str]], as_json: bool) -> None:
         lines.setdefault(about, []).append(one["verb"])
     if lines:
         rows = ((*about, " ".join(verbs)) for about, verbs in lines.items())
-        output.print_table(("user", "effect", "on", "name", "verbs"), rows)
+        output.print_table(("user", "effect", "on", "name", "verbs"), rows, prose=("verbs",))
     else:
         output.say("no rules: nothing is allowed; see tidewheel auth acl allow --help")

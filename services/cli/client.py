@@ -8,11 +8,12 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.listing import lists
 from services.cli.times import exactly
 
 app = typer.Typer(add_completion=False)
 
-ClientArgument = Annotated[str, typer.Argument(help="A client's id, as `tidewheel client list` shows it.")]
+ClientArgument = Annotated[str, typer.Argument(help="A client's id, as `tidewheel client ls` shows it.")]
 
 
 @app.callback()
@@ -20,11 +21,11 @@ def client() -> None:
     """Who is connected; what a client measured, what its threads do; have it try a message, or reconnect."""
 
 
-@app.command("list")
+@lists(app)
 def list_clients(http: HttpOption = None, as_json: JsonOption = False) -> None:
     """List the clients that are there.
 
-    Example: tidewheel client list
+    Example: tidewheel client ls
     """
     answer = Api(http).get("clients")
     if as_json:
@@ -43,7 +44,10 @@ def list_clients(http: HttpOption = None, as_json: JsonOption = False) -> None:
         )
         for one in answer["clients"]
     )
-    output.print_table(columns, rows, whole=("client",))
+    if answer["clients"]:
+        output.print_table(columns, rows)
+    else:
+        output.say("nobody is connected now.")
 
 
 @app.command()
@@ -65,7 +69,7 @@ def show(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = 
         print("It has not told yet what it measured: clients do every minute, if they do at all.")
         return
     columns = ("measured", "topic", "group", "status", "count", "mean", "median", "p99")
-    output.print_table(columns, map(measured_row, answer["measured"]), whole=("measured",))
+    output.print_table(columns, map(measured_row, answer["measured"]))
 
 
 def measured_row(one: dict[str, Any]) -> tuple[str, ...]:

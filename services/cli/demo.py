@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli import output
+from tidewheel.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +72,7 @@ def demo(
 
     Example: tidewheel demo --orders online_retail.csv --count 2000 --faults
     """
+    require("shop", "audit")
     from services.shop.demo.settings import DemoSettings
     from services.shop.demo.story import run_demo
 
@@ -149,13 +151,15 @@ class OnStderr:
 
 def show(summary: DemoSummary) -> None:
     """Print the summary for people."""
-    output.print_table(("what", "count", "which is"), rows_of(summary))
-    print()
+    output.print_table(("what", "count", "which is"), rows_of(summary), prose=("which is",))
+    print(
+        "(The report tells how late the broker was by itself: up to its log, without the shop's own work.)\n"
+    )
     output.print_table(("audit case", "orders"), summary.audit["cases"].items())
     findings = [(found["subject_id"], found["case"], found["why"]) for found in summary.audit["findings"]]
     if findings:
         print()
-        output.print_table(("whom", "case", "why"), findings[:FINDINGS_SHOWN])
+        output.print_table(("whom", "case", "why"), findings[:FINDINGS_SHOWN], prose=("why",))
     if summary.bugs:
         print()
         output.print_table(("bug", "done", "found", "not found", "found beside"), rows_of_bugs(summary))
@@ -201,8 +205,8 @@ def rows_of(summary: DemoSummary) -> Iterator[tuple[str, object, str]]:
 
 
 def lateness_text(lateness: Lateness) -> str:
-    """How late, in words."""
+    """How late, in words that say up to where: the report has the broker's part, up to its log."""
     return (
-        f"late by {lateness.p50_ms} ms (p50), {lateness.p99_ms} ms (p99), {lateness.max_ms} ms at most; "
-        f"{lateness.early_count} early"
+        f"in the shop's rows {lateness.p50_ms} ms (p50), {lateness.p99_ms} ms (p99), {lateness.max_ms} ms at "
+        f"most after it was due; {lateness.early_count} early"
     )

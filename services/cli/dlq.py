@@ -20,6 +20,7 @@ from services.cli.dlq_views import (
     letter_row,
     task_row,
 )
+from services.cli.listing import lists
 from services.cli.task_views import task_line, watched
 from services.cli.times import parse_past_ms
 
@@ -30,11 +31,11 @@ app = typer.Typer(
     "Example: tidewheel dlq redrive shop --rate 50/s",
 )
 
-REFUSED, USAGE = 4, 2
+REFUSED = 4
 COUNT_SECONDS = 600
 RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(/s|/m|/h)?")
 SECONDS = {"": 1, "/s": 1, "/m": 60, "/h": 3_600}
-MOMENTS = "2h (ago), 09:30 (today), 2026-11-22T09:00 (local), with a zone, or milliseconds."
+MOMENTS = "2h ago, 09:30 (today), 2026-11-22T09:00 (local), with a zone, or milliseconds."
 
 GroupArgument = Annotated[str, typer.Argument(help="The consumer group that gave them up.")]
 
@@ -52,23 +53,25 @@ def many_option(help_text: str, *flags: str) -> Any:
 TopicOption = Annotated[str, filter_option("The topic they came from.", "--topic")]
 KeyOption = Annotated[str, filter_option("A message key or message id.", "--key")]
 TagOption = Annotated[str, filter_option("Their tag.", "--tag")]
-CauseOption = Annotated[str, filter_option("Part of the reason, or of the first or last error.", "--reason")]
+CauseOption = Annotated[
+    str, filter_option("Part of why they were given up, or of the first or last error.", "--died-of")
+]
 FromOption = Annotated[str, filter_option(f"Given up since: {MOMENTS}", "--from")]
 UntilOption = Annotated[str, filter_option("Given up before.", "--until")]
 YesOption = Annotated[bool, many_option("Do it; without this they are only counted.", "--yes")]
 DryRunOption = Annotated[bool, many_option("Only count them.", "--dry-run")]
 DetachOption = Annotated[bool, many_option("Do not wait for the end.", "--detach")]
 RateOption = Annotated[str, many_option("At most so many: 50/s, 600/m; else as fast as it goes.", "--rate")]
-NoteOption = Annotated[str, many_option("Why you do it; shown with the task and logged.", "--note")]
+ReasonOption = Annotated[str, many_option("Why you do it; shown with the task and logged.", "--reason")]
 
 
-@app.command("ls")
+@lists(app)
 def list_letters(
     group: Annotated[str, typer.Argument(help="The group; else which groups have dead letters.")] = "",
     topic: TopicOption = "",
     key: KeyOption = "",
     tag: TagOption = "",
-    reason: CauseOption = "",
+    died_of: CauseOption = "",
     from_: FromOption = "",
     until: UntilOption = "",
     limit: Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1000)] = 20,
@@ -78,9 +81,9 @@ def list_letters(
 ) -> None:
     """List the groups that have dead letters, or the dead letters of a group, the oldest first.
 
-    Example: tidewheel dlq ls shop --reason acknowledged --from 2h
+    Example: tidewheel dlq ls shop --died-of acknowledged --from '2h ago'
     """
-    api, wanted = Api(http), filtered(topic, key, tag, reason, from_, until)
+    api, wanted = Api(http), filtered(topic, key, tag, died_of, from_, until)
     if not group:
         list_groups(api, bool(wanted or after), as_json)
         return
@@ -89,7 +92,7 @@ def list_letters(
     if as_json:
         output.print_json(page)
     elif page["letters"]:
-        output.print_table(LETTERS, map(letter_row, page["letters"]))
+        output.print_table(LETTERS, map(letter_row, page["letters"]), prose=("reason",))
     else:
         output.say(f"no dead letters of {group} match." if wanted else f"{group} has no dead letters.")
     if page["after"] and not as_json:
@@ -119,11 +122,11 @@ def redrive(
     topic: TopicOption = "",
     key: KeyOption = "",
     tag: TagOption = "",
-    reason: CauseOption = "",
+    died_of: CauseOption = "",
     from_: FromOption = "",
     until: UntilOption = "",
     rate: RateOption = "",
-    note: NoteOption = "",
+    reason: ReasonOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
@@ -134,13 +137,13 @@ def redrive(
 
     Example: tidewheel dlq redrive shop --topic orders --rate 50/s --yes
     """
-    api, wanted = Api(http), filtered(topic, key, tag, reason, from_, until)
+    api, wanted = Api(http), filtered(topic, key, tag, died_of, from_, until)
     if offset is not None:
-        refuse_many(wanted, rate=rate, note=note, yes=yes, dry_run=dry_run, detach=detach)
+        refuse_many(wanted, rate=rate, reason=reason, yes=yes, dry_run=dry_run, detach=detach)
         answer = api.post("dead-letters", "groups", group, str(offset), "redrive", body={"target": to})
         tell_end(answer, f"to {to}" if to else "back to its topic", as_json)
         return
-    task = {"target": to, "rate_per_second": per_second(rate), "reason": note}
+    task = {"target": to, "rate_per_second": per_second(rate), "reason": reason}
     many(api, {"verb": "redrive", "group": group, "filter": wanted} | task, yes, dry_run, detach, as_json)
 
 
@@ -151,10 +154,10 @@ def purge(
     topic: TopicOption = "",
     key: KeyOption = "",
     tag: TagOption = "",
-    reason: CauseOption = "",
+    died_of: CauseOption = "",
     from_: FromOption = "",
     until: UntilOption = "",
-    note: NoteOption = "",
+    reason: ReasonOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
@@ -165,12 +168,12 @@ def purge(
 
     Example: tidewheel dlq purge shop --until 2026-11-01T00:00 --yes
     """
-    api, wanted = Api(http), filtered(topic, key, tag, reason, from_, until)
+    api, wanted = Api(http), filtered(topic, key, tag, died_of, from_, until)
     if offset is not None:
-        refuse_many(wanted, note=note, yes=yes, dry_run=dry_run, detach=detach)
+        refuse_many(wanted, reason=reason, yes=yes, dry_run=dry_run, detach=detach)
         tell_end(api.delete("dead-letters", "groups", group, str(offset)), "", as_json)
         return
-    task = {"verb": "purge", "group": group, "filter": wanted, "reason": note}
+    task = {"verb": "purge", "group": group, "filter": wanted, "reason": reason}
     many(api, task, yes, dry_run, detach, as_json)
 
 
@@ -197,7 +200,7 @@ def tasks(
     if as_json:
         output.print_json(found)
     elif found:
-        output.print_table(TASKS, map(task_row, found), whole=("task",))
+        output.print_table(TASKS, map(task_row, found), prose=("reason", "verdicts"))
     else:
         output.say("no tasks since the broker's start. One begins with:  tidewheel dlq redrive GROUP --yes")
 
@@ -217,9 +220,9 @@ def list_groups(api: Api, is_filtered: bool, as_json: bool) -> None:
         output.say(NONE_AT_ALL)
 
 
-def filtered(topic: str, key: str, tag: str, reason: str, from_: str, until: str) -> dict[str, Any]:
+def filtered(topic: str, key: str, tag: str, died_of: str, from_: str, until: str) -> dict[str, Any]:
     """Return a filter as the HTTP interface takes it."""
-    texts = {"topic": topic, "key": key, "tag": tag, "reason": reason}
+    texts = {"topic": topic, "key": key, "tag": tag, "reason": died_of}
     times = {"from": from_, "until": until}
     moments = {name: parse_past_ms(text, f"--{name}") for name, text in times.items() if text}
     return {name: text for name, text in texts.items() if text} | moments
@@ -227,7 +230,8 @@ def filtered(topic: str, key: str, tag: str, reason: str, from_: str, until: str
 
 def refuse_many(wanted: dict[str, Any], **given: object) -> None:
     """Refuse what is about many dead letters where one is named."""
-    for name, value in (wanted | given).items():
+    filters = {"died-of" if name == "reason" else name: value for name, value in wanted.items()}
+    for name, value in (filters | given).items():
         if value:
             flag = name.replace("_", "-")
             raise ConfigurationError(f"--{flag} is for many dead letters: leave it out, or the offset.")
@@ -268,11 +272,10 @@ def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: boo
 
 
 def tell_count(answer: dict[str, Any], wanted: dict[str, Any], dry_run: bool, as_json: bool) -> None:
-    """Say how many there are; ends the command with 2 if more was wanted than that."""
+    """Say how many there are, and how to do it where that was not said."""
     where = f" to {wanted['target']}" if wanted.get("target") else ""
     many = "1 dead letter" if answer["matched"] == 1 else f"{answer['matched']:,} dead letters"
     told = f"would {wanted['verb']} {many} of {wanted['group']}{where}"
     output.print_json(answer) if as_json else print(told)
     if not dry_run:
-        output.say("nothing was done: add --yes to do it, or --dry-run to only count")
-        raise typer.Exit(USAGE)
+        output.say("nothing was done: add --yes to do it")

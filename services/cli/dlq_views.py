@@ -14,7 +14,7 @@ NONE_AT_ALL = "no group has dead letters."
 GROUPS = ("group", "dead letters", "the oldest given up")
 LETTERS = ("offset", "topic", "keys", "tag", "attempts", "reason", "given up")
 TOLD_ABOVE = ("DLQ_ORIGIN_", "TW_DEAD_")
-TASKS = ("task", "verb", "group", "to", "state", "done", "verdicts", "began", "note")
+TASKS = ("task", "verb", "group", "to", "state", "done", "verdicts", "began", "reason")
 
 
 def group_row(one: Answer) -> tuple[str, ...]:

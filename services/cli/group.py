@@ -26,6 +26,7 @@ from services.cli.group_views import (
     reset_line,
     retries,
 )
+from services.cli.listing import lists
 from services.cli.times import parse_past_ms
 
 app = typer.Typer(
@@ -36,13 +37,29 @@ app = typer.Typer(
 )
 
 USAGE = 2
-PLACES = "earliest, latest, 30m (ago), 09:30 (today), 2026-11-22T09:00 (local), or offset:1200."
+PLACES = "earliest, latest, 30m ago, 09:30 (today), 2026-11-22T09:00 (local), or offset:1200."
 
 NameArgument = Annotated[str, typer.Argument(help="The consumer group.")]
+AttemptsOption = Annotated[
+    int | None, typer.Option("--attempts", help="Attempts before a message is a dead letter.", min=1)
+]
+RetryAfterOption = Annotated[
+    str, typer.Option("--retry-after", help="Pauses between attempts, the last again and again: 1s,5s,1m")
+]
+FifoRunOption = Annotated[
+    int | None, typer.Option("--fifo-run", help="How many of one message group a receive may take.", min=1)
+]
+LiteExclusiveOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--lite-exclusive/--lite-shared",
+        help="Whether who subscribes to a lite topic takes it from the group's others.",
+    ),
+]
 TopicOption = Annotated[str, typer.Option(help="One of its topics; else all.")]
 
 
-@app.command("ls")
+@lists(app)
 def list_groups(http: HttpOption = None, as_json: JsonOption = False) -> None:
     """List the consumer groups.
 
@@ -102,7 +119,7 @@ def clients(name: NameArgument, http: HttpOption = None, as_json: JsonOption = F
         output.print_json(answer)
         return
     if answer["consumers"]:
-        output.print_table(CLIENTS, client_rows(answer["consumers"]), whole=("client",))
+        output.print_table(CLIENTS, client_rows(answer["consumers"]))
     else:
         output.say(f"nobody consumes for {name} now.")
     if answer["leased_by_others"]:
@@ -115,39 +132,40 @@ def clients(name: NameArgument, http: HttpOption = None, as_json: JsonOption = F
 @app.command()
 def create(
     name: NameArgument,
-    topic: Annotated[str, typer.Argument(help="The topic that it is to receive.")],
-    start: Annotated[str, typer.Option("--from", help=f"Where it begins: {PLACES}")] = "earliest",
+    topic: Annotated[
+        str, typer.Argument(help="The topic that it is to receive; else what its consumers ask for.")
+    ] = "",
+    start: Annotated[
+        str, typer.Option("--from", help=f"Where it begins in the topic, at first earliest: {PLACES}")
+    ] = "",
+    attempts: AttemptsOption = None,
+    retry_after: RetryAfterOption = "",
+    fifo_run: FifoRunOption = None,
+    lite_exclusive: LiteExclusiveOption = None,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a group receive a topic from a place of your choice, before its first consumer comes.
+    """Make a group with its policy before anybody uses it, and let it receive a topic from a place on.
 
-    Example: tidewheel group create shop orders --from latest
+    The same again, without a topic, changes nothing.
+
+    Example: tidewheel group create shop orders --from latest --attempts 5
     """
-    wanted = {"name": name, "topic": topic, "start": place(start, "--from")}
+    if start and not topic:
+        raise ConfigurationError("--from is a place in a topic: give the topic, too.")
+    wanted = {"name": name} | policy_fields(attempts, retry_after, fifo_run, lite_exclusive)
+    if topic:
+        wanted |= {"topic": topic, "start": place(start or "earliest", "--from")}
     tell(Api(http).post("groups", body=wanted), as_json)
 
 
 @app.command("set")
 def set_policy(
     name: NameArgument,
-    attempts: Annotated[
-        int | None, typer.Option(help="Attempts before a message is a dead letter.", min=1)
-    ] = None,
-    retry_after: Annotated[
-        str, typer.Option("--retry-after", help="Pauses between attempts, the last again and again: 1s,5s,1m")
-    ] = "",
-    fifo_run: Annotated[
-        int | None,
-        typer.Option("--fifo-run", help="How many of one message group a receive may take.", min=1),
-    ] = None,
-    lite_exclusive: Annotated[
-        bool | None,
-        typer.Option(
-            "--lite-exclusive/--lite-shared",
-            help="Whether who subscribes to a lite topic takes it from the group's others.",
-        ),
-    ] = None,
+    attempts: AttemptsOption = None,
+    retry_after: RetryAfterOption = "",
+    fifo_run: FifoRunOption = None,
+    lite_exclusive: LiteExclusiveOption = None,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -157,13 +175,7 @@ def set_policy(
 
     Example: tidewheel group set shop --attempts 5 --retry-after 1s,10s,1m
     """
-    given = {
-        "attempts_max": attempts,
-        "retry_after_ms": [parse_ms(one.strip(), "--retry-after") for one in retry_after.split(",") if one],
-        "fifo_run_max": fifo_run,
-        "is_lite_exclusive": lite_exclusive,
-    }
-    wanted = {field: value for field, value in given.items() if value not in (None, [])}
+    wanted = policy_fields(attempts, retry_after, fifo_run, lite_exclusive)
     if not wanted:
         raise ConfigurationError("Give --attempts, --retry-after, --fifo-run or --lite-exclusive.")
     group = Api(http).put("groups", name, body=wanted)
@@ -212,7 +224,7 @@ def reset(
 
     What is leased at that moment is void: its acknowledgement is refused.
 
-    Example: tidewheel group reset shop --to 30m --topic orders --yes
+    Example: tidewheel group reset shop --to '30m ago' --topic orders --yes
     """
     is_dry = dry_run or not yes
     wanted = {"to": place(to, "--to"), "topic": topic, "dry_run": is_dry}
@@ -223,8 +235,7 @@ def reset(
         output.print_table(MOVES, move_rows(answer["moves"]))
         output.say(f"{'would be ' if is_dry else ''}reset: {reset_line(answer)}")
     if is_dry and not dry_run:
-        output.say("nothing was done: add --yes to do it, or --dry-run to only look")
-        raise typer.Exit(USAGE)
+        output.say("nothing was done: add --yes to do it")
 
 
 @app.command()
@@ -253,6 +264,19 @@ def delete(
         output.print_json(answer)
     else:
         print(f"{name} no longer receives {' '.join(answer['topics']) or 'anything'}")
+
+
+def policy_fields(
+    attempts: int | None, retry_after: str, fifo_run: int | None, lite_exclusive: bool | None
+) -> dict[str, Any]:
+    """Return the fields of a policy that are given, as the HTTP interface takes them."""
+    given = {
+        "attempts_max": attempts,
+        "retry_after_ms": [parse_ms(one.strip(), "--retry-after") for one in retry_after.split(",") if one],
+        "fifo_run_max": fifo_run,
+        "is_lite_exclusive": lite_exclusive,
+    }
+    return {field: value for field, value in given.items() if value not in (None, [])}
 
 
 def tell(group: dict[str, Any], as_json: bool) -> None:

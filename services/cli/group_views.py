@@ -12,7 +12,7 @@ from services.cli.times import away, both, now_ms, span
 Answer = dict[str, Any]
 
 PAUSES_SHOWN_MAX = 6
-EMPTY = "no consumer group yet. One is made by its first receive, or by:  tidewheel group create shop orders"
+EMPTY = "no consumer group yet. One is made by its first receive, or by:  tidewheel group create shop"
 GROUPS = ("group", "topics", "lag", "oldest", "in flight", "waiting", "consumers", "state")
 LAGS = ("group", "topic", "lag", "oldest", "in flight", "waiting")
 QUEUES = ("topic", "queue", "first", "done below", "next", "lag", "in flight", "waiting", "oldest")
@@ -24,7 +24,7 @@ def group_row(group: Answer) -> tuple[str, ...]:
     """Return a group as a line of the list."""
     return (
         group["name"],
-        " ".join(group["topics"]),
+        " ".join(group["topics"]) or "none yet",
         f"{group['lag']:,}",
         age(group["oldest_ms"]),
         f"{group['in_flight']:,}",

@@ -10,39 +10,41 @@ The rule for a sub-command:
    the error's `exit_code`. Other exit codes: `raise typer.Exit(code)`. 0 done, 1 a difference was found,
    2 wrong usage, 3 cannot reach or start, 4 not found or refused by state, 5 damage, 130 interrupted.
 
-Importing is lazy because Spark, gRPC and SQLAlchemy each cost more than `tidewheel --help` may take.
+Importing is lazy because Spark, gRPC and SQLAlchemy each cost more than `tidewheel --help` may take; so do
+the library of the command line, which the list of commands does without, and pydantic, by which that library
+converts values (`services/cli/root.py`). `benchmarks/cli.py` measures both.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from commitlog.errors import TidewheelError
+from tidewheel.extras import extra_of, library_of, missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXIT_INTERRUPTED = 130
+HELP: Final[tuple[list[str], ...]] = ([], ["--help"], ["-h"])
+VERSION: Final[tuple[list[str], ...]] = (["--version"], ["-V"])
 
 
 class Entry(NamedTuple):
-    """Where a sub-command lives and what the list of commands says about it."""
+    """Where a sub-command lives, what the list of commands says about it, and the extra that it needs."""
 
     module: str
     summary: str
+    extra: str = ""
 
 
 COMMANDS = {
     "serve": Entry("services.cli.serve", "Run a broker."),
-    "demo": Entry("services.cli.demo", "Run a whole shop against a broker, then audit it."),
-    "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree."),
-    "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes."),
+    "config": Entry("services.cli.config", "Show the settings in force and where each is from; an example."),
+    "demo": Entry("services.cli.demo", "Run a whole shop against a broker, then audit it.", "shop"),
+    "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree.", "audit"),
+    "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes.", "shop"),
     "topic": Entry("services.cli.topic", "List, create and show topics."),
     "client": Entry("services.cli.client", "Who is connected; what a client's threads do."),
     "group": Entry("services.cli.group", "Consumer groups: their lag and clients; pause, set, reset them."),
@@ -63,53 +65,59 @@ COMMANDS = {
 }
 
 
-class LazyGroup(TyperGroup):
-    """A group that knows every sub-command's summary and imports only the one that is called."""
-
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Import the sub-command that was asked for."""
-        name, stand_in, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name and stand_in else stand_in, rest
-
-
-def load(name: str) -> Any:
-    """Import the module of a sub-command and return its click command."""
-    module = importlib.import_module(COMMANDS[name].module)
-    command = get_command(module.app)
-    command.name = name
-    return command
-
-
-app = typer.Typer(
-    name="tidewheel",
-    cls=LazyGroup,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-
-
-@app.callback()
-def tidewheel() -> None:
-    """Messages that arrive later, and messages that agree with a database.
-
-    Example: tidewheel serve --store ./store
-    """
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; errors that Tidewheel raises on purpose become one line and an exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given in HELP:
+        print(help_text())
+        sys.exit(0)
+    if given in VERSION:
+        print(f"tidewheel {own_version()}")
+        sys.exit(0)
     try:
-        get_command(app)(args=arguments, prog_name="tidewheel")
+        run(given)
     except TidewheelError as error:
         print(f"{error.code} {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+
+
+def own_version() -> str:
+    """The version of this installation."""
+    from importlib.metadata import version
+
+    return version("tidewheel")
+
+
+def help_text() -> str:
+    """Return the list of commands, drawn without the library of the command line: its import takes 70 ms."""
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}  {entry.summary}" for name, entry in COMMANDS.items())
+    return f"""Usage: tidewheel COMMAND ...
+
+Messages that arrive later, and messages that agree with a database.
+
+Commands:
+{commands}
+
+Each has its own --help, with an example. Begin with:  tidewheel serve --store ./store
+Completion in your shell:  tidewheel --install-completion. Which version:  tidewheel --version"""
+
+
+def run(arguments: list[str]) -> None:
+    """Run the command line; raises `LibraryMissing` where a library of an extra is not installed."""
+    from services.cli.root import root
+
+    try:
+        root()(args=arguments, prog_name="tidewheel")
+    except ModuleNotFoundError as error:
+        library = library_of(error)
+        named = next((COMMANDS[word] for word in arguments if word in COMMANDS), None)
+        extra = extra_of(library, named.extra if named else "")
+        if not extra:
+            raise
+        raise missing(extra, library) from error
 
 
 if __name__ == "__main__":

@@ -35,13 +35,16 @@ def show(
 
     Example: tidewheel msg show order:17 --topic order-timeouts
     """
-    found = Api(http).get("messages", topic=topic, key=key, limit=limit)["messages"]
+    answer = Api(http).get("messages", topic=topic, key=key, limit=limit)
+    found = answer["messages"]
     if not found:
         raise MessageNotFound(f"Topic {topic} holds none with the key or message id {key!r}.")
     if as_json:
         output.print_json(found)
         return
     print("\n\n".join(text(message) for message in found))
+    if answer["cut"]:
+        output.say("older ones are too large to be shown in the same answer")
 
 
 def text(message: dict[str, Any]) -> str:

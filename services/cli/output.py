@@ -2,19 +2,28 @@
 
 64-bit numbers go out as strings in JSON that a browser may read; the HTTP interface does that,
 and the commands print what they were given.
+
+A table is for reading and for copying from: a cell is never cut, and only columns of prose are folded, on a
+terminal that is too narrow. Anywhere else (a pipe, a file) a row is one line, whatever its length.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.table import Table
+import textwrap
+import unicodedata
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+GAP: Final = "  "
+PROSE_WIDTH_MIN: Final = 24
+"""A column of prose is not folded to less than this: a word a line is harder to read than a wrapped row."""
 
 
 def print_json(value: Any) -> None:
@@ -27,17 +36,67 @@ def print_json_line(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], whole: Sequence[str] = ()) -> None:
-    """Print rows under their columns to stdout; text is never read as markup.
+def print_table(
+    columns: Sequence[str], rows: Iterable[Iterable[object]], prose: Collection[str] = ()
+) -> None:
+    """Print rows under their columns to stdout; on a narrow terminal the cells of `prose` columns fold."""
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else None
+    heading, *body = table_lines(columns, rows, prose, width)
+    is_bold = is_terminal and not os.environ.get("NO_COLOR")
+    print("\n".join([f"\033[1m{heading}\033[0m" if is_bold else heading, *body]))
 
-    The cells of `whole` columns are not folded as long as others can give way: ids are to be copied.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in whole)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row), style=None)
-    Console(markup=False, highlight=False).print(table)
+
+def table_lines(
+    columns: Sequence[str],
+    rows: Iterable[Iterable[object]],
+    prose: Collection[str] = (),
+    width: int | None = None,
+) -> Iterator[str]:
+    """Yield the lines of a table, the heading first; `width` is what the prose is folded for."""
+    assert set(prose) <= set(columns), "prose in no column"
+    cells = [tuple(columns), *(tuple(one_line(cell) for cell in row) for row in rows)]
+    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
+    if width is not None:
+        is_prose = [column in prose for column in columns]
+        widths = folded(widths, is_prose, width - len(GAP) * (len(columns) - 1))
+    for row in cells:
+        parts = [
+            textwrap.wrap(cell, size, break_long_words=False, break_on_hyphens=False)
+            if text_width(cell) > size
+            else [cell]
+            for cell, size in zip(row, widths, strict=True)
+        ]
+        for line in zip_longest(*parts, fillvalue=""):
+            padded = (cell + " " * (size - text_width(cell)) for cell, size in zip(line, widths, strict=True))
+            yield GAP.join(padded).rstrip()
+
+
+def folded(widths: Sequence[int], is_prose: Sequence[bool], room: int) -> list[int]:
+    """Return the widths of columns; those of prose share what the others leave, as far as they need it."""
+    left = room - sum(size for size, folds in zip(widths, is_prose, strict=True) if not folds)
+    shares = list(widths)
+    open_columns = sorted((at for at, folds in enumerate(is_prose) if folds), key=lambda at: widths[at])
+    for already, at in enumerate(open_columns):
+        fair = max(PROSE_WIDTH_MIN, left // (len(open_columns) - already))
+        shares[at] = min(widths[at], fair)
+        left -= shares[at]
+    return shares
+
+
+def one_line(cell: object) -> str:
+    """Return a cell as text of one line, without what would move the cursor."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(cell))
+
+
+def text_width(text: str) -> int:
+    """Return how many columns of a terminal text takes: letters of East Asia take two, marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
 
 
 def say(sentence: str) -> None:

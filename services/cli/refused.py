@@ -15,21 +15,21 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def refused(
-    reason: Annotated[str, typer.Option(help="Only those for this reason.")] = "",
+    why: Annotated[str, typer.Option("--why", help="Only those for this reason.")] = "",
     limit: Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1000)] = 20,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show how many callers were sent away since the broker's start, by reason, and the last ones.
 
-    Example: tidewheel refused --reason "wrong signature"
+    Example: tidewheel refused --why "wrong signature"
     """
-    found = Api(http).get("refused", reason=reason, limit=limit)
+    found = Api(http).get("refused", reason=why, limit=limit)
     if as_json:
         output.print_json(found)
         return
-    for why, count in sorted(found["counts"].items()):
-        print(f"{count:8} {why}")
+    for reason, count in sorted(found["counts"].items()):
+        print(f"{count:8} {reason}")
     if not found["refused"]:
         output.say("nobody was sent away")
         return
@@ -37,4 +37,4 @@ def refused(
         (exactly(int(one["at_ms"])), one["reason"], one["host"], one["who"], one["detail"])
         for one in found["refused"]
     )
-    output.print_table(("when", "why", "from", "who", "what"), rows)
+    output.print_table(("when", "why", "from", "who", "what"), rows, prose=("why", "what"))

@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from commitlog.errors import ConfigurationError, IllegalSchedule
-from services.cli import output
+from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.listing import lists
 from services.cli.send import pair
 
 app = typer.Typer(
@@ -38,7 +39,7 @@ EndOption = Annotated[str | None, typer.Option(help="Not after 2026-12-24T18:00,
 CountOption = Annotated[int, typer.Option(help="How many occurrences to show.", min=1, max=100)]
 
 
-@app.command("ls")
+@lists(app)
 def list_schedules(http: HttpOption = None, as_json: JsonOption = False) -> None:
     """List the schedules, each with its next occurrence.
 
@@ -71,7 +72,7 @@ def set_schedule(
     name: Annotated[str, typer.Argument(help="Up to 100 ASCII letters, digits and signs, without /.")],
     cron: Annotated[str, typer.Option(help="5 fields, or 6 with the seconds first: '0 9 * * 1-5'.")],
     topic: Annotated[str, typer.Option(help="Where its messages go.")],
-    body: Annotated[str, typer.Option(help="The text of its messages.")],
+    body: Annotated[str, typer.Option(help=bodies.HELP)],
     zone: ZoneOption = "UTC",
     key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
     tag: Annotated[str, typer.Option(help="The tag that consumers filter by.")] = "",
@@ -96,7 +97,7 @@ def set_schedule(
         "cron": cron,
         "time_zone": zone,
         "topic": topic,
-        "body": body,
+        "body": bodies.body_text(body),
         "keys": key or [],
         "tag": tag,
         "properties": dict(pair(text) for text in properties or []),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from commitlog.errors import ConfigurationError, IllegalProperty
-from services.cli import output
+from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.durations import parse_ms
 from services.cli.times import both, parse_due_ms
@@ -18,14 +18,18 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def send(
     topic: Annotated[str, typer.Argument(help="Where to.")],
-    body: Annotated[str, typer.Argument(help="The text of the message.")],
+    body: Annotated[str, typer.Argument(help=bodies.HELP)],
     key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
     tag: Annotated[str, typer.Option(help="The tag that consumers filter by.")] = "",
     properties: Annotated[
         list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated.")
     ] = None,
-    in_: Annotated[str | None, typer.Option("--in", help="Deliver after 500ms, 30s, 1h30m, 2d.")] = None,
-    at: Annotated[str | None, typer.Option(help="Deliver at 2026-11-22T09:00, local or with a zone.")] = None,
+    in_: Annotated[
+        str | None, typer.Option("--in", help="Deliver after 500ms, 30s, 1h30m, 2d; else at once.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Deliver at 2026-11-22T09:00 (local), with a zone, or in 30m.")
+    ] = None,
     timer_key: Annotated[
         str, typer.Option(help="Name it until it is due; one that waits with that name is replaced.")
     ] = "",
@@ -46,10 +50,11 @@ def send(
     """Send one message, now or later; it is on disk when this returns.
 
     Example: tidewheel send order-timeouts '{"order_id": 7}' --key order:7 --in 30s
+    Example: tidewheel send reports @report.json --at 2026-11-22T09:00
     """
     wanted = {
         "topic": topic,
-        "body": body,
+        "body": bodies.body_text(body),
         "keys": key or [],
         "tag": tag,
         "message_group": group,

@@ -85,4 +85,4 @@ def pushes(
 
     logs.configure()
     address = load(ClientSettings, http=http).http
-    push_service.run(broker, str(address), database, listen, ready_file)
+    push_service.run(broker, address.url, database, listen, ready_file)

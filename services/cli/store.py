@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from services.cli import output, store_views
+from services.cli.setting_options import was_typed
+from services.config import ServeSettings, load
 
 if TYPE_CHECKING:
     from services.store.progress import Progress
@@ -34,8 +36,15 @@ dump_app = typer.Typer(
 )
 app.add_typer(dump_app, name="dump")
 
+
+def chosen_store(context: typer.Context, value: Path) -> Path:
+    """Return the store that was typed, else the one that the settings name, as for tidewheel serve."""
+    return value if was_typed(context, "store") else load(ServeSettings).store
+
+
 StoreOption = Annotated[
-    Path, typer.Option("--store", envvar="TIDEWHEEL_STORE", help="Folder of the store; it may be in use.")
+    Path,
+    typer.Option("--store", callback=chosen_store, help="Folder of the store; it may be in use."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 TopicOption = Annotated[str | None, typer.Option("--topic", help="Only what belongs to this topic.")]
@@ -162,14 +171,14 @@ def run_repair(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
     gives_up: Annotated[
         bool,
         typer.Option("--give-up-lost-names", help="Go on without names and ends of timers that are lost."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make damaged queues, index and snapshots anew, and set damaged bytes of the log aside.
+    """Make damaged queues, index, snapshots and timers anew, and set damaged bytes of the log aside.
 
     The broker must be stopped. The log itself is never changed; a copy of damaged bytes goes to the folder
     'quarantine', and what was lost is printed. Names and ends of timers that cannot be read wait for a backup
@@ -180,8 +189,8 @@ def run_repair(
     """
     from services.store import repair
 
-    if dry_run == yes:
-        raise typer.BadParameter("say either --dry-run, to see what would be done, or --yes, to do it")
+    if dry_run and yes:
+        raise typer.BadParameter("--dry-run and --yes contradict each other: give one of them")
     with repair.locked(store) as opened, progress_bar() as progress:
         planned = repair.plan(opened, wall_clock_ms(), progress, gives_up)
         if yes:
@@ -190,6 +199,8 @@ def run_repair(
         output.print_json(planned.as_json())
     else:
         store_views.print_plan(planned, done=yes)
+        if not (yes or dry_run or planned.is_empty):
+            output.say("nothing was done: add --yes to do it")
     if planned.hopeless:
         raise typer.Exit(EXIT_DAMAGE)
 
@@ -198,6 +209,9 @@ def run_repair(
 def run_snapshot(
     target: Annotated[Path, typer.Argument(help="Folder for the copy; empty or not there.")],
     store: StoreOption = STORE_DEFAULT,
+    with_key: Annotated[
+        bool, typer.Option("--with-key", help="Copy the key of users too; without it no secret opens.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Copy a store, also while its broker runs; the copy opens as a store of its own.
@@ -209,7 +223,7 @@ def run_snapshot(
     from services.store.copying import copy_store
 
     with progress_bar() as progress:
-        copied = copy_store(store, target, progress)
+        copied = copy_store(store, target, progress, with_key=with_key)
     if as_json:
         output.print_json(asdict(copied))
         return

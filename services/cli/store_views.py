@@ -96,6 +96,9 @@ def print_plan(planned: Plan, done: bool) -> None:
         print(f"{made} names and ends of timers of what is left")
     if planned.makes_derived:
         print(f"{made} queues and key index anew")
+    if planned.mends_timers:
+        rebuilt = "rebuilt" if done else "would rebuild"
+        print(f"{rebuilt} the timers of damaged files that the log or an older file still has")
     for lost in planned.lost:
         print(f"lost: {lost}")
     for finding in planned.hopeless:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -11,7 +11,8 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption
-from services.cli.durations import parse_ms
+from services.cli.times import parse_past_ms
+from services.durations import SPAN
 
 app = typer.Typer(add_completion=False)
 
@@ -25,10 +26,14 @@ def tail(
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Show what is stored already, too.")
     ] = False,
-    since: Annotated[str, typer.Option(help="Show what was stored within this span, such as 10m, too.")] = "",
+    since: Annotated[
+        str, typer.Option(help="Show what was stored since 10m (ago), 09:30 or 2026-11-22T09:00, too.")
+    ] = "",
     tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
     key: Annotated[str, typer.Option(help="Only messages with this key.")] = "",
-    limit: Annotated[int | None, typer.Option(help="Stop after so many messages.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Stop after so many messages; else go on until Ctrl-C.")
+    ] = None,
     http: HttpOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
 ) -> None:
@@ -50,7 +55,8 @@ def tail(
 def start(api: Api, topic: str, from_start: bool, since: str) -> str:
     """Return the positions to watch from, as the HTTP interface has them."""
     if since:
-        since_ms = time.time_ns() // 1_000_000 - parse_ms(since, "--since")
+        said = f"{since} ago" if re.fullmatch(SPAN, since.strip()) else since  # what has been is meant anyhow
+        since_ms = parse_past_ms(said, "--since")
         queues, offset = api.get("topics", topic, since_ms=since_ms)["queues"], "since_offset"
     else:
         queues, offset = api.get("topics", topic)["queues"], "min_offset" if from_start else "next_offset"

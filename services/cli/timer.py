@@ -10,10 +10,13 @@ import typer
 from commitlog.errors import ConfigurationError
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.listing import lists
 from services.cli.task_views import task_line, watched
 from services.cli.timer_views import (
     EMPTY,
+    damage_lines,
     histogram_rows,
+    lost_row,
     summary_lines,
     task_row,
     timer_lines,
@@ -30,12 +33,12 @@ app = typer.Typer(
 )
 
 REFUSED = 4
-USAGE = 2
 COUNT_SECONDS = 600
 TABLE = ("due", "", "topic", "timer key", "keys", "tag", "id")
+LOST_TABLE = ("due", "", "topic", "log offset", "ended")
 TASK_TABLE = ("task", "verb", "state", "done", "verdicts", "began", "reason")
 
-MOMENTS = "30m from now, 2026-11-22T09:00 (local), with a zone, or milliseconds."
+MOMENTS = "in 30m (or 30m), 30m ago, 2026-11-22T09:00 (local), with a zone, or milliseconds."
 TopicOption = Annotated[str, typer.Option(help="The topic it is for.")]
 PrefixOption = Annotated[str, typer.Option("--topic-prefix", help="Topics that begin so.")]
 FilterKeyOption = Annotated[str, typer.Option("--key", help="Its timer key, or one of its message keys.")]
@@ -104,7 +107,7 @@ def histogram(
         output.say(f"{len(windows) - limit:,} more windows: --limit, or a larger --width")
 
 
-@app.command("ls")
+@lists(app)
 def list_timers(
     topic: TopicOption = "",
     prefix: PrefixOption = "",
@@ -116,14 +119,20 @@ def list_timers(
         int, typer.Option(help="Show at most so many, the first due first.", min=1, max=1000)
     ] = 20,
     after: Annotated[str, typer.Option(help="Go on behind a page: what that said.")] = "",
+    damaged: Annotated[
+        bool, typer.Option("--damaged", help="What is damaged, and the timers that nobody has any more.")
+    ] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List timers that wait, the first due first.
 
-    Example: tidewheel timer ls --topic orders --until 1h
+    Example: tidewheel timer ls --topic orders --until 'in 1h'
     """
     api, wanted = Api(http), filtered(topic, prefix, key, tag, from_, until)
+    if damaged:
+        tell_damage(api, wanted, limit, as_json)
+        return
     page = api.get("timers", limit=limit, **wanted, **({"after": after} if after else {}))
     if as_json:
         output.print_json(page)
@@ -135,6 +144,20 @@ def list_timers(
     if page["after"]:
         count = api.get("timers", "count", **wanted)["count"]
         output.say(f"there are more, {count:,} in all: --after {page['after']}")
+
+
+def tell_damage(api: Api, wanted: dict[str, Any], limit: int, as_json: bool) -> None:
+    """Print what is damaged, and the timers that were lost to it."""
+    if wanted:
+        raise ConfigurationError("--damaged lists everything: leave the filter out.")
+    answer = api.get("timers", "damaged", limit=limit)
+    if as_json:
+        output.print_json(answer)
+        return
+    for line in damage_lines(answer):
+        print(line)
+    if answer["timers"]:
+        output.print_table(LOST_TABLE, map(lost_row, answer["timers"]))
 
 
 @app.command()
@@ -218,10 +241,10 @@ def move(
 ) -> None:
     """Move a timer to another time. With --all, every timer of a filter.
 
-    Example: tidewheel timer move --topic orders --key order:7 --to 45m
+    Example: tidewheel timer move --topic orders --key order:7 --to 'in 45m'
     """
     if bool(to) == bool(by) or (by and not everything):
-        raise ConfigurationError("Say --to, such as --to 45m; or with --all how far, such as --by 1h.")
+        raise ConfigurationError("Say --to, such as --to 'in 45m'; or with --all how far, such as --by 1h.")
     target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
     if everything:
         refuse_names(id_, handle)
@@ -277,7 +300,7 @@ def tasks(
     if as_json:
         output.print_json(found)
     elif found:
-        output.print_table(TASK_TABLE, map(task_row, found), whole=("task",))
+        output.print_table(TASK_TABLE, map(task_row, found), prose=("reason", "verdicts"))
     else:
         output.say(
             "no tasks since the broker's start. One begins with:  tidewheel timer cancel --all ... --yes"
@@ -367,8 +390,7 @@ def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: boo
 
 
 def tell_count(answer: dict[str, Any], verb: str, dry_run: bool, as_json: bool) -> None:
-    """Say how many there are; ends the command with 2 if more was wanted than that."""
+    """Say how many there are, and how to do it where that was not said."""
     output.print_json(answer) if as_json else print(f"would {verb} {answer['matched']:,} timers")
     if not dry_run:
-        output.say("nothing was done: add --yes to do it, or --dry-run to only count")
-        raise typer.Exit(USAGE)
+        output.say("nothing was done: add --yes to do it")

@@ -60,6 +60,25 @@ def timer_row(timer: Answer) -> tuple[str, ...]:
     return wall(due_ms), away(due_ms), timer["topic"], timer["timer_key"], keys, tag, timer["message_id"]
 
 
+def damage_lines(answer: Answer) -> Iterator[str]:
+    """Say what was found damaged since the broker's start."""
+    if not answer["count"] and not answer["unreadable"]:
+        yield "nothing was found damaged since the broker's start. To prove it all:  tidewheel store verify"
+        return
+    for one in answer["damage"]:
+        yield f"{one['part']}: {one['what']}"
+    yield (
+        f"{answer['count']:,} damaged places since the start, {answer['rebuilt']:,} timers rebuilt, "
+        f"{answer['unreadable']:,} timers that nobody has any more"
+    )
+
+
+def lost_row(timer: Answer) -> tuple[str, ...]:
+    """Return a timer that ended as UNREADABLE as a row of the list."""
+    due_ms, ended_ms = int(timer["due_ms"]), int(timer["ended_ms"])
+    return wall(due_ms), away(due_ms), timer["topic"] or "?", timer["timer_offset"], wall(ended_ms)
+
+
 def timer_lines(timer: Answer) -> Iterator[str]:
     """Say everything about one timer that waits."""
     name = timer["timer_key"] or timer["message_id"]

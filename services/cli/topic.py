@@ -9,6 +9,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.listing import lists
 
 app = typer.Typer(
     add_completion=False,
@@ -37,7 +38,7 @@ TypeOption = Annotated[
 ]
 
 
-@app.command("ls")
+@lists(app)
 def list_topics(http: HttpOption = None, as_json: JsonOption = False) -> None:
     """List the topics.
 
@@ -48,7 +49,10 @@ def list_topics(http: HttpOption = None, as_json: JsonOption = False) -> None:
         output.print_json(topics)
         return
     rows = ((topic["name"], topic["message_type"].lower(), topic["queue_count"]) for topic in topics)
-    output.print_table(("topic", "takes", "queues"), rows)
+    if topics:
+        output.print_table(("topic", "takes", "queues"), rows)
+    else:
+        output.say("no topics; begin with: tidewheel topic create --help")
 
 
 @app.command()

@@ -12,6 +12,7 @@ from commitlog.errors import ConfigurationError, NotFound
 from services import durations
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.listing import lists
 from services.cli.times import both, now_ms, span, wall
 from services.cli.txn_views import EMPTY, lines, needing, question_text, row
 
@@ -66,7 +67,7 @@ def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
     print(f"check-backs asked {answer['checks_asked']:,}   producers connected {answer['producers']:,}")
 
 
-@app.command("ls")
+@lists(app)
 def list_transactions(
     state: Annotated[StateChoice, typer.Option(help="Which ones.", case_sensitive=False)] = StateChoice.ALL,
     topic: TopicOption = "",
@@ -183,7 +184,7 @@ def questions(
         output.say("no producer was asked since the broker's start.")
         return
     table = ((one["transaction_id"], one["topic"], question_text(one)) for one in found)
-    output.print_table(("transaction", "topic", "asked"), table)
+    output.print_table(("transaction", "topic", "asked"), table, prose=("asked",))
 
 
 @app.command()

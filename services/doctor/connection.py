@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from services.config import Address
 from services.doctor.finding import Finding, Verdict, fine, warning, wrong
@@ -16,9 +16,20 @@ from services.doctor.finding import Finding, Verdict, fine, warning, wrong
 SECONDS: Final = 5.0
 PREFACE_AND_SETTINGS: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """What an HTTP/2 client says first: the preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
-SETTINGS: Final = 4
+PING: Final = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + bytes(8)
+SETTINGS, PING_TYPE, WINDOW_UPDATE = 4, 6, 8
 _FRAME_HEAD_BYTES: Final = 9
 _TYPE_AT: Final = 3
+
+
+def answers_pings(stream: BinaryIO, head: bytes) -> bool:
+    """Whether somebody serves HTTP/2: a broker that takes TLS only greets as well, to say so to a call."""
+    while len(head) == _FRAME_HEAD_BYTES and head[_TYPE_AT] in (SETTINGS, PING_TYPE, WINDOW_UPDATE):
+        if head[_TYPE_AT] == PING_TYPE:
+            return True
+        stream.read(int.from_bytes(head[:_TYPE_AT], "big"))
+        head = stream.read(_FRAME_HEAD_BYTES)
+    return False
 
 
 @dataclass(slots=True)
@@ -82,12 +93,13 @@ class Connection:
     def plaintext(self) -> Finding:
         """Whether HTTP/2 is spoken without TLS."""
         try:
-            with self._dial() as connection:
-                connection.sendall(PREFACE_AND_SETTINGS)
-                told = connection.recv(_FRAME_HEAD_BYTES)
+            with self._dial() as connection, connection.makefile("rb") as stream:
+                connection.sendall(PREFACE_AND_SETTINGS + PING)
+                told = stream.read(_FRAME_HEAD_BYTES)
+                is_served = answers_pings(stream, told)
         except OSError as error:
-            told = str(error).encode()
-        if len(told) > _TYPE_AT and told[_TYPE_AT] == SETTINGS:
+            told, is_served = str(error).encode(), False
+        if is_served:
             self.speaks.append("plaintext")
             return fine("plaintext", "HTTP/2 is spoken")
         if told.startswith(b"HTTP/1"):

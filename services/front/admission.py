@@ -1,7 +1,8 @@
 """Who may connect, and for how long one may say nothing; no sockets and no clock.
 
 An address may have so many connections at once. A connection must say within `hello_seconds` what it speaks,
-and is taken for dead when it has said nothing for `idle_seconds`; gRPC pings clients far more often.
+and is taken for dead when it has said nothing for `idle_seconds`; gRPC pings clients far more often. Where
+clients are asked who they are, an address may have so many connections on which nobody has been let in.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from commitlog.limits import STRANGER_MS_MAX, STRANGERS_PER_ADDRESS_MAX
+
 TOO_MANY = "too many connections"
 SILENT = "said nothing"
 IDLE = "idle"
+STRANGER = "not let in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class Limits:
     connections_per_address: int = 4_096
     hello_seconds: float = 10.0
     idle_seconds: float = 600.0
+    stranger_seconds: float = STRANGER_MS_MAX / 1000
+    strangers_per_address: int = STRANGERS_PER_ADDRESS_MAX
 
 
 class Admission:

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.front.client_hello import is_whole_record
 from services.front.first_bytes import Protocol
-from services.front.grpc_refusal import asked_stream, refusal
+from services.front.grpc_refusal import RESOURCE_EXHAUSTED, UNAUTHENTICATED, asked_stream, refusal
 
 SYSTEM_ERROR: Final = 1
 IS_RESPONSE: Final = 1
@@ -36,18 +36,23 @@ _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
 NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
 """The alert `no_application_protocol`: whoever offers other protocols only than HTTP/2 (RFC 7301, 3.2)."""
 TOO_MANY_SENTENCE: Final = (
-    "Your address has as many connections here as one address may have: close some, let clients share one"
-    " process, or have the broker allow more with --connections-per-address."
+    "Your address has as many connections here as one address may have, or as many that have not said yet who"
+    " they are: close some, let clients share one process, or have the broker allow more with"
+    " --connections-per-address."
+)
+PLAINTEXT_SENTENCE: Final = (
+    "This broker takes TLS only: switch it on in the client (enableSsl, tls_enable, ...), with a certificate"
+    " of its own if the broker has --tls-clients."
 )
 
 
 def sentence(protocol: Protocol, http: str) -> str:
-    """Return what to tell somebody; `http` is where the HTTP interface listens."""
+    """Return what to tell somebody; `http` is the URL of the HTTP interface."""
     spoken = "an unknown protocol" if protocol is Protocol.UNKNOWN else protocol.value
     other = {
-        Protocol.HTTP1: f"metrics, health and commands are at http://{http}",
+        Protocol.HTTP1: f"metrics, health and commands are at {http}",
         Protocol.REMOTING: "use a client of RocketMQ 5 that speaks gRPC, as rocketmq-client-java does",
-    }.get(protocol, f"for commands see http://{http}")
+    }.get(protocol, f"for commands see {http}")
     here = "this port serves RocketMQ 5 clients by gRPC over HTTP/2, with or without TLS"
     return f"This is {spoken}; {here}: {other}."
 
@@ -57,18 +62,32 @@ def answer(protocol: Protocol, first: bytes, http: str) -> bytes:
     return said(sentence(protocol, http), protocol, first, "400 Bad Request")
 
 
-def farewell(protocol: Protocol, first: bytes) -> bytes:
-    """Return what to tell one who would be served, were there not too many connections of its address."""
-    return said(TOO_MANY_SENTENCE, protocol, first, "429 Too Many Requests")
+class Farewell(NamedTuple):
+    """Why one that speaks what is served here must go: a sentence, and gRPC's and HTTP's status for it."""
+
+    text: str
+    grpc_status: str
+    http_status: str
 
 
-def said(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
+TOO_MANY_FAREWELL: Final = Farewell(TOO_MANY_SENTENCE, RESOURCE_EXHAUSTED, "429 Too Many Requests")
+PLAINTEXT_FAREWELL: Final = Farewell(PLAINTEXT_SENTENCE, UNAUTHENTICATED, "426 Upgrade Required")
+
+
+def farewell(protocol: Protocol, first: bytes, why: Farewell = TOO_MANY_FAREWELL) -> bytes:
+    """Return what to tell one who would be served otherwise, in its protocol."""
+    return said(why.text, protocol, first, why.http_status, why.grpc_status)
+
+
+def said(
+    text: str, protocol: Protocol, first: bytes, http_status: str, grpc_status: str = RESOURCE_EXHAUSTED
+) -> bytes:
     """Return a sentence in the protocol of what began with `first`."""
     match protocol:
         case Protocol.HTTP1:
             return _http1(text, http_status)
         case Protocol.HTTP2:
-            return refusal(text, first)
+            return refusal(text, first, grpc_status)
         case Protocol.TLS:
             return _ACCESS_DENIED
         case Protocol.REMOTING:

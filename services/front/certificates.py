@@ -5,16 +5,22 @@
     --tls-clients FILE                        only clients with a certificate of these authorities may connect
 
 The official clients of Java and Go take any certificate; Python, Node and Rust verify it, so that one made
-here must be given to them as an authority.
+here must be given to them to trust. It is a server's and nobody's authority (RFC 5280, 4.2.1.9 and 4.2.1.12):
+who trusts it trusts nothing else that its key signs. It says nothing about the use of its key: BoringSSL, and
+so gRPC's clients, trust no certificate of itself whose key may not sign certificates. It is renewed
+`RENEW_DAYS` before it ends, while the broker serves, and when its two files do not fit, as a death between
+the two leaves them; then clients need the new one. The HTTP interface, where it is served over TLS, shows
+the same certificate.
 """
 
 from __future__ import annotations
 
 import datetime
 import socket
+import ssl
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -23,22 +29,37 @@ import grpc
 import structlog
 
 from commitlog.errors import ConfigurationError
-from services.auth_files import write_for_owner
+from services.auth_files import GROUP_READS, write_for_owner
 
 VALID_DAYS: Final = 3_650
-WARN_DAYS: Final = 30
+WARN_DAYS: Final = 60
+RENEW_DAYS: Final = 30
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
+OUR_NAME: Final = "CN=tidewheel"
+_RENEWING: Final = threading.Lock()
 
 log = structlog.get_logger()
+
+Now = Callable[[], datetime.datetime]
+"""The time, with its zone."""
+
+
+def utc_now() -> datetime.datetime:
+    """Return the time of this machine."""
+    return datetime.datetime.now(datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where the chain and its key lie, and the authorities of client certificates, all PEM."""
+    """Where the chain and its key lie, and the authorities of client certificates, all PEM.
+
+    `own_names` are those that our own certificate is made for; none of one that is given.
+    """
 
     certificate: Path
     key: Path
     clients: Path | None = None
+    own_names: tuple[str, ...] = ()
 
     def changed_ns(self) -> tuple[int, ...]:
         """Return when each was written; raises OSError."""
@@ -55,12 +76,39 @@ def credentials(files: TlsFiles) -> grpc.ServerCredentials:
     )
 
 
+def https_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return what HTTP is served over TLS with; it follows the files. Raises `ConfigurationError`.
+
+    Python asks at every handshake for the context of a name, also where the client says none.
+    """
+    reloading = Reloading(files)
+    reloading.read()
+    contexts = [server_context(files)]
+
+    def follow(sealed: Any, _name: str | None, _first: ssl.SSLContext) -> None:
+        if reloading.newer() is not None:
+            contexts[0] = server_context(files)
+        sealed.context = contexts[0]
+
+    contexts[0].sni_callback = follow
+    return contexts[0]
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context of a server that shows what the files hold now."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["http/1.1"])
+    context.load_cert_chain(files.certificate, files.key)
+    return context
+
+
 class Reloading:
     """The files' content for gRPC, which asks at every handshake, in threads of its own."""
 
-    def __init__(self, files: TlsFiles) -> None:
-        self._files, self._lock = files, threading.Lock()
+    def __init__(self, files: TlsFiles, now: Now = utc_now) -> None:
+        self._files, self._now, self._lock = files, now, threading.Lock()
         self._changed_ns: tuple[int, ...] = ()
+        self._renew_at: datetime.datetime | None = None
 
     def read(self) -> Any:
         """Return what the files hold; raises `ConfigurationError`."""
@@ -71,13 +119,16 @@ class Reloading:
             clients = files.clients.read_bytes() if files.clients else None
         except OSError as error:
             raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}.") from error
-        check(files, chain, key)
+        ends = check(files, chain, key, self._now())
+        self._renew_at = ends - datetime.timedelta(days=RENEW_DAYS) if files.own_names else None
         return grpc.ssl_server_certificate_configuration([(key, chain)], clients)
 
     def newer(self) -> Any:
         """Return what the files hold if they have changed, else None; a bad change is logged and waits."""
         with self._lock:
             try:
+                if self._renew_at is not None and self._now() >= self._renew_at:
+                    renew(self._files, self._now)
                 if self._files.changed_ns() == self._changed_ns:
                     return None
                 log.info("TLS certificate read again", certificate=str(self._files.certificate))
@@ -87,8 +138,22 @@ class Reloading:
                 return None
 
 
-def check(files: TlsFiles, chain: bytes, key: bytes) -> None:
-    """Raise `ConfigurationError` unless the key is the certificate's; warn of one that ends soon."""
+def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
+    """Return when a certificate ends, and warn if that is soon; raises `ConfigurationError`.
+
+    The key must be the certificate's.
+    """
+    ends: datetime.datetime = fitting(files, chain, key).not_valid_after_utc
+    left = ends - now
+    if left.total_seconds() <= 0:
+        log.error("TLS certificate has expired", certificate=str(files.certificate), days_ago=-left.days - 1)
+    elif left.days < WARN_DAYS:
+        log.warning("TLS certificate ends", certificate=str(files.certificate), days_left=left.days)
+    return ends
+
+
+def fitting(files: TlsFiles, chain: bytes, key: bytes) -> Any:
+    """Return the certificate (an `x509.Certificate`); raises `ConfigurationError` if the key is another's."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -103,21 +168,75 @@ def check(files: TlsFiles, chain: bytes, key: bytes) -> None:
         raise ConfigurationError(
             f"{files.key} is not the key of {files.certificate}. Give its own by --tls-key."
         )
-    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    if left.total_seconds() <= 0:
-        log.error("TLS certificate has expired", certificate=str(files.certificate), days_ago=-left.days - 1)
-    elif left.days < WARN_DAYS:
-        log.warning("TLS certificate ends", certificate=str(files.certificate), days_left=left.days)
+    return certificate
 
 
-def own_files(folder: Path, hosts: Iterable[str], clients: Path | None = None) -> TlsFiles:
-    """Return the files of a folder, made if they are missing: a certificate that nobody else vouches for."""
-    files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients)
-    if not (files.certificate.exists() and files.key.exists()):
-        certificate, key = self_signed(names_of(hosts))
-        write_for_owner(files.key, key.decode())
-        files.certificate.write_bytes(certificate)
+def own_files(
+    folder: Path, hosts: Iterable[str], clients: Path | None = None, now: Now = utc_now
+) -> TlsFiles:
+    """Return the files of a folder, made if they are missing: a certificate that nobody else vouches for.
+
+    One that somebody else has put there is served as if it were given, and never renewed.
+    """
+    files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(names_of(hosts)))
+    found = present(files)
+    if found is not None and not is_ours(found):
+        return replace(files, own_names=())
+    renew(files, now)
+    if found is not None and is_authority(found):
+        log.warning(
+            "TLS certificate of an older version is an authority to who trusts it; delete it to have another",
+            certificate=str(files.certificate),
+        )
     return files
+
+
+def renew(files: TlsFiles, now: Now) -> None:
+    """Make our certificate and its key, unless they fit and last; raises OSError."""
+    with _RENEWING:
+        if lasts(files, now()):
+            return
+        certificate, key = self_signed(list(files.own_names), now())
+        write_for_owner(files.key, key.decode())
+        write_for_owner(files.certificate, certificate.decode(), GROUP_READS)
+    log.info("TLS certificate made; clients that verify it need it", certificate=str(files.certificate))
+
+
+def lasts(files: TlsFiles, now: datetime.datetime) -> bool:
+    """Whether there are a certificate and its key, and it is not to be renewed yet."""
+    try:
+        certificate = fitting(files, files.certificate.read_bytes(), files.key.read_bytes())
+    except (FileNotFoundError, ConfigurationError):
+        return False
+    return bool(certificate.not_valid_after_utc - now > datetime.timedelta(days=RENEW_DAYS))
+
+
+def present(files: TlsFiles) -> Any:
+    """Return the certificate that is there (an `x509.Certificate`); None for none, or for no certificate."""
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def is_ours(certificate: Any) -> bool:
+    """Whether a broker has made a certificate for itself."""
+    return bool(
+        certificate.subject == certificate.issuer and certificate.subject.rfc4514_string() == OUR_NAME
+    )
+
+
+def is_authority(certificate: Any) -> bool:
+    """Whether a certificate may sign others."""
+    from cryptography import x509
+
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    except x509.ExtensionNotFound:
+        return False
+    return bool(found.value.ca)
 
 
 def names_of(hosts: Iterable[str]) -> list[str]:
@@ -126,15 +245,15 @@ def names_of(hosts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(host for host in wanted if host and host not in ("0.0.0.0", "::")))
 
 
-def self_signed(names: list[str]) -> tuple[bytes, bytes]:
-    """Return a certificate for these names or addresses, and its key, as PEM."""
+def self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
+    """Return a certificate for these names or addresses, and its key, as PEM; it is valid from now on."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tidewheel")])
-    begins = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    subject = x509.Name.from_rfc4514_string(OUR_NAME)
+    begins = (now or utc_now()) - datetime.timedelta(days=1)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -144,7 +263,9 @@ def self_signed(names: list[str]) -> tuple[bytes, bytes]:
         .not_valid_before(begins)
         .not_valid_after(begins + datetime.timedelta(days=VALID_DAYS))
         .add_extension(x509.SubjectAlternativeName([_alternative(x509, name) for name in names]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
     written = key.private_bytes(

@@ -1,7 +1,7 @@
 """A gRPC client's first call is answered with the reason why there will be no second.
 
 A GOAWAY alone would tell the client's log at best: gRPC takes it for a server that leaves, and tries the call
-on another connection at once, again and again. The status `RESOURCE_EXHAUSTED` ends the call, and its
+on another connection at once, again and again. A status such as `RESOURCE_EXHAUSTED` ends the call, and its
 message is what the client's user sees. The client calls when it has our SETTINGS, so these go first.
 
 Frames (RFC 9113, 4.1; gRPC over HTTP/2, "Trailers-Only"), all numbers big-endian:
@@ -31,7 +31,8 @@ _FRAME_BYTES: Final = _FRAME.size
 _HEADERS_TYPE, _GOAWAY_TYPE = 1, 7
 _END: Final = 1 | 4
 _ENHANCE_YOUR_CALM: Final = 11
-_RESOURCE_EXHAUSTED: Final = "8"
+RESOURCE_EXHAUSTED, UNAUTHENTICATED = "8", "16"
+"""Statuses of gRPC."""
 _STATUS_200: Final = b"\x88"
 _CONTENT_TYPE: Final = b"\x0f\x10"
 _NEW_NAME: Final = b"\0"
@@ -49,22 +50,22 @@ def asked_stream(first: bytes) -> int:
     return 0
 
 
-def refusal(text: str, first: bytes) -> bytes:
+def refusal(text: str, first: bytes, status: str = RESOURCE_EXHAUSTED) -> bytes:
     """Return the answer to the first call, then the GOAWAY; the SETTINGS have been sent."""
     stream = asked_stream(first)
     goaway = struct.pack(">II", stream, _ENHANCE_YOUR_CALM) + text.encode()
-    answer = _frame(_HEADERS_TYPE, _END, stream, _trailers(text)) if stream else b""
+    answer = _frame(_HEADERS_TYPE, _END, stream, _trailers(text, status)) if stream else b""
     return answer + _frame(_GOAWAY_TYPE, 0, 0, goaway)
 
 
-def _trailers(text: str) -> bytes:
+def _trailers(text: str, status: str) -> bytes:
     return (
         _STATUS_200
         + _CONTENT_TYPE
         + _string("application/grpc")
         + _NEW_NAME
         + _string("grpc-status")
-        + _string(_RESOURCE_EXHAUSTED)
+        + _string(status)
         + _NEW_NAME
         + _string("grpc-message")
         + _string(quote(text, safe=" ,:;.-()"))

@@ -42,6 +42,10 @@ def nobody(user: str) -> None:
     """Dismiss nobody: what a broker without clients does."""
 
 
+def nothing() -> None:
+    """Nothing follows from new rules: what a broker without producers does."""
+
+
 class LiveAccess:
     """The users of a broker. Errors are the core's `TidewheelError`s and `ResultUnknown`."""
 
@@ -52,6 +56,13 @@ class LiveAccess:
         self._key: Key = no_key
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss: Dismiss = nobody
+        self.is_asked = False
+        """Whether callers are asked who they are; users and rules may be made before."""
+        self._changed: Callable[[], None] = nothing
+
+    def rules_with(self, changed: Callable[[], None]) -> None:
+        """Let `changed` know when rules were set or removed."""
+        self._changed = changed
 
     def dismiss_with(self, dismiss: Dismiss) -> None:
         """Let `dismiss` send the clients away of users whose secret is void."""
@@ -62,7 +73,8 @@ class LiveAccess:
         self._key = key
 
     def open_all(self) -> None:
-        """Open every secret; raises `WrongKey` if the key is not theirs."""
+        """Open every secret, as callers are asked from now on; raises `WrongKey` if the key is not theirs."""
+        self.is_asked = True
         for user in self._core().users():
             self._open(user)
 
@@ -108,11 +120,13 @@ class LiveAccess:
         """Keep rules; the next call is judged by them."""
         await self._settled(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
+        self._changed()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
         """Forget what is said about the same as these rules."""
         await self._settled(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
+        self._changed()
 
     def _open(self, user: User) -> bytes:
         secret = unseal(self._key(False), user.name, user.sealed)

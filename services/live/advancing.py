@@ -9,7 +9,7 @@ Rules:
 - Time also stands while timers that are due next are read from the disk.
 - A producer that is asked on the way how its transaction ended gets `ANSWER_SECONDS` of real time to say
   so; else ten checks would go by before its answer to the first.
-- A half with no producer to ask is looked at again on arrival, not every second of the way.
+- A half with no producer to ask waits for one (`txn.checkback`) and holds nothing up.
 - Leases of clients that the broker hears from are renewed on the way, all others run out when they would.
 - Housekeeping is no event: it is postponed to the arrival.
 - One advance at a time; the next one waits.
@@ -58,7 +58,6 @@ class Advancing:
     def __init__(self, owner: Owner, clock: Clock) -> None:
         self._owner, self._clock = owner, clock
         self._turn = asyncio.Lock()
-        self._arrival_ms = 0
         self._questions: dict[str, asyncio.Future[None]] = {}
 
     async def advance(self, by_ms: int) -> None:
@@ -66,24 +65,18 @@ class Advancing:
         check_advance(by_ms, self._clock)
         async with self._turn:
             target_ms = min(self._clock.offset_ms + by_ms, limits.CLOCK_OFFSET_MS_MAX)
-            self._arrival_ms = self._clock.real_ms() + target_ms
-            self._owner.core.postpone_housekeeping(self._arrival_ms)
+            self._owner.core.postpone_housekeeping(self._clock.real_ms() + target_ms)
             try:
                 await self._travel(target_ms)
             finally:
-                self._arrival_ms = 0
                 self._questions.clear()
                 self._owner.core.postpone_housekeeping(self._clock.now_ms())
                 self._owner.time_has_moved()
 
-    def asked(self, transaction_id: str, asked: bool) -> int:
-        """A producer was asked how a transaction ended, or nobody was there: the time from which it waits."""
-        now_ms = self._clock.now_ms()
-        if not asked:
-            return max(now_ms, self._arrival_ms)
+    def asked(self, transaction_id: str) -> None:
+        """A producer was asked how a transaction ended: on the way it gets time to answer."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
-        return now_ms
 
     def answered(self, transaction_id: str) -> None:
         """A producer has answered, whatever it said."""

@@ -70,4 +70,4 @@ class Nobody:
 
 def unknown(client_id: str) -> ClientNotFound:
     """Return the error for a client that is not there."""
-    return ClientNotFound(f"{client_id[:255]!r} is not connected. See who is: tidewheel client list")
+    return ClientNotFound(f"{client_id[:255]!r} is not connected. See who is: tidewheel client ls")

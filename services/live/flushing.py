@@ -4,8 +4,9 @@
 
 Rules:
 - Everything appended in one turn shares one flush, however many callers there were.
-- Once a flush fails no new one begins; when the last one under way has ended, `rebuild` is called once, so
-  that nothing is still being written while the log is cut.
+- Once anything fails on the disk the core is void and no flush begins; when the last one under way has
+  ended, `rebuild` is called once, so that nothing is still being written while the log is cut; `go_on` says
+  that there is a core again.
 - With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
 - A sync that fails, of a flush, of a checkpoint or by itself, is never tried again and believed: `rebuild`.
 - While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
@@ -17,6 +18,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol
@@ -50,8 +52,14 @@ class Owner(Protocol):
     def settle(self, flush: Flush) -> None:
         """A flush is on disk."""
 
-    def rebuild(self, error: OSError) -> None:
-        """A flush has failed, and none is under way any more."""
+    def void(self, error: OSError, is_sync_failed: bool) -> None:
+        """The disk has failed the core: it is not to be used any more."""
+
+    def distrust(self) -> None:
+        """The core is void, and a sync has failed, too: what was not synced may be lost."""
+
+    def rebuild(self) -> None:
+        """The core is void, and nothing is being written any more."""
 
     def break_down(self, bug: BaseException) -> None:
         """The core has a bug: nothing more is to be written."""
@@ -68,7 +76,7 @@ class Flushing:
         self._is_stopped = False
         self._is_sync_planned = False
         self._flying_count = 0
-        self._failure: OSError | None = None
+        self._is_void = self._is_rebuilding = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -83,15 +91,30 @@ class Flushing:
         """Return when everything appended has been written, or cannot be."""
         await self._idle.wait()
 
+    def fail(self, error: OSError, is_sync_failed: bool = False) -> None:
+        """The disk has failed, in a flush or elsewhere: let the core go, make it anew when all is calm."""
+        if self._is_stopped:
+            return
+        is_sync_failed = is_sync_failed or isinstance(error, SyncFailed)
+        if not self._is_void:
+            self._is_void = True
+            self._owner.void(error, is_sync_failed)
+        elif is_sync_failed:
+            self._owner.distrust()
+        if self._flying_count == 0:
+            self._calm()
+        self.stir()
+
+    def go_on(self) -> None:
+        """There is a core again."""
+        self._is_void = self._is_rebuilding = False
+        self.stir()
+
     def resume(self) -> None:
         """What kept the core from being rebuilt is over."""
         if self._flying_count == 0:
             self._calm()
         self.stir()
-
-    def distrust(self, error: SyncFailed) -> None:
-        """A sync has failed elsewhere: the core is rebuilt when nothing is under way."""
-        self._failure = self._failure or error
 
     def stop(self) -> None:
         """Write nothing more: the core cannot be trusted."""
@@ -105,7 +128,7 @@ class Flushing:
             self._executor.submit(self._write, flush)
         if self._flying_count > 0 or self._is_stirred or self._is_checkpointing:
             return
-        if self._owner.core.is_checkpoint_due and not self._is_held():
+        if not self._is_held() and self._owner.core.is_checkpoint_due:
             self._calm()
         else:
             self._idle.set()
@@ -121,7 +144,7 @@ class Flushing:
 
     def _is_held(self) -> bool:
         """Whether no flush may begin, or not before those under way have ended."""
-        if self._is_stopped or self._failure is not None:
+        if self._is_stopped or self._is_void:
             return True
         if self._is_checkpointing and self._owner.core.is_overfull:
             return True
@@ -129,17 +152,21 @@ class Flushing:
 
     def _written(self, flush: Flush, error: BaseException | None) -> None:
         self._flying_count -= 1
+        self._survive(partial(self._end, flush, error))
+
+    def _survive(self, step: Callable[[], None]) -> None:
+        """Take a step in which the disk may fail; any other error is a bug, and the end."""
         try:
-            self._end(flush, error)
+            step()
+        except OSError as error:
+            self.fail(error)
         except Exception as bug:
             self._owner.break_down(bug)
 
     def _end(self, flush: Flush, error: BaseException | None) -> None:
-        if isinstance(error, OSError):
-            self._failure = self._failure or error
-        elif error is not None:
+        if error is not None:
             raise error
-        elif self._failure is None:
+        if not self._is_void:
             self._owner.settle(flush)
             if not flush.sync:
                 self._plan_sync()
@@ -152,23 +179,19 @@ class Flushing:
 
         Not while an earlier one is being written: a rebuilt core would tidy up what it is about to name.
         """
-        if self._is_stopped or self._is_checkpointing:
+        if self._is_stopped or self._is_checkpointing or self._is_rebuilding:
             return
-        if self._failure is not None:
+        if self._is_void:
             if not self._owner.is_retiring:
-                failure, self._failure = self._failure, None
-                self._owner.rebuild(failure)
+                self._is_rebuilding = True
+                self._owner.rebuild()
         elif self._owner.core.is_checkpoint_due:
-            self._checkpoint()
+            self._survive(self._checkpoint)
 
     def _checkpoint(self) -> None:
         flush = self._owner.core.take_flush()
         if flush is not None:
-            try:
-                flush.write(self._disk)
-            except OSError as error:
-                self._owner.rebuild(error)
-                return
+            flush.write(self._disk)
             self._owner.settle(flush)
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
@@ -177,17 +200,20 @@ class Flushing:
 
     def _checkpointed(self, checkpoint: Checkpoint, written: asyncio.Future[None]) -> None:
         self._is_checkpointing = False
-        error = written.exception()
+        if not self._is_void:  # a void core has no use for it, the next one begins with the snapshot
+            self._survive(partial(self._end_checkpoint, checkpoint, written.exception()))
+        self.resume()
+
+    def _end_checkpoint(self, checkpoint: Checkpoint, error: BaseException | None) -> None:
         if error is None:
             self._owner.core.checkpointed(checkpoint)
         elif isinstance(error, OSError):
             log.warning("no snapshot was written", reason=str(error))
             self._owner.core.checkpoint_failed(checkpoint)
             if isinstance(error, SyncFailed):
-                self.distrust(error)
+                self.fail(error)
         else:
-            self._owner.break_down(error)
-        self.resume()
+            raise error
 
     def _plan_sync(self) -> None:
         if not self._is_sync_planned:
@@ -196,21 +222,24 @@ class Flushing:
 
     def _sync(self) -> None:
         self._is_sync_planned = False
+        if self._is_stopped or self._is_void:
+            return
         core = self._owner.core
-        sync = None if self._is_stopped else core.take_sync()
+        sync = core.take_sync()
         if sync is not None:
             synced = self._loop.run_in_executor(self._executor, sync.run, self._disk)
             synced.add_done_callback(partial(self._synced, core, sync))
 
     def _synced(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
-        error = done.exception()
-        if core is not self._owner.core:
+        if self._is_void or core is not self._owner.core:
             return
-        if error is None:
-            core.synced(sync)
-        elif isinstance(error, OSError):
-            self._failure = self._failure or error
-            if self._flying_count == 0:
-                self._calm()
+        error = done.exception()
+        if isinstance(error, OSError):
+            self.fail(error, is_sync_failed=True)
         else:
-            self._owner.break_down(error)
+            self._survive(partial(self._end_sync, core, sync, error))
+
+    def _end_sync(self, core: Broker, sync: Sync, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        core.synced(sync)

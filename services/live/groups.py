@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 from services.broker.broker import Broker
 from services.broker.group_values import (
@@ -19,6 +20,7 @@ from services.broker.group_values import (
     Start,
 )
 from services.live.clock import Clock
+from services.live.room import Room
 
 
 class LiveGroups:
@@ -31,8 +33,10 @@ class LiveGroups:
         durable: Callable[..., Awaitable[None]],
         wake: Callable[[str], None],
         clock: Clock,
+        room: Room,
     ) -> None:
         self._core, self._told, self._durable, self._wake, self._clock = core, told, durable, wake, clock
+        self._room = room
 
     def all(self) -> list[GroupView]:
         """Look at all groups, by name."""
@@ -42,9 +46,20 @@ class LiveGroups:
         """Look at one group; raises `GroupNotFound`."""
         return self._outward(self._core().group(name, self._clock.now_ms()))
 
-    async def create(self, name: str, topic: str, start: Start) -> GroupView:
-        """Let a group receive a topic from a place on; raises `GroupExists`."""
-        return self._outward(await self._told(self._core().create_group, name, topic, self._inward(start)))
+    async def create(
+        self, name: str, topic: str, start: Start, policy: GroupPolicy | None = None
+    ) -> GroupView:
+        """Let a group receive a topic from a place on, or (empty) exist before; raises `GroupExists`."""
+        create = partial(self._core().create_group, policy=policy)
+        return self._outward(await self._told(create, name, topic, self._inward(start)))
+
+    def policy(self, name: str) -> GroupPolicy:
+        """Return how a group's messages are given out, or would be: it need not exist."""
+        return self._core().group_policy(name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a group of that name."""
+        return self._core().has_group(name)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
         """Say how a group's messages are given out; receivers of a group that is no longer paused wake."""
@@ -73,6 +88,7 @@ class LiveGroups:
 
     async def redrive(self, group: str, queue_offset: int, target: str = "") -> None:
         """Send a dead letter again; raises `MessageNotFound`."""
+        await self._room.for_copy()
         await self._durable(self._core().redrive, group, queue_offset, target)
 
     async def purge(self, group: str, queue_offset: int) -> None:

@@ -11,7 +11,8 @@ Rules:
 - The callers of one turn of the loop share one flush, however many they are (`services.live.flushing`).
 - A tick that has more to do than its slice is due again soon; the loop serves callers in between, for as many
   turns as a call needs.
-- A flush that fails refuses every waiting caller (`ResultUnknown`) and rebuilds the core from the disk.
+- A disk that fails refuses every waiting caller (`ResultUnknown`); the core is void from then on, and made
+  anew from the disk (`services.live.rebuilding`).
 - Callers speak of real time, the core of the broker's time: this is the border (`services.live.clock`).
 - A bug in the core is not survived: `broken` gets the exception, and the process is expected to end.
 """
@@ -19,25 +20,36 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import replace
 
 import structlog
 
+from commitlog import layout
 from commitlog.disk import Disk, SyncFailed
-from commitlog.errors import ResultUnknown, StoreError, TidewheelError
+from commitlog.errors import (
+    BrokerBroken,
+    DiskFailed,
+    ResultUnknown,
+    StoreUnwell,
+    TidewheelError,
+    disk_error,
+)
 from commitlog.flush import Flush
+from commitlog.message import Message
 from commitlog.retention import Retirement
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,
+    Damaged,
     Effect,
     ReadTimers,
     Retire,
+    TimersJob,
     Wake,
     Warn,
 )
@@ -50,13 +62,17 @@ from services.live.durability import DurableOffset
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
+from services.live.rebuilding import Rebuilding
+from services.live.room import Room
 from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
-from timingwheel.due_run import ReadAhead
 
-Asker = Callable[[CheckBack], str]
-"""Asks a producer how its transaction ended; returns its client id, empty when there is nobody to ask."""
+Read = Callable[[], Message | None]
+"""Reads a half message, as callers see it; None if damage has taken it."""
+Asker = Callable[[CheckBack, Read], str]
+"""Asks a producer how its transaction ended, and reads the message only when there is one that can be asked;
+returns its client id, empty when there is nobody."""
 Share = Callable[[bool], None]
 """Is told when a crowded moment begins (True) and ends."""
 Present = Callable[[], Iterable[str]]
@@ -69,24 +85,23 @@ TURNS_BETWEEN_FULL_TICKS = 80
 log = structlog.get_logger()
 
 
-def nobody(question: CheckBack) -> str:
+def nobody(question: CheckBack, read: Read) -> str:
     """Ask nobody: the asker of a broker that has no producers yet."""
     return ""
+
+
+def ignore_health(is_well: bool) -> None:
+    """Tell nobody."""
 
 
 def always_alike(is_crowded: bool) -> None:
     """Share the interpreter as ever."""
 
 
-def tell_lost(core: Broker, synced_offset: int) -> None:
-    """Log what was acknowledged before it was synced and could not be read again (`--flush async`)."""
-    for damage in core.damaged:
-        if damage.end_offset > synced_offset:
-            log.error(
-                "acknowledged messages are lost: they were not synced, and cannot be read any more",
-                first_offset=max(damage.first_offset, synced_offset),
-                end_offset=damage.end_offset,
-            )
+def log_damage(found: Damaged) -> None:
+    """Tell the log of something that is not what was written."""
+    given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
+    log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
 
 class LiveBroker(LiveVerbs):
@@ -108,20 +123,28 @@ class LiveBroker(LiveVerbs):
         self.clock = Clock(clock, kept)
         self._clock = self.clock.now_ms
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
-        self._broker = self._open()
+        self._core: Broker | None = self._open()
+        self._lite_before = self._core.lite
         self._durable = DurableOffset(self._broker.durable_offset)
+        self._room = Room(self._unflushed_bytes)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._ring, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
         self._share: Share = always_alike
         self._flushing = Flushing(self, disk, executor)
+        self._rebuilding = Rebuilding(self, self._open, call_later, executor)
+        self._told_of_health: Callable[[bool], None] = ignore_health
+        self._well = asyncio.Event()
+        self._well.set()
         self._asker: Asker = nobody
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
-        self.transactions = LiveTransactions(lambda: self._broker, self._told, self._ask, self.clock)
+        self.transactions = LiveTransactions(
+            lambda: self._broker, self._told, self._ask, self.clock, self._room
+        )
         self.groups = LiveGroups(
-            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock
+            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock, self._room
         )
         self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
@@ -129,6 +152,26 @@ class LiveBroker(LiveVerbs):
         self._reading: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
         self._stir()
+
+    @property
+    def _broker(self) -> Broker:
+        """The core; while there is none, raises what callers are to be told."""
+        if self._core is None:
+            raise self.unwell or BrokerBroken("Its log says more; start it again.")
+        return self._core
+
+    @property
+    def unwell(self) -> StoreUnwell | None:
+        """Why nothing is served because of the disk; None when the disk is no reason."""
+        return self._rebuilding.unwell
+
+    def tell_health_to(self, told: Callable[[bool], None]) -> None:
+        """Tell `told` when the disk fails (False), and when it works again."""
+        self._told_of_health = told
+
+    async def well(self) -> None:
+        """Return when the disk has not failed, or works again."""
+        await self._well.wait()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call back after so many seconds."""
@@ -160,10 +203,15 @@ class LiveBroker(LiveVerbs):
 
     def tick(self) -> bool:
         """Let the core do what is due now; False if nothing came of it."""
+        if self._core is None:
+            return False
         try:
             self._see_to_jumps()
-            effects = self._broker.tick(self._clock())
+            effects = self._core.tick(self._clock())
             self._carry_out(effects)
+        except OSError as error:
+            self._flushing.fail(error)
+            return False
         except Exception as bug:
             self.break_down(bug)
             raise
@@ -197,6 +245,18 @@ class LiveBroker(LiveVerbs):
         """Let `asker` take check-backs to producers."""
         self._asker = asker
 
+    def unasked_topics(self) -> list[str]:
+        """Return the topics of which halves wait for a producer that can be asked; none without a core."""
+        return [] if self._core is None else self._core.unasked_topics()
+
+    def producer_came(self, topic: str) -> None:
+        """A producer of a topic can be asked, perhaps again: halves that wait for one are asked about.
+
+        Without a core nothing is to be done: the next one looks at every half that is due.
+        """
+        if self._core is not None:
+            self._call(self._core.producer_came, topic)
+
     def share_with(self, share: Share) -> None:
         """Let `share` give loop and workers their parts of the interpreter."""
         self._share = share
@@ -208,24 +268,47 @@ class LiveBroker(LiveVerbs):
     async def close(self) -> None:
         """Flush what is left, leave a snapshot for the next start, and let the core go.
 
-        The disk stays the caller's.
+        The disk stays the caller's. Raises a `StoreError` if it keeps the end from being a clean one.
         """
         self.release_receivers()
         self._stir()
         if self._retiring is not None:
             await self._retiring
         await self._flushing.idle()
+        await self._rebuilding.close()
         self._alarm.stop()
         if self._reading is not None:
             await self._reading
-        if not self.broken.done() and self._broker.is_quiet:
-            self._broker.checkpoint(self._clock()).write(self._disk)
+        if self.unwell is not None:
+            raise DiskFailed(
+                f"{self.unwell.detail} The broker ends all the same; start it once the disk works."
+            )
+        if self._core is not None and self._core.is_quiet:
+            self._leave_snapshot(self._core)
+
+    def _leave_snapshot(self, core: Broker) -> None:
+        try:
+            core.checkpoint(self._clock()).write(self._disk)
+        except OSError as error:
+            kept = (
+                "All that was acknowledged is on disk"
+                if self.settings.sync_flush
+                else "What is on disk stays"
+            )
+            raise disk_error(
+                error,
+                "Writing a snapshot at the end",
+                f"{kept}: the next start only has more of the log to read.",
+            ) from error
 
     def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         try:
             return verb(*arguments, self._clock())
         except TidewheelError:
             raise
+        except OSError as error:
+            self._flushing.fail(error)
+            raise StoreUnwell(f"{error}. Send again once it works.") from error
         except Exception as bug:
             self.break_down(bug)
             raise
@@ -253,17 +336,21 @@ class LiveBroker(LiveVerbs):
             self._loop.call_soon(self._set_alarm)
 
     def _set_alarm(self) -> None:
+        if self._core is None:
+            self._is_alarm_stale = False
+            return
         self._see_to_crowd()
-        if self._broker.is_crowded:
+        if self._core.is_crowded:
             self._turn(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
-            self._alarm.set(self._broker.next_due_ms())
+            self._alarm.set(self._core.next_due_ms())
 
     def _see_to_crowd(self) -> None:
         """Tell whoever shares out the interpreter when a crowded moment begins and ends."""
-        if self._is_crowded != self._broker.is_crowded:
-            self._is_crowded = self._broker.is_crowded
+        is_crowded = self._core is not None and self._core.is_crowded
+        if self._is_crowded != is_crowded:
+            self._is_crowded = is_crowded
             self._share(self._is_crowded)
 
     def _turn(self, left: int) -> None:
@@ -272,32 +359,59 @@ class LiveBroker(LiveVerbs):
             self._loop.call_soon(self._turn, left - 1)
         else:
             self._is_alarm_stale = False
-            self._alarm.set(self._broker.next_due_ms())
+            if self._core is not None:
+                self._alarm.set(self._core.next_due_ms())
 
     def settle(self, flush: Flush) -> None:
         """A flush is on disk: give the answers that waited for it, and wake receivers."""
-        effects = self._broker.flushed(flush, self._clock())
-        self._durable.advance(self._broker.durable_offset)
+        core = self._broker
+        effects = core.flushed(flush, self._clock())
+        self._durable.advance(core.durable_offset)
+        self._room.freed()
+        self._rebuilding.went_well()
         self._carry_out(effects)
         self._see_to_alarm()
 
-    def rebuild(self, error: OSError) -> None:
-        """A flush has failed: refuse everybody who waits, and start again from what is surely on disk."""
-        refusal = ResultUnknown(
-            f"Writing to the store failed ({error}). Send again with the same message id once the disk works."
+    def void(self, error: OSError, is_sync_failed: bool) -> None:
+        """The disk has failed: refuse everybody who waits, and let the core go."""
+        core = self._broker
+        self._lite_before = core.lite
+        self._rebuilding.let_go(core, error, is_sync_failed)
+        self._drop_core(
+            core, f"Writing to the store failed ({error}). Send again with the same message id once it works."
         )
-        trusted, before = self._broker.durable_offset, self._broker
-        log.error(
-            "write failed", error=str(error), durable_offset=trusted, synced_offset=before.synced_offset
-        )
-        try:
-            self._broker = self._open(trusted)
-            tell_lost(self._broker, before.synced_offset)
-            self._broker.lite.take_over(before.lite)
-        finally:
-            self._durable.refuse(refusal, trusted)
+
+    def distrust(self) -> None:
+        """The core is void, and a sync has failed, too."""
+        self._rebuilding.distrust()
+
+    def rebuild(self) -> None:
+        """Nothing is being written any more: start again from what is surely on disk."""
+        self._rebuilding.begin()
+
+    def adopt(self, core: Broker) -> None:
+        """Go on with a core that was opened again."""
+        core.lite.take_over(self._lite_before)
+        self._core = core
+        self._durable.advance(core.durable_offset)
+        self._well.set()
+        self._told_of_health(True)
+        self._flushing.go_on()
         self._arrivals.wake_all()
-        self._alarm.set(self._broker.next_due_ms())
+        self._see_to_alarm()
+
+    def _unflushed_bytes(self) -> int:
+        """Return how much waits for the disk; without a core each call is refused by itself."""
+        return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
+
+    def _drop_core(self, core: Broker, refusal: str) -> None:
+        """Let nobody use the core again; what waits for it is refused."""
+        self._core = None
+        self._well.clear()
+        self._told_of_health(False)
+        self._alarm.stop()
+        self._durable.refuse(ResultUnknown(refusal), core.durable_offset)
+        self._room.freed()
 
     @property
     def is_retiring(self) -> bool:
@@ -308,8 +422,8 @@ class LiveBroker(LiveVerbs):
         """Return the broker's time."""
         return self._clock()
 
-    async def _read_timers(self, job: ReadAhead) -> None:
-        """Read ahead what will soon be due."""
+    async def _read_timers(self, job: TimersJob, before: asyncio.Task[None] | None) -> None:
+        """Read files of timers: what will soon be due, or what may be damaged."""
         core = self._broker
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -319,6 +433,11 @@ class LiveBroker(LiveVerbs):
         else:
             core.read_ahead(job)
         self._stir()
+        if before is not None:
+            await before
+
+    def _reading_still(self) -> asyncio.Task[None] | None:
+        return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, retirement: Retirement) -> None:
         """Let segments go, once it is sure what of them is still needed."""
@@ -332,22 +451,37 @@ class LiveBroker(LiveVerbs):
             log.warning("segments were not deleted", reason=str(error))
             core.retirement_failed()
             if isinstance(error, SyncFailed):
-                self._flushing.distrust(error)
+                self._flushing.fail(error)
         else:
             core.retired(retirement, self._clock())
         self._loop.call_soon(self._flushing.resume)
 
     def break_down(self, bug: BaseException) -> None:
-        """The core has a bug: write nothing more, and let the process end."""
+        """The core has a bug: write nothing more, serve nothing more, and let the process end."""
         self._flushing.stop()
+        if self._core is not None:
+            self._drop_core(self._core, "The broker has met a bug and ends. Send again once it is back.")
         if not self.broken.done():
             self.broken.set_exception(bug)
 
     def _open(self, acknowledged_offset: int | None = None) -> Broker:
+        """Open the store; on a full disk with the room of the reserve, which is there for that."""
         try:
-            return Broker.open(self._disk, self.settings, self._clock(), acknowledged_offset)
+            try:
+                return self._open_once(acknowledged_offset)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or self._disk.size(layout.RESERVE) < 0:
+                    raise
+                log.warning("the disk is full: the reserve gives its room", reason=str(error))
+                self._disk.delete(layout.RESERVE)
+                return self._open_once(acknowledged_offset)
         except OSError as error:
-            raise StoreError(f"Its disk failed ({error}). Start the broker again once it works.") from error
+            raise disk_error(
+                error, "Opening the store", "Nothing acknowledged is lost; then start again."
+            ) from error
+
+    def _open_once(self, acknowledged_offset: int | None) -> Broker:
+        return Broker.open(self._disk, self.settings, self._clock(), acknowledged_offset)
 
     def _ring(self) -> None:
         with suppress(Exception):  # what it raises has broken us down already
@@ -355,13 +489,18 @@ class LiveBroker(LiveVerbs):
 
     def _ask(self, question: CheckBack) -> str:
         """Ask a producer how its transaction ended; returns whom."""
-        message = self.clock.outward_message(question.message)
-        client_id = self._asker(replace(question, message=message))
-        transaction_id, topic = question.transaction_id, question.message.topic
+        transaction_id, topic = question.transaction_id, question.topic
+
+        def read() -> Message | None:
+            message = self._broker.half_message(question.half_offset)
+            return None if message is None else self.clock.outward_message(message)
+
+        client_id = self._asker(question, read)
         self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())
         self._broker.statistics.checks_asked[topic] += bool(client_id)
-        from_ms = self._advancing.asked(transaction_id, bool(client_id))
-        self._broker.check_asked(transaction_id, bool(client_id), from_ms)
+        if client_id:
+            self._advancing.asked(transaction_id)
+        self._broker.check_asked(transaction_id, bool(client_id), self._clock())
         self._stir()
         return client_id
 
@@ -374,7 +513,9 @@ class LiveBroker(LiveVerbs):
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case Warn(text):
                     log.warning(text)
+                case Damaged():
+                    log_damage(effect)
                 case ReadTimers(job):
-                    self._reading = self._loop.create_task(self._read_timers(job))
+                    self._reading = self._loop.create_task(self._read_timers(job, self._reading_still()))
                 case CheckBack():
                     self._ask(effect)

@@ -20,6 +20,7 @@ from services.broker.values import (
 )
 from services.live.check_log import CheckLog, Question
 from services.live.clock import Clock
+from services.live.room import Room
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,8 +45,10 @@ class LiveTransactions:
         told: Callable[..., Awaitable[EndReceipt]],
         ask: Callable[[CheckBack], str],
         clock: Clock,
+        room: Room,
     ) -> None:
         self._core, self._told, self._ask, self._clock = core, told, ask, clock
+        self._room = room
         self.log = CheckLog()
         self.producers: Producing = lambda topic: []
 
@@ -65,6 +68,7 @@ class LiveTransactions:
 
     async def resolve(self, transaction_id: str, resolution: Resolution, reason: str) -> EndReceipt:
         """End by hand what is open or has expired."""
+        await self._room.for_copy()
         return await self._told(self._core().resolve_transaction, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> Question:

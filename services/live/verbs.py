@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from commitlog.errors import RefusedByState, TidewheelError
+from commitlog import limits
+from commitlog.errors import AnswersUnread, BrokerBroken, RefusedByState, StoreUnwell, TidewheelError
 from commitlog.limits import RECEIVE_BATCH_MAX
 from commitlog.message import Message, MessageType
 from consumequeue.filter import Filter
 from services.broker.broker import Broker
+from services.broker.finding import Found, Wanted, anything
 from services.broker.group_values import Received
 from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.values import (
@@ -37,6 +39,7 @@ from services.broker.values import (
 from services.live.arrivals import Arrivals
 from services.live.clock import Clock
 from services.live.durability import DurableOffset
+from services.live.room import Room
 from txn.checkback import CheckBackPolicy
 
 Answer = TypeVar("Answer")
@@ -61,10 +64,17 @@ class LiveVerbs(ABC):
     """
 
     clock: Clock
-    _broker: Broker
     _loop: asyncio.AbstractEventLoop
     _durable: DurableOffset
     _arrivals: Arrivals
+    _room: Room
+    unread_bytes = 0
+    """Of messages in answers to receives that their clients have not read yet."""
+
+    @property
+    @abstractmethod
+    def _broker(self) -> Broker:
+        """The core; raises `StoreUnwell` or `BrokerBroken` while there is none."""
 
     @abstractmethod
     def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
@@ -74,6 +84,8 @@ class LiveVerbs(ABC):
 
     async def send(self, message: Message) -> SendReceipt:
         """Store a message (normal, FIFO, delayed or half)."""
+        if not self._room.has(len(message.body)):
+            await self._room.wait(len(message.body))
         return await self._told(self._broker.send, self.clock.inward(message))
 
     async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
@@ -87,14 +99,17 @@ class LiveVerbs(ABC):
     async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
         """Give a delayed message another time."""
         inward_ms = due_ms + self.clock.offset_ms
+        await self._room.for_copy()
         return self.clock.outward(await self._told(self._broker.move_timer, name, inward_ms))
 
     async def fire_timer(self, name: TimerName) -> TimerVerdict:
         """Deliver a delayed message at once."""
+        await self._room.for_copy()
         return self.clock.outward(await self._told(self._broker.fire_timer, name))
 
     async def set_timers(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages; each has its own answer, and they come when all are durable."""
+        await self._room.wait(sum(len(message.body) for message in messages))
         inward = [self.clock.inward(message) for message in messages]
         answers = self._call(self._broker.set_timers, inward)
         stored = [answer.durable_at for answer in answers if isinstance(answer, SendReceipt)]
@@ -109,6 +124,7 @@ class LiveVerbs(ABC):
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
     ) -> EndReceipt:
         """Commit or roll back a half message."""
+        await self._room.for_copy()
         return await self._told(self._broker.end_transaction, topic, transaction_id, message_id, resolution)
 
     async def ack(self, group: str, topic: str, receipt_handle: str) -> None:
@@ -117,6 +133,7 @@ class LiveVerbs(ABC):
 
     async def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str) -> None:
         """Put a delivery into the group's dead letters and acknowledge it."""
+        await self._room.for_copy()
         await self._settled(self._broker.forward_to_dead_letter, group, topic, receipt_handle)
 
     async def create_topic(self, name: str, message_type: MessageType, queue_count: int) -> Topic:
@@ -148,6 +165,7 @@ class LiveVerbs(ABC):
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
         def look(now_ms: int) -> Received:
+            self.refuse_unread()
             return self._broker.receive(*wish, now_ms, attempt_id)
 
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
@@ -177,18 +195,28 @@ class LiveVerbs(ABC):
         await self._durable.reach(durable_at)
         return handle
 
+    def refuse_unread(self) -> None:
+        """Raise `AnswersUnread` while answers wait to be read that have as many bytes as they may."""
+        if self.unread_bytes >= limits.ANSWERS_BYTES_MAX:
+            raise AnswersUnread(
+                f"{self.unread_bytes} bytes of messages wait to be read; {limits.ANSWERS_BYTES_MAX} may. "
+                "Read them, or ask for fewer messages at once."
+            )
+
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
         """Take a delivery back that its consumer never heard of."""
         self._call(self._broker.release, group, topic, receipt_handle)
         self._arrivals.wake(topic)
 
     def client_alive(self, client_id: str) -> None:
-        """Renew the leases that are renewed for this client."""
-        self._call(self._broker.client_alive, client_id)
+        """Renew the leases that are renewed for this client; a core that is void has none."""
+        with suppress(StoreUnwell, BrokerBroken):
+            self._call(self._broker.client_alive, client_id)
 
     def client_gone(self, client_id: str) -> None:
-        """Give up the leases of a client that has left."""
-        self._call(self._broker.client_gone, client_id)
+        """Give up the leases of a client that has left; a core that is void has none."""
+        with suppress(StoreUnwell, BrokerBroken):
+            self._call(self._broker.client_gone, client_id)
 
     async def subscribe_lite(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart
@@ -212,13 +240,17 @@ class LiveVerbs(ABC):
 
     def said_goodbye(self, client_id: str) -> None:
         """Forget what a client subscribed to that has left for good."""
-        self._call(self._broker.lite.said_goodbye, client_id)
+        with suppress(StoreUnwell, BrokerBroken):
+            self._call(self._broker.lite.said_goodbye, client_id)
 
     # Looks.
 
     @property
     def core(self) -> Broker:
-        """The core, to look at only; it is another one after a failed flush."""
+        """The core, to look at only; it is another one after the disk has failed.
+
+        Raises `StoreUnwell` while there is none.
+        """
         return self._broker
 
     def now_ms(self) -> int:
@@ -230,9 +262,14 @@ class LiveVerbs(ABC):
         found = self._broker.read(topic, queue_id, queue_offset, count)
         return [self.clock.outward(delivery) for delivery in found]
 
-    def find(self, topic: str, key: str, count_max: int) -> list[Delivery]:
-        """Look messages up by key or message id, newest first."""
-        return [self.clock.outward(delivery) for delivery in self._broker.find(topic, key, count_max)]
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
+        """Look at messages of several queues, each from a place on, in the order of the log."""
+        return [self.clock.outward(one) for one in self._broker.read_after(topic, places, count)]
+
+    def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
+        """Look messages up by key or message id, newest first; they are fewer if they are large."""
+        found = self._broker.find_wanted(topic, key, count_max, lambda one: wanted(self.clock.outward(one)))
+        return Found([self.clock.outward(one) for one in found.messages], found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after a time."""

@@ -49,7 +49,7 @@ class AccessApi:
         """Make a user and its secret."""
         wanted = parse(NewUser, await body_of(request))
         secret = await self._access.add_user(wanted.name, renews=wanted.new_secret)
-        answer = {"access_key": wanted.name, "secret": secret}
+        answer = {"access_key": wanted.name, "secret": secret, "is_asked": self._access.is_asked}
         return JSONResponse(answer, status_code=201, headers=NEVER_KEPT)
 
     async def remove_user(self, request: Request) -> JSONResponse:
@@ -82,4 +82,5 @@ class AccessApi:
         return JSONResponse({"counts": dict(self._refusals.counts), "refused": shapes})
 
     def _rules(self, user: str) -> JSONResponse:
-        return JSONResponse({"rules": [rule_shape(rule) for rule in self._access.rules(user)]})
+        rules = [rule_shape(rule) for rule in self._access.rules(user)]
+        return JSONResponse({"rules": rules, "is_asked": self._access.is_asked})

@@ -29,10 +29,12 @@ class UsersAnswer(TypedDict):
 
 
 class SecretAnswer(TypedDict):
-    """A user's access key and its secret, which is told this once."""
+    """A user's access key and its secret, told this once; and whether the broker asks callers who they
+    are."""
 
     access_key: str
     secret: str
+    is_asked: bool
 
 
 class GoneUserAnswer(TypedDict):
@@ -52,9 +54,10 @@ class RuleAnswer(TypedDict):
 
 
 class RulesAnswer(TypedDict):
-    """Rules, by user, kind, pattern and verb."""
+    """Rules, by user, kind, pattern and verb; and whether the broker asks callers who they are."""
 
     rules: list[RuleAnswer]
+    is_asked: bool
 
 
 class RefusalAnswer(TypedDict):

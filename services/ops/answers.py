@@ -98,9 +98,10 @@ class FoundAnswer(MessageAnswer):
 
 
 class FoundMessagesAnswer(TypedDict):
-    """Messages that were looked up, newest first."""
+    """Messages that were looked up, newest first; `cut`: older ones were too large to be shown, too."""
 
     messages: list[FoundAnswer]
+    cut: bool
 
 
 class ReceiptAnswer(TypedDict):
@@ -144,6 +145,39 @@ class TimersAnswer(TypedDict):
 
     timers: list[TimerAnswer]
     after: str | None
+
+
+class LostTimerAnswer(TypedDict):
+    """A timer that ended as UNREADABLE: nobody has its record any more. `topic` is empty if unknown."""
+
+    timer_offset: str
+    topic: str
+    due_ms: str
+    ended_ms: str
+
+
+class DamagedPartAnswer(TypedDict):
+    """Something of the store that is not what was written."""
+
+    part: str
+    path: str
+    what: str
+    rebuilt: int
+    lost: int
+
+
+class DamageAnswer(TypedDict):
+    """What was found damaged since the broker's start, and the timers that were lost to damage.
+
+    `unreadable` counts the timers that ended as UNREADABLE and are remembered, `rebuilt` those that were
+    rebuilt since the start. Lists have the newest first.
+    """
+
+    count: int
+    rebuilt: int
+    unreadable: int
+    damage: list[DamagedPartAnswer]
+    timers: list[LostTimerAnswer]
 
 
 class CountAnswer(TypedDict):

@@ -9,7 +9,8 @@
 | GET /api/topics/{topic}/arrivals?after=0:12,1:7&limit=&wait_ms= | what came after those positions (a queue
 that is not named starts at its end), waiting for it if need be; and the positions to ask for next |
 | GET /api/messages?topic=&key=&limit= | messages with that key or message id, newest first; `stored_topic`
-says where: a waiting timer or an open half lies in the broker's own topics |
+says where: a waiting timer or an open half lies in the broker's own topics; `cut`: older ones were too large
+to be shown, too |
 | POST /api/messages | sends one message; the answer comes when it is on disk |
 | GET /api/clock | the broker's clock, and how far it is ahead of real time |
 | POST /api/clock/advance | lets time pass on a virtual clock: by, such as "30m"; answers on arrival |
@@ -17,7 +18,8 @@ says where: a waiting timer or an open half lies in the broker's own topics |
 Delayed messages have an interface of their own, `/api/timers` (`services.ops.timers`). Times are real time;
 the broker's own differs on a virtual clock (`services.live.clock`).
 
-Messages are read until there are `limit` of them or their bodies are large; then ask again from there.
+Messages are read until there are `limit` of them or their bodies have `LOOK_BYTES_MAX` bytes (one comes in
+any case); then ask again from there.
 An error is {"code": "TW-nnn", "detail": ..., "message": ...} with the HTTP status that fits.
 """
 
@@ -29,7 +31,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import Busy, ClientMistake, NotFound, RefusedByState, TidewheelError
+from commitlog.errors import (
+    AccessRefused,
+    BodyNotJson,
+    BodyUnfinished,
+    Busy,
+    ClientMistake,
+    NotFound,
+    RefusedByState,
+    TidewheelError,
+    Unauthorized,
+    unread,
+)
 from services.broker.values import Delivery, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.queries import (
@@ -54,11 +67,18 @@ from services.ops.shapes import (
     topic_shape,
 )
 
-READ_AT_ONCE = 16
-BODIES_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS_MAX = 20_000
 NOT_FOUND = 404
-HTTP_STATUSES = ((ClientMistake, 400), (NotFound, 404), (RefusedByState, 409), (Busy, 503))
+HTTP_STATUSES = (
+    (BodyNotJson, 415),
+    (BodyUnfinished, 408),
+    (ClientMistake, 400),
+    (Unauthorized, 401),
+    (AccessRefused, 403),
+    (NotFound, 404),
+    (RefusedByState, 409),
+    (Busy, 503),
+)
 
 Positions = dict[int, int]
 """For each queue id the next queue offset to look at."""
@@ -101,7 +121,7 @@ class Api:
             queues = f"the queues 0 to {topic.queue_count - 1}"
             raise NotFound(f"Topic {topic.name} has {queues}, not {query.queue}.")
         offset = self._range(topic, query.queue)[0] if query.offset is None else query.offset
-        found = self._read(topic, query.queue, offset, at_most(query.limit))
+        found = self._live.read(topic.name, query.queue, offset, at_most(query.limit))
         return JSONResponse({"messages": [message_shape(delivery) for delivery in found]})
 
     async def arrivals(self, request: Request) -> JSONResponse:
@@ -120,7 +140,8 @@ class Api:
         query = asked(FindQuery, request)
         topic = self._live.core.topic(query.topic)
         found = self._live.find(topic.name, query.key, at_most(query.limit))
-        return JSONResponse({"messages": [found_shape(delivery) for delivery in found]})
+        shapes = [found_shape(delivery) for delivery in found.messages]
+        return JSONResponse({"messages": shapes, "cut": found.is_cut})
 
     async def send(self, request: Request) -> JSONResponse:
         """Store one message."""
@@ -143,20 +164,6 @@ class Api:
     def _range(self, topic: Topic, queue_id: int) -> tuple[int, int]:
         return self._live.core.queue_range(topic.name, queue_id)
 
-    def _read(self, topic: Topic, queue_id: int, offset: int, limit: int) -> list[Delivery]:
-        """Return up to `limit` messages of a queue, fewer when their bodies are large."""
-        found: list[Delivery] = []
-        body_bytes = 0
-        while len(found) < limit and body_bytes < BODIES_BYTES_MAX:
-            count = min(READ_AT_ONCE, limit - len(found))
-            more = self._live.read(topic.name, queue_id, offset, count)
-            if not more:
-                break
-            found += more
-            offset = more[-1].queue_offset + 1
-            body_bytes += sum(len(delivery.message.body) for delivery in more)
-        return found
-
     def _positions(self, topic: Topic, after: str) -> Positions:
         ends = {queue_id: self._range(topic, queue_id)[1] for queue_id in range(topic.queue_count)}
         return ends | {
@@ -165,10 +172,7 @@ class Api:
 
     def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
         """Return what is there after the positions, and move them past it."""
-        found: list[Delivery] = []
-        for queue_id, offset in positions.items():
-            found += self._read(topic, queue_id, offset, limit)
-        found = sorted(found, key=lambda delivery: delivery.physical_offset)[:limit]
+        found = self._live.read_after(topic.name, positions, limit)
         for delivery in found:
             positions[delivery.queue_id] = delivery.queue_offset + 1
         return found
@@ -193,7 +197,28 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TidewheelError)
     status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
     shape = {"code": error.code, "detail": error.detail, "message": str(error)}
-    return JSONResponse(shape, status_code=status)
+    ends = (
+        {"Connection": "close"} if isinstance(error, BodyUnfinished) else None
+    )  # the rest is not waited for
+    return JSONResponse(shape, status_code=status, headers=ends)
+
+
+async def disk_failed(request: Request, error: Exception) -> JSONResponse:
+    """Answer to a look that the store's disk would not let end."""
+    assert isinstance(error, OSError)
+    if error.errno is None:  # a time-out, which is no failure of a file
+        return await bug(request, error)
+    return await refuse(request, unread(error))
+
+
+async def bug(request: Request, error: Exception) -> JSONResponse:
+    """Answer where the broker has a bug."""
+    shape = {
+        "code": "TW-100",
+        "detail": "",
+        "message": "The broker has met a bug; its log says more. Report it.",
+    }
+    return JSONResponse(shape, status_code=500)
 
 
 async def unknown(request: Request, error: Exception) -> JSONResponse:

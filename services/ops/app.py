@@ -17,11 +17,11 @@ from services.live.letter_tasks import LetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
 from services.ops.access import AccessApi
-from services.ops.api import Api, refuse, unknown
+from services.ops.api import Api, bug, disk_failed, refuse, unknown
 from services.ops.clients import ClientsApi
 from services.ops.dead_letters import DeadLettersApi
 from services.ops.explain import ExplainApi
-from services.ops.gate import Gate
+from services.ops.gate import Demands, Gate
 from services.ops.groups import GroupsApi
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
@@ -33,6 +33,9 @@ from services.ops.transactions import TransactionsApi
 from services.refusals import Refusals
 from spark_jobs.explain.evidence import Files
 
+HANDLERS = {TidewheelError: refuse, HTTPException: unknown, OSError: disk_failed, Exception: bug}
+"""What becomes of what a handler raises: always JSON that says so."""
+
 
 def make_app(
     live: LiveBroker,
@@ -40,13 +43,13 @@ def make_app(
     consuming: ConsumersOf = nobody,
     files: Files | None = None,
     refusals: Refusals | None = None,
-    token: str = "",
+    demands: Demands | None = None,
     clients: AskClients | None = None,
     measured: ClientMetrics | None = None,
 ) -> Starlette:
     """Return the application that serves a broker's HTTP interface; `files` are those of its store.
 
-    With a `token` it serves only those who bear it.
+    It serves only what fulfils the `demands`: without any, what is dialled on loopback.
     Its `state.tasks` are to be closed, each, before the broker is.
     """
     refusals = refusals or Refusals(live.clock.real_ms)
@@ -63,9 +66,8 @@ def make_app(
         ClientsApi(live, clients or Nobody(), measured),
         explaining,
     )
-    app = Starlette(routes=routes(parts), exception_handlers={TidewheelError: refuse, HTTPException: unknown})
-    if token:
-        app.add_middleware(Gate, token=token, refusals=refusals)
+    app = Starlette(routes=routes(parts), exception_handlers=HANDLERS)
+    app.add_middleware(Gate, demands=demands or Demands(), refusals=refusals)
     app.state.tasks = (timers, letters, explaining)
     return app
 

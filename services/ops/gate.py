@@ -1,4 +1,12 @@
-"""Lets a request over HTTP through if it bears the token; probes of health need none.
+"""Lets a request over HTTP through to the application, or refuses it before anything of it is read.
+
+    is it a foreign page's?   --> does it bear the token? --> is its body JSON?  --> its body, bounded
+    services.ops.origins: 403     401                         415                    services.ops.bodies
+
+Probes of health need neither a name nor a token: they say `alive` and `ready` to everybody. A page can send
+a body as text, a form or a file without asking anybody; JSON it cannot, without the browser asking the
+broker first, which never says yes (Fetch standard, CORS-safelisted request headers). So a body must be
+declared as JSON, and a page that browsers say nothing about is kept out as well.
 
 `Authorization: Bearer <token>`. Cost: one comparison, which takes as long for a near guess as for a far one.
 """
@@ -6,44 +14,89 @@
 from __future__ import annotations
 
 import hmac
+from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from commitlog.errors import Unauthorized
+from commitlog.errors import AccessRefused, BodyNotJson, ForeignHost, TidewheelError, Unauthorized
+from services.ops.api import refuse
+from services.ops.bodies import Bodies
+from services.ops.origins import Names, check_origin
 from services.refusals import Refusals
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))
-UNAUTHORIZED: Final = 401
-REASON: Final = "http token"
+TOKEN, HOST, PAGE = "http token", "http host", "http page"
+"""The reasons of refusals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What requests must fulfil: a token ("": none), a name of the broker, and bounds of their bodies."""
+
+    token: str = ""
+    names: Names = field(default_factory=Names)
+    bodies: Bodies = field(default_factory=Bodies)
 
 
 class Gate:
-    """An application behind a token."""
+    """An application behind the demands."""
 
-    def __init__(self, app: ASGIApp, token: str, refusals: Refusals) -> None:
-        self._app, self._refusals = app, refusals
-        self._wanted = f"Bearer {token}".encode()
+    def __init__(self, app: ASGIApp, demands: Demands, refusals: Refusals) -> None:
+        self._app, self._demands, self._refusals = app, demands, refusals
+        self._bearer = f"Bearer {demands.token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._bears_token(Request(scope)):
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
-        else:
-            await self._refuse(Request(scope))(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            self._check(request)
+        except TidewheelError as error:
+            await self._refuse(request, error, scope, receive, send)
+            return
+        with self._demands.bodies.of_one(receive) as bounded:
+            await self._app(scope, bounded, send)
+
+    def _check(self, request: Request) -> None:
+        check_origin(request.headers, self._demands.names)
+        if self._demands.token and not self._bears_token(request):
+            raise Unauthorized(
+                "Its HTTP interface wants a token:"
+                " set TIDEWHEEL_HTTP_TOKEN to the file that the broker's --http-token names."
+            )
+        check_json(request)
 
     def _bears_token(self, request: Request) -> bool:
         given = request.headers.get("authorization", "").encode("latin-1", "replace")
-        return hmac.compare_digest(given, self._wanted)
+        return hmac.compare_digest(given, self._bearer)
 
-    def _refuse(self, request: Request) -> JSONResponse:
-        host = request.client.host if request.client else ""
-        self._refusals.add(REASON, host, f"{request.method} {request.scope['path']}")
-        said = Unauthorized(
-            "Its HTTP interface wants a token:"
-            " set TIDEWHEEL_HTTP_TOKEN to the file that the broker's --http-token names."
+    async def _refuse(
+        self, request: Request, error: TidewheelError, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if isinstance(error, AccessRefused):
+            asked = f"{request.method} {scope['path']}"
+            is_about_token = isinstance(error, Unauthorized)
+            reason = TOKEN if is_about_token else HOST if isinstance(error, ForeignHost) else PAGE
+            detail = asked if is_about_token else f"{asked}: {error.detail}"
+            self._refusals.add(reason, request.client.host if request.client else "", detail)
+        answer = await refuse(request, error)
+        if isinstance(error, Unauthorized):
+            answer.headers["WWW-Authenticate"] = "Bearer"
+        await answer(scope, receive, send)
+
+
+def check_json(request: Request) -> None:
+    """Raises `BodyNotJson` for a body that is declared as anything else."""
+    headers = request.headers
+    if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+        return
+    declared = headers.get("content-type", "")
+    if declared.partition(";")[0].strip().lower() != "application/json":
+        raise BodyNotJson(
+            f"Its content-type is {declared[:100]!r}."
+            " Say 'content-type: application/json', as curl --json does."
         )
-        shape = {"code": said.code, "detail": said.detail, "message": str(said)}
-        return JSONResponse(shape, status_code=UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})

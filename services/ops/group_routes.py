@@ -44,7 +44,15 @@ GROUP, LETTERS, LETTER_TASKS = (
 GROUP_OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     GroupsApi: (
         Operation("GET", "/api/groups", GroupsApi.all, {200: GroupsAnswer}, GroupsQuery),
-        Operation("POST", "/api/groups", GroupsApi.create, {201: GroupAnswer}, Nothing, (NewGroup,), DECIDED),
+        Operation(
+            "POST",
+            "/api/groups",
+            GroupsApi.create,
+            {201: GroupAnswer, 200: GroupAnswer},
+            Nothing,
+            (NewGroup,),
+            DECIDED,
+        ),
         Operation("GET", GROUP, GroupsApi.one, {200: GroupAnswer}, refusals=ASKED),
         Operation("PUT", GROUP, GroupsApi.set, {200: GroupAnswer}, Nothing, (NewPolicy,), STORED),
         Operation(

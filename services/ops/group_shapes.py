@@ -1,14 +1,14 @@
 """What goes over `/api/groups`: what is asked, checked on the way in, and what is answered.
 
 64-bit numbers (offsets, times) go out as strings. Where a reset goes is written as `earliest`, `latest`,
-`offset:1200`, or a moment: messages stored since then come again. A span is so long ago: 30m.
+`offset:1200`, or a moment: messages stored since then come again. A span says that it is past: 30m ago.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -136,18 +136,8 @@ class OneTopicOfGroup(Nothing):
     topic: str = ""
 
 
-class NewGroup(BaseModel):
-    """A group that is to receive a topic, and from where on."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    topic: str
-    start: Moment = Field("earliest", description="earliest, latest, offset:1200, a moment, or 30m ago.")
-
-
-class NewPolicy(BaseModel):
-    """How a group's messages are to be given out; what is left out stays as it is."""
+class PolicyFields(BaseModel):
+    """How a group's messages are to be given out."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -158,15 +148,50 @@ class NewPolicy(BaseModel):
         None, description="Whether who subscribes to a lite topic takes it from the group's other clients."
     )
 
+    def given(self) -> dict[str, Any]:
+        """Return the fields of a policy that are given."""
+        given = self.model_dump(exclude_none=True, include=set(PolicyFields.model_fields))
+        if self.retry_after_ms is not None:
+            given["retry_after_ms"] = tuple(self.retry_after_ms)
+        return given
+
+
+class NewGroup(PolicyFields):
+    """A group, its policy as far as that is not the broker's own, and a topic that it is to receive."""
+
+    name: str
+    topic: str = Field("", description="What it receives from now on; else what its consumers ask for.")
+    start: Moment | None = Field(
+        None, description="Where it begins: earliest, latest, offset:1200, a moment, or 30m ago."
+    )
+
+    def policy(self, policy: GroupPolicy) -> GroupPolicy | None:
+        """Return the policy with what is given put into it; None where nothing is."""
+        given = self.given()
+        return replace(policy, **given) if given else None
+
+    def place(self, now_ms: int) -> Start:
+        """Return where the group begins; raises `ClientMistake`."""
+        if self.start is None:
+            return Start()
+        if not self.topic:
+            raise ClientMistake(
+                "start is a place in a topic: say which topic. Of topics that its consumers ask for, a group "
+                "begins where the broker's setting group_start says."
+            )
+        return start_of(self.start, now_ms, "start")
+
+
+class NewPolicy(PolicyFields):
+    """How a group's messages are to be given out; what is left out stays as it is."""
+
     def over(self, policy: GroupPolicy) -> GroupPolicy:
         """Return the policy with what is given put into it; raises `ClientMistake` when that is nothing."""
-        if not self.model_fields_set:
+        given = self.given()
+        if not given:
             raise ClientMistake(
                 "Nothing is set: give attempts_max, retry_after_ms, fifo_run_max or is_lite_exclusive."
             )
-        given = self.model_dump(exclude_none=True)
-        if self.retry_after_ms is not None:
-            given["retry_after_ms"] = tuple(self.retry_after_ms)
         return replace(policy, **given)
 
 

@@ -1,7 +1,8 @@
 """`/api/groups`: consumer groups looked at, made, set, paused, reset and deleted.
 
     GET    /api/groups               every group, with its lag over all queues, or with each: queues=true
-    POST   /api/groups               {"name", "topic", "start"}: lets a group receive a topic, from there on
+    POST   /api/groups               {"name", "topic", "start"} and its policy: makes a group, and lets
+                                     it receive a topic; without a topic the same again changes nothing
     GET    /api/groups/NAME          one, with every queue
     PUT    /api/groups/NAME          its policy: attempts_max, retry_after_ms, fifo_run_max, is_lite_exclusive
     DELETE /api/groups/NAME          the group, or it on one topic; its dead letters stay
@@ -58,13 +59,15 @@ class GroupsApi:
         return JSONResponse({"groups": shapes})
 
     async def create(self, request: Request) -> JSONResponse:
-        """Let a group receive a topic."""
+        """Make a group with its policy, before anybody uses it, and let it receive a topic."""
         wanted = parse(NewGroup, await body_of(request))
-        start = start_of(wanted.start, self._live.now_ms(), "start")
-        check_receivable(wanted.topic)
-        self._live.core.topic(wanted.topic)
-        view = await self._groups.create(wanted.name, wanted.topic, start)
-        return self._told(view, status=201)
+        start, policy = wanted.place(self._live.now_ms()), wanted.policy(self._groups.policy(wanted.name))
+        if wanted.topic:
+            check_receivable(wanted.topic)
+            self._live.core.topic(wanted.topic)
+        is_there = not wanted.topic and self._groups.exists(wanted.name)
+        view = await self._groups.create(wanted.name, wanted.topic, start, policy)
+        return self._told(view, status=200 if is_there else 201)
 
     async def one(self, request: Request) -> JSONResponse:
         """Show a group and where it is on every queue."""

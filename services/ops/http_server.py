@@ -1,32 +1,124 @@
-"""uvicorn inside the broker's loop; signals belong to the composition root, so it may not take them."""
+"""uvicorn inside the broker's loop; signals belong to the composition root, so it may not take them.
+
+uvicorn waits for ever for a request's head, and takes any number of connections. Here a connection on which
+no request is being answered must have sent a whole head `HTTP_HEAD_MS_MAX` after the head's first byte (or
+after it was made), and there are so many connections at most, together and of one address.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from commitlog import limits
 
 GRACE_SECONDS = 1
+HEADERS = [("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY")]
+"""What every answer says to browsers: it is what it says it is, and nobody's frame."""
+TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What connections may take."""
+
+    head_ms_max: int = limits.HTTP_HEAD_MS_MAX
+    connections_max: int = limits.HTTP_CONNECTIONS_MAX
+    connections_per_address_max: int = limits.HTTP_CONNECTIONS_PER_ADDRESS_MAX
 
 
 class HttpServer(uvicorn.Server):
     """A server for sockets that listen already; set `should_exit` to end it."""
 
-    def __init__(self, app: Starlette) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=GRACE_SECONDS,
-            )
+    def __init__(
+        self, app: Starlette, tls: ssl.SSLContext | None = None, bounds: HttpLimits | None = None
+    ) -> None:
+        self._bounds = bounds or HttpLimits()
+        self._addresses: Counter[str] = Counter()
+        config = uvicorn.Config(
+            app,
+            http=self._protocol,  # type: ignore[arg-type]  # whatever makes a protocol will do
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            headers=HEADERS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )
+        config.load()
+        config.ssl = tls
+        super().__init__(config)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone."""
         yield
+
+    def _protocol(self, *given: Any, **named: Any) -> HttpConnection:
+        return HttpConnection(self._bounds, self._addresses, *given, **named)
+
+
+class HttpConnection(H11Protocol):
+    """One connection, hung up on when its head does not come."""
+
+    def __init__(self, bounds: HttpLimits, addresses: Counter[str], *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._bounds, self._addresses = bounds, addresses
+        self._host: str | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it, unless there are too many."""
+        super().connection_made(transport)
+        host = self.client[0] if self.client else ""
+        count, of_address = self._addresses.total(), self._addresses[host]
+        if count >= self._bounds.connections_max or of_address >= self._bounds.connections_per_address_max:
+            transport.write(TOO_MANY)
+            transport.close()
+            return
+        self._host = host
+        self._addresses[host] += 1
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes, and note whether a request is being answered."""
+        if self._host is None:
+            return
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._head_timer is None:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._stop_waiting()
+        if self._host is not None:
+            self._addresses[self._host] -= 1
+            if not self._addresses[self._host]:
+                del self._addresses[self._host]
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self._bounds.head_ms_max / 1000, self._hang_up)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _hang_up(self) -> None:
+        self._head_timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()

@@ -1,7 +1,7 @@
 """What goes over `/api/dead-letters`: what is asked, checked on the way in, and what is answered.
 
 64-bit numbers (offsets, times) go out as strings. A letter's `offset` is its place among its group's dead
-letters, which it keeps. Spans in from and until are so long ago: from 2h, until 30m.
+letters, which it keeps. Spans in from and until say that they are past: from 2h ago, until 30m ago.
 """
 
 from __future__ import annotations

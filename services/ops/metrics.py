@@ -101,8 +101,12 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the core's counters and gauges as they are now."""
-        statistics, gauges = self._live.core.statistics, self._live.core.gauges()
         yield self._build()
+        serves = not self._live.broken.done() and self._live.unwell is None
+        yield self._gauge("mq_ready", "1 while the broker serves, 0 while its disk fails.", int(serves))
+        if not serves:
+            return
+        statistics, gauges = self._live.core.statistics, self._live.core.gauges()
         yield from self._traffic(statistics)
         yield from self._groups()
         yield from self._transactions(statistics, gauges)
@@ -195,6 +199,18 @@ class Metrics(Collector):
         yield self._gauge("mq_disk_full", "1 while new messages are refused.", int(gauges.is_full))
         yield self._gauge("rocketmq_topic_number", "Topics.", gauges.topic_count)
         yield self._counters("mq_flushes", "Writes of the log.", (), [(statistics.flushes,)])
+        yield self._gauge(
+            "mq_store_damage",
+            "Damaged places found since the start; their timers may be rebuilt.",
+            gauges.damage_count,
+        )
+        yield self._gauge(
+            "mq_timers_unreadable",
+            "Timers that ended because nobody has their records.",
+            gauges.unreadable_timers,
+        )
+        rebuilt = [(statistics.timers_rebuilt,)]
+        yield self._counters("mq_timers_rebuilt", "Timers of damaged files that were rebuilt.", (), rebuilt)
         unreadable = [(statistics.unreadable_records,)]
         yield self._counters("mq_unreadable_records", "Damaged records skipped.", (), unreadable)
 

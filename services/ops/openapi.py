@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from services.ops.answers import ErrorAnswer
+from services.ops.gate import OPEN_PATHS
 from services.ops.operation import Operation
 from services.ops.routes import OPERATIONS
 
@@ -24,7 +25,7 @@ Key = tuple[Any, JsonSchemaMode]
 
 ABOUT = (
     "64-bit numbers (offsets, times) go out as strings. Times are milliseconds since 1970; moments may also"
-    " come in as 2026-11-22T09:00+08:00 or as a span from now, such as 30m. An error has a stable code."
+    " come in as 2026-11-22T09:00+08:00, in 30m, or 30m ago. An error has a stable code."
 )
 STATUSES = {
     200: "Done.",
@@ -32,9 +33,12 @@ STATUSES = {
     202: "Begun.",
     400: "It can never be accepted.",
     401: "It wants a token.",
+    403: "It is for another host, or of a foreign web page.",
     404: "It is not here.",
     409: "What has already happened forbids it.",
+    408: "Its body did not come to its end in time.",
     410: "It has ended.",
+    415: "Its body is not declared as JSON.",
     500: "A mistake of the broker, or its disk failed.",
     503: "Not now; try again later.",
 }
@@ -71,7 +75,9 @@ def all_schemas(operations: list[Operation]) -> tuple[dict[Key, Json], Json]:
 def described(one: Operation, schemas: dict[Key, Json]) -> Json:
     """Return one operation."""
     answers = {str(status): answered(status, kind, schemas) for status, kind in one.answers.items()}
-    errors = {str(status): answered(status, ErrorAnswer, schemas) for status in (*one.refusals, 500)}
+    with_body = (408, 415, 503) if one.bodies else ()
+    refusals = (*one.refusals, *with_body, *(() if one.path in OPEN_PATHS else (401, 403)), 500)
+    errors = {str(status): answered(status, ErrorAnswer, schemas) for status in refusals}
     operation: Json = {
         "operationId": one.handler.__name__ if one.path.count("/") == 1 else operation_id(one),
         "summary": (one.handler.__doc__ or "").strip().splitlines()[0],

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
 
@@ -24,9 +25,15 @@ class Probes:
         return PlainTextResponse("alive\n")
 
     async def ready(self, request: Request) -> Response:
-        """Say whether the broker serves."""
-        serves = not self._live.broken.done()
-        return PlainTextResponse("ready\n" if serves else "broken\n", status_code=200 if serves else 503)
+        """Say whether the broker serves, and why not; a nearly full disk and damage are told beside it."""
+        try:
+            refusal = self._live.core.refusal()
+        except TidewheelError as error:
+            return PlainTextResponse(f"{error.code} {error}\n", status_code=503)
+        refuses = "" if refusal is None else f"{refusal.code} {refusal}\n"
+        damage_count = self._live.core.damage_count
+        told = f"damaged: {damage_count} places, see: tidewheel timer ls --damaged\n" if damage_count else ""
+        return PlainTextResponse(f"ready\n{refuses}{told}")
 
     async def scrape(self, request: Request) -> Response:
         """Show what Prometheus scrapes."""

@@ -67,7 +67,7 @@ class FilterQuery(Nothing):
     from_: Moment = Field(
         "",
         alias="from",
-        description="Due from then on: a moment with its zone, milliseconds, or 30m from now.",
+        description="Due from then on: a moment with its zone, milliseconds, in 30m, or 30m ago.",
     )
     until: Moment = Field("", description="Due before then.")
 
@@ -76,6 +76,12 @@ class TimersQuery(FilterQuery):
     """A page of timers."""
 
     after: str = Field("", description="From the page before.")
+    limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
+
+
+class DamagedQuery(Nothing):
+    """What is damaged, the newest first."""
+
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 

@@ -15,6 +15,7 @@ from services.ops.answers import (
     ArrivalsAnswer,
     ClockAnswer,
     CountAnswer,
+    DamageAnswer,
     DryRunAnswer,
     FoundMessagesAnswer,
     HistogramAnswer,
@@ -40,6 +41,7 @@ from services.ops.operation import Handler, Operation
 from services.ops.probes import Probes
 from services.ops.queries import (
     ArrivalsQuery,
+    DamagedQuery,
     FilterQuery,
     FindQuery,
     HistogramQuery,
@@ -157,6 +159,7 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
             "GET", "/api/timers/histogram", TimersApi.histogram, {200: HistogramAnswer}, HistogramQuery
         ),
         Operation("GET", "/api/timers/summary", TimersApi.summary, {200: SummaryAnswer}),
+        Operation("GET", "/api/timers/damaged", TimersApi.damaged, {200: DamageAnswer}, DamagedQuery),
         Operation(
             "GET",
             "/api/timers/one",

@@ -1,7 +1,7 @@
 """What goes over `/api/timers`: what is asked, checked on the way in, and what is answered.
 
 Moments come in as wall time with a zone (2026-11-22T09:00+08:00), as milliseconds since 1970, or as a span
-from now (30m); they go out as milliseconds since 1970, in strings.
+from now (in 30m, or just 30m); they go out as milliseconds since 1970, in strings.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from services import durations, moments
 from services.broker import recall
 from services.broker.delays import dated
 from services.broker.values import (
+    Damaged,
+    LostTimer,
     PendingTimer,
     SendReceipt,
     TimerFilter,
@@ -26,7 +28,9 @@ from services.broker.values import (
 )
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerVerb
 from services.ops.answers import (
+    DamagedPartAnswer,
     ErrorAnswer,
+    LostTimerAnswer,
     OneTimerAnswer,
     TaskAnswer,
     TimerAnswer,
@@ -276,4 +280,25 @@ def task_shape(task: TimerTask) -> TaskAnswer:
         "started_ms": str(task.started_ms),
         "ended_ms": None if task.ended_ms is None else str(task.ended_ms),
         "why": task.why,
+    }
+
+
+def damaged_shape(found: Damaged) -> DamagedPartAnswer:
+    """Return what was found damaged as JSON shows it."""
+    return {
+        "part": found.part,
+        "path": found.path,
+        "what": found.what,
+        "rebuilt": found.rebuilt_count,
+        "lost": found.lost_count,
+    }
+
+
+def lost_timer_shape(lost: LostTimer, offset_ms: int) -> LostTimerAnswer:
+    """Return a timer that nobody has any more; `offset_ms` is by how much the broker's clock is ahead."""
+    return {
+        "timer_offset": str(lost.timer_offset),
+        "topic": lost.topic,
+        "due_ms": str(lost.due_ms - offset_ms),
+        "ended_ms": str(lost.ended_ms - offset_ms),
     }

@@ -3,6 +3,7 @@
     GET    /api/timers            a page of those that wait, by due time: FILTER, after, limit
     GET    /api/timers/count      how many match: FILTER
     GET    /api/timers/histogram  how many are due in each window of time: FILTER, width=1m
+    GET    /api/timers/damaged    what was found damaged, and the timers that nobody has any more: limit
     GET    /api/timers/summary    pending by topic, what is due when, how late deliveries were
     GET    /api/timers/one        one, with what it says: topic and id, or topic and key, or handle
     POST   /api/timers            sets one, or a batch of them: {"timers": [...]}
@@ -37,9 +38,9 @@ from services.broker.values import SendReceipt, TimerFilter, TimerVerdict, Verdi
 from services.live import looking
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
-from services.ops.answers import DueAnswer, LatenessAnswer, SummaryAnswer, TimerReceiptAnswer
+from services.ops.answers import DamageAnswer, DueAnswer, LatenessAnswer, SummaryAnswer, TimerReceiptAnswer
 from services.ops.horizon import counts_within
-from services.ops.queries import FilterQuery, HistogramQuery, TimerQuery, TimersQuery, asked
+from services.ops.queries import DamagedQuery, FilterQuery, HistogramQuery, TimerQuery, TimersQuery, asked
 from services.ops.shapes import body_of, parse
 from services.ops.timer_shapes import (
     MovedTimer,
@@ -48,9 +49,11 @@ from services.ops.timer_shapes import (
     NewTimer,
     NewTimers,
     cursor_of,
+    damaged_shape,
     due_of,
     error_shape,
     filter_of,
+    lost_timer_shape,
     name_of,
     one_timer_shape,
     page_shape,
@@ -99,6 +102,20 @@ class TimersApi:
         shapes = [{"start_ms": str(start_ms), "count": count} for start_ms, count in windows]
         total = sum(count for _, count in windows)
         return JSONResponse({"width_ms": str(width_ms), "count": total, "windows": shapes})
+
+    async def damaged(self, request: Request) -> JSONResponse:
+        """Show what was found damaged, and the timers that were lost to it."""
+        limit = asked(DamagedQuery, request).limit
+        core = self._live.core
+        lost = core.lost_timers()
+        answer: DamageAnswer = {
+            "count": core.damage_count,
+            "rebuilt": core.statistics.timers_rebuilt,
+            "unreadable": len(lost),
+            "damage": [damaged_shape(one) for one in list(core.damage)[: -limit - 1 : -1]],
+            "timers": [lost_timer_shape(one, self._live.clock.offset_ms) for one in lost[:limit]],
+        }
+        return JSONResponse(answer)
 
     async def summary(self, request: Request) -> JSONResponse:
         """Show all timers at a glance."""

@@ -55,7 +55,9 @@ class AdminClients:
         """Have a push consumer consume a message once more; the status is what its listener made of it."""
         session, topic = self._consumer(request), stored_name(request.topic)
         self._live.core.topic(topic)
-        found = [one for one in self._live.find(topic, request.message_id, 2) if one.stored_topic == topic]
+        found = self._live.find(
+            topic, request.message_id, 1, lambda one: bool(one.stored_topic == topic)
+        ).messages
         if not found:
             raise MessageNotFound(f"{topic} has no message {request.message_id[:255]!r}.")
         code = await self._questions.verify(session.client_id, found[0])

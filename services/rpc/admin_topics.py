@@ -9,6 +9,7 @@ from uuid import uuid4
 from commitlog.errors import ClientMistake
 from commitlog.message import MessageType
 from services.broker.delays import dated
+from services.broker.reading import within_bytes
 from services.broker.values import Delivery, Topic
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
@@ -61,9 +62,9 @@ class AdminTopics:
         if not key:
             raise ClientMistake("Give message_id or message_key: messages are found by these.")
         count_max = request.max_message_nums if request.max_message_nums > 0 else FOUND_MAX
-        found = [one for one in self._found(request, key) if is_wanted(one, request)][:count_max]
+        found = self._found(request, key, min(count_max, FOUND_MAX))
         namespace = request.topic.resource_namespace
-        messages = [to_wire(one, namespace, 0, "") for one in within_bytes(found)]
+        messages = [to_wire(one, namespace, 0, "") for one in within_bytes(found, BODIES_BYTES_MAX)]
         return wire.ListMessageResponse(status=OK, messages=messages)
 
     async def send_message(self, request: Any, caller: Caller) -> Any:
@@ -92,9 +93,13 @@ class AdminTopics:
     def _topic(self, request: Any) -> Topic:
         return self._live.core.topic(stored_name(request.topic))
 
-    def _found(self, request: Any, key: str) -> list[Delivery]:
+    def _found(self, request: Any, key: str, count_max: int) -> list[Delivery]:
         topic = self._topic(request).name
-        return [one for one in self._live.find(topic, key, FOUND_MAX) if one.stored_topic == topic]
+
+        def wanted(one: Delivery) -> bool:
+            return one.stored_topic == topic and is_wanted(one, request)
+
+        return self._live.find(topic, key, count_max, wanted).messages
 
 
 def is_wanted(one: Delivery, request: Any) -> bool:
@@ -102,13 +107,3 @@ def is_wanted(one: Delivery, request: Any) -> bool:
     begin_ms, end_ms = wall_ms(request.begin_timestamp), wall_ms(request.end_timestamp)
     is_of_queue = not request.HasField("queue_id") or request.queue_id == one.queue_id
     return is_of_queue and begin_ms <= one.store_ms and (not end_ms or one.store_ms <= end_ms)
-
-
-def within_bytes(found: list[Delivery]) -> list[Delivery]:
-    """Return as many as fit in a reply, at least one."""
-    left = BODIES_BYTES_MAX
-    for count, one in enumerate(found):
-        left -= len(one.message.body)
-        if left < 0:
-            return found[: max(1, count)]
-    return found

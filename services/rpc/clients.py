@@ -85,10 +85,13 @@ class Clients:
             self._sessions.close_stream(stream)
 
     async def heartbeat(self, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
-        """Note that a client is alive; a client we do not know (we restarted) is welcome too."""
+        """Note that a client is alive; a client we do not know (we restarted) is welcome too.
+
+        It tells only what is not known yet: settings say more, and Java's before 5.0.4 leaves its type out.
+        """
         session = self._sessions.seen(caller)
-        session.client_type = request.client_type
-        session.group = stored_name(request.group)
+        session.client_type = session.client_type or request.client_type
+        session.group = session.group or stored_name(request.group)
         self._live.client_alive(caller.client_id)
         return HeartbeatResponse(status=OK)
 
@@ -111,6 +114,7 @@ class Clients:
                 if stream.is_over:
                     return
                 if command.HasField("settings"):
+                    await self._live.well()  # Python's client would not say them again for ten minutes
                     self._introduce(command.settings, stream)
                 else:
                     self._questions.answered(command, stream.session)
@@ -127,6 +131,7 @@ class Clients:
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
         stream.write(settings.answer(described, self._live, self._metric_for(described, session)))
+        self._producers.can_be_asked(session)
 
     def _farewell(self, session: Session | None) -> list[Stream]:
         """Turn the metrics of a client off that goes; returns the streams that are to end before it may.

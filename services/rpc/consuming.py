@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 
+from commitlog import limits
 from commitlog.errors import ClientMistake, TidewheelError
 from commitlog.limits import AUTO_RENEW_LEASE_MS, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from services.broker.values import Delivery
@@ -27,7 +28,7 @@ from services.rpc.generated.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
 )
-from services.rpc.handover import give_back, lent
+from services.rpc.handover import Lent, give_back, lent
 from services.rpc.lite_consuming import refuse_strangers
 from services.rpc.messages import show, span_ms, timestamp
 from services.rpc.names import stored_name
@@ -59,14 +60,16 @@ class Consuming:
             yield ReceiveMessageResponse(status=NO_MESSAGES)
             return
         answer = lent(group, topic, request.attempt_id, deliveries)
-        heard = False
+        heard, body_bytes = False, sum(len(one.message.body) for one in deliveries)
+        self._live.unread_bytes += body_bytes
         try:
             for reply in self._replies(request, deliveries):
                 yield reply
             heard = True
         finally:
+            self._live.unread_bytes -= body_bytes
             if heard:
-                session.lent[group, topic] = answer
+                remember(session, answer)
             else:
                 give_back(self._live, answer)
 
@@ -142,6 +145,14 @@ class Consuming:
         return AckMessageResultEntry(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
         )
+
+
+def remember(session: Session, answer: Lent) -> None:
+    """Remember a client's last answer of a group and topic, in case that it asks for it again."""
+    session.lent.pop((answer.group, answer.topic), None)
+    session.lent[answer.group, answer.topic] = answer
+    if len(session.lent) > limits.LENT_PER_CLIENT_MAX:
+        del session.lent[next(iter(session.lent))]
 
 
 def batch_size(request: ReceiveMessageRequest) -> int:

@@ -3,10 +3,12 @@
 A client is told the address that it dialled itself: it is the one that surely reaches us, through whatever
 forwards ports in between. A fixed address (`advertise`) overrides it.
 
-Two spellings, because the Python client opens its Telemetry stream only when a route names an endpoint set
-it has not got yet (reference/wire-protocol.md 4.7), and without that stream nobody can be asked how a
-transaction ended. So each boot starts with the other spelling, and a client that has no stream is given the
-other one at a later refresh of its routes (`services.rpc.sessions`). Both spellings reach the same socket:
+Two spellings, because some clients, Python's among them, open their Telemetry stream only when a route names
+an endpoint set they have not got yet (reference/wire-protocol.md 4.7), and without that stream nobody can be
+asked how a transaction ended. So to them each boot starts with the other spelling, and one that has no stream
+is given the other one at a later refresh of its routes (`services.rpc.sessions`). Every other client is told
+the first spelling by every boot: an address that changes is a new broker to it, also while it shuts down.
+Both spellings reach the same socket:
 
 | dialled       | first spelling       | second spelling                         |
 |---------------|----------------------|-----------------------------------------|
@@ -33,11 +35,14 @@ class Advertised:
     boot: int
     fixed: bool = False
 
-    def endpoints(self, dialled: Endpoints, turn: int) -> Endpoints:
-        """Return the endpoints for a client that dialled `dialled` and has been turned `turn` times."""
+    def endpoints(self, dialled: Endpoints, turn: int | None) -> Endpoints:
+        """Return the endpoints for a client that dialled `dialled` and has been turned `turn` times.
+
+        None is for a client that is never turned.
+        """
         known = Endpoints(addresses=[Address(host=self.host, port=self.port)])
         chosen = dialled if dialled.addresses and not self.fixed else known
-        return spelling(chosen, (self.boot + turn) % 2 == 1)
+        return spelling(chosen, second=turn is not None and (self.boot + turn) % 2 == 1)
 
     def steady(self, dialled: Endpoints) -> Endpoints:
         """Return one address that is the same for a client whichever spelling it was given."""

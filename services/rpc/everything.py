@@ -40,6 +40,9 @@ def all_rpcs(
     exports = Exports(live, sessions, metrics, advertised, may_name) if metrics else None
     metric_for = exports.metric_for if exports else nowhere
     live.ask_with(producers.ask)
+    producers.tell(live)
+    sessions.room_with(producers.can_be_asked)
+    live.access.rules_with(producers.all_can_be_asked)
     live.transactions.producers = producers.views
     live.renew_with(sessions.present)
     rpcs = table(

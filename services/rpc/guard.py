@@ -37,7 +37,7 @@ SIGNED_ONCE: Final = frozenset((OTLP, OPENCENSUS))
 SENTENCES: Final = {
     Reason.UNSIGNED: "Give the client the access key and secret of a user: tidewheel auth user add NAME",
     Reason.MALFORMED: "Its authorization or x-mq-date-time header is none that an official client writes.",
-    Reason.UNKNOWN_KEY: "There is no such user. See which there are: tidewheel auth user list",
+    Reason.UNKNOWN_KEY: "There is no such user. See which there are: tidewheel auth user ls",
     Reason.WRONG_SIGNATURE: "It was not made with that user's secret. Another: tidewheel auth user add -h",
     Reason.SKEWED: "Its clock is ahead of the broker's, in every time zone. Set it.",
     Reason.REPLAYED: "Its date has passed, in every time zone: a call of old, or a clock that is behind.",

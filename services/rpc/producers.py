@@ -7,20 +7,25 @@ a producer that cannot answer does not keep the others from being asked next tim
 Whoever is gone is forgotten in time: for as many that come as there are places in lines, one look at all.
 There are `PLACES_MAX` in all; who finds none gets one when it sends again.
 
-A question shows the message. Whoever may not end the topic's transactions is not asked, whatever it declares.
+A question shows the message, which is read only for a producer whose stream has room for it. When a
+producer can be asked, perhaps again (it came, connected, read what waited for it, or may end more), the core
+is told, if halves of its topic wait for that (`txn.checkback`). Whoever may not end the topic's transactions
+is not asked, whatever it declares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
 from services.broker.values import CheckBack
+from services.live.live_broker import Read
 from services.live.transactions import ProducerView
 from services.rpc.generated.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
 from services.rpc.messages import half_to_wire
-from services.rpc.sessions import Sessions
+from services.rpc.sessions import Session, Sessions
 
 log = structlog.get_logger()
 
@@ -37,6 +42,16 @@ def anybody(user: str, topic: str) -> bool:
     return True
 
 
+class Halves(Protocol):
+    """The broker, as far as it has halves that wait for a producer."""
+
+    def unasked_topics(self) -> list[str]:
+        """Topics (stored names) of which halves wait for a producer that can be asked."""
+
+    def producer_came(self, topic: str) -> None:
+        """Ask about them."""
+
+
 class Producers:
     """Who produces to which topic, in the order in which they are to be asked."""
 
@@ -45,6 +60,23 @@ class Producers:
         self._lines: dict[str, dict[str, str]] = {}
         self._places = 0
         self._until_look = LOOK_EACH_MIN
+        self._halves: Halves | None = None
+
+    def tell(self, halves: Halves) -> None:
+        """Tell `halves` of every producer that can be asked."""
+        self._halves = halves
+
+    def can_be_asked(self, session: Session) -> None:
+        """A client can be asked, perhaps again."""
+        for topic in self._halves.unasked_topics() if self._halves else ():
+            if session.client_id in self._lines.get(topic, ()):
+                self._tell_of(topic, session.client_id)
+
+    def all_can_be_asked(self) -> None:
+        """Rights have changed: perhaps others can be asked."""
+        for topic in self._halves.unasked_topics() if self._halves else ():
+            for client_id in self._lines.get(topic, ()):
+                self._tell_of(topic, client_id)
 
     def add(self, topic: str, client_id: str, namespace: str) -> None:
         """Remember that a client produces to a topic (stored name)."""
@@ -57,6 +89,7 @@ class Producers:
         if self._places < PLACES_MAX:
             self._lines.setdefault(topic, {})[client_id] = namespace
             self._places += 1
+            self._tell_of(topic, client_id)
 
     def views(self, topic: str = "") -> list[ProducerView]:
         """Return the producers of a topic, or of all, in the order in which they are asked."""
@@ -67,17 +100,17 @@ class Producers:
             for client_id in line
         ]
 
-    def ask(self, question: CheckBack) -> str:
+    def ask(self, question: CheckBack, read: Read) -> str:
         """Ask the next producer that can be reached; returns its id, empty when there is none."""
-        line = self._lines.get(question.message.topic, {})
+        line = self._lines.get(question.topic, {})
         for client_id, namespace in list(line.items()):
             del line[client_id]
             if self._sessions.find(client_id) is None:
                 self._places -= 1
                 continue
             line[client_id] = namespace
-            if self._write(client_id, namespace, question):
-                log.info("asked", topic=question.message.topic, transaction=question.transaction_id)
+            if self._write(client_id, namespace, question, read):
+                log.info("asked", topic=question.topic, transaction=question.transaction_id)
                 return client_id
         return ""
 
@@ -94,11 +127,20 @@ class Producers:
         session = self._sessions.find(client_id)
         return session is not None and bool(session.streams) and self._may_end(session.user, topic)
 
-    def _write(self, client_id: str, namespace: str, question: CheckBack) -> bool:
+    def _tell_of(self, topic: str, client_id: str) -> None:
+        if self._halves is not None and self._can_be_asked(topic, client_id):
+            self._halves.producer_came(topic)
+
+    def _write(self, client_id: str, namespace: str, question: CheckBack, read: Read) -> bool:
         session = self._sessions.find(client_id)
-        if session is None or not self._can_be_asked(question.message.topic, client_id):
+        if session is None or not self._can_be_asked(question.topic, client_id):
+            return False
+        if not session.streams[-1].may_write():
+            return False
+        message = read()
+        if message is None:
             return False
         command = RecoverOrphanedTransactionCommand(
-            message=half_to_wire(question.message, namespace), transaction_id=question.transaction_id
+            message=half_to_wire(message, namespace), transaction_id=question.transaction_id
         )
         return session.streams[-1].write(TelemetryCommand(recover_orphaned_transaction_command=command))

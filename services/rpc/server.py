@@ -6,6 +6,8 @@ Options that matter:
 - Clients may ping every `PING_MS_MIN`: gRPC's default takes one that pings every 30 s for an attacker and
   hangs up. We ping too, so that the stream of a client that has lost its network ends, and others are asked
   instead.
+- Calls that one connection holds open are bounded, and so are the bytes of a call's headers. What it costs to
+  take them apart is not: so a connection on which nobody was let in is slowed down (`services.front.pacing`).
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import grpc
 from grpc import aio
 
 from commitlog.errors import PortTaken
+from commitlog.limits import HEADERS_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
 from services.rpc.accepting import Accepting
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code
@@ -39,6 +42,9 @@ OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", HEADERS_BYTES_MAX),
 ]
 
 REFUSED = {
@@ -51,16 +57,42 @@ REFUSED = {
 SECURITY = "transport_security_type"
 
 Context = aio.ServicerContext[Any, Any]
-HostOf = Callable[[str], str]
-"""The address of the client behind one of gRPC's names for a peer."""
+
+
+class Connections(Protocol):
+    """What the transport before gRPC knows of connections, each by gRPC's name for its peer."""
+
+    def host_of(self, peer: str) -> str:
+        """Return the address of the client."""
+
+    def is_stranger(self, peer: str) -> bool:
+        """Whether nobody has been let in on it yet."""
+
+    def welcome(self, peer: str) -> None:
+        """Take note that somebody has."""
+
+
+class Direct:
+    """Connections without a transport of ours before gRPC."""
+
+    def host_of(self, peer: str) -> str:
+        """Return the address in the peer's name."""
+        return peer_host(peer)
+
+    def is_stranger(self, peer: str) -> bool:
+        """Nobody is slowed down."""
+        return False
+
+    def welcome(self, peer: str) -> None:
+        """Nobody is a stranger."""
 
 
 class GrpcServer:
-    """A grpc.aio server on some addresses, each plaintext or TLS; `host_of` tells clients' addresses."""
+    """A grpc.aio server on some addresses, each plaintext or TLS, behind `connections`."""
 
-    def __init__(self, host_of: HostOf | None = None) -> None:
+    def __init__(self, connections: Connections | None = None) -> None:
         self._server = aio.server(options=OPTIONS)
-        self._host_of = host_of or peer_host
+        self._connections = connections or Direct()
         self._standard = Standard(NAME)
 
     def bind(self, host: str, port: int) -> int:
@@ -80,7 +112,7 @@ class GrpcServer:
         services: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         for name, rpc in rpcs.items():
             service, _, own_name = name.rpartition("/")
-            services[service or NAME][own_name] = method(name, rpc, observe, self._host_of)
+            services[service or NAME][own_name] = method(name, rpc, observe, self._connections)
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         crowded = services[NAME].items()
@@ -90,49 +122,64 @@ class GrpcServer:
         accepting.start()
         await self._standard.serves()
 
+    async def tell_health(self, is_well: bool) -> None:
+        """Tell probes whether the store's disk lets the server serve."""
+        await self._standard.serves(is_well)
+
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls; those under way have `grace_seconds` to end."""
         await self._standard.leaves()
         await self._server.stop(grace_seconds)
 
 
-def method(name: str, rpc: Rpc, observe: Observe, host_of: HostOf) -> grpc.RpcMethodHandler[Any, Any]:
+def method(
+    name: str, rpc: Rpc, observe: Observe, connections: Connections
+) -> grpc.RpcMethodHandler[Any, Any]:
     """Return gRPC's handler for one RPC of the table."""
     codec = (rpc.request.FromString, rpc.reply.SerializeToString)
     match rpc:
         case Unary():
-            return grpc.unary_unary_rpc_method_handler(unary(name, rpc, observe, host_of), *codec)
+            return grpc.unary_unary_rpc_method_handler(unary(name, rpc, observe, connections), *codec)
         case Streaming(both_ways=True):
-            return grpc.stream_stream_rpc_method_handler(streaming(name, rpc, host_of), *codec)
+            return grpc.stream_stream_rpc_method_handler(streaming(name, rpc, observe, connections), *codec)
         case Streaming():
-            return grpc.unary_stream_rpc_method_handler(streaming(name, rpc, host_of), *codec)
+            return grpc.unary_stream_rpc_method_handler(streaming(name, rpc, observe, connections), *codec)
 
 
 def unary(
-    name: str, rpc: Unary, observe: Observe, host_of: HostOf
+    name: str, rpc: Unary, observe: Observe, connections: Connections
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     """Return the coroutine function that grpc.aio calls for a unary RPC."""
 
     async def call(request: Any, context: Context) -> Any:
+        peer = context.peer()
         try:
-            return await reply_to(name, rpc, request, caller_of(context, host_of), observe)
+            reply = await reply_to(name, rpc, request, caller_of(context, connections.host_of(peer)), observe)
         except CallRefused as refused:
             await refuse(context, refused)
+        if connections.is_stranger(peer) and is_let_in(reply):
+            connections.welcome(peer)
+        return reply
 
     return call
 
 
-def streaming(name: str, rpc: Streaming, host_of: HostOf) -> Callable[[Any, Context], AsyncIterator[Any]]:
+def streaming(
+    name: str, rpc: Streaming, observe: Observe, connections: Connections
+) -> Callable[[Any, Context], AsyncIterator[Any]]:
     """Return the asynchronous generator that grpc.aio calls for a streaming RPC."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-        caller = caller_of(context, host_of)
+        peer = context.peer()
+        caller = caller_of(context, connections.host_of(peer))
         if rpc.both_ways:  # to ask costs more than a call may
             caller = replace(caller, is_encrypted=context.auth_context().get(SECURITY) == [b"ssl"])
         asked = until_ended(request) if rpc.both_ways else request
         try:
-            async with aclosing(stream_to(name, rpc, asked, caller)) as replies:
+            async with aclosing(stream_to(name, rpc, asked, caller, observe)) as replies:
                 async for reply in replies:
+                    if connections.is_stranger(peer) and is_let_in(reply):
+                        connections.welcome(peer)
                     yield reply
         except CallRefused as refused:
             await refuse(context, refused)
@@ -153,14 +200,19 @@ async def until_ended(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
             yield request
 
 
-def caller_of(context: Context, host_of: HostOf) -> Caller:
-    """Return who calls, from the call's metadata and its connection."""
+def is_let_in(reply: Any) -> bool:
+    """Whether a reply is for somebody who has said who it is, or whom nobody asks."""
+    return bool(getattr(reply, "status", None) is None or reply.status.code != Code.UNAUTHORIZED)
+
+
+def caller_of(context: Context, host: str) -> Caller:
+    """Return who calls, from the call's metadata and the address of its connection."""
     said = dict(context.invocation_metadata() or ())
     return Caller(
         client_id=said.get("x-mq-client-id", ""),
         language=said.get("x-mq-language", ""),
         version=said.get("x-mq-client-version", ""),
-        host=host_of(context.peer()),
+        host=host,
         seconds_left=context.time_remaining(),
         authorization=text(said.get("authorization", "")),
         date=text(said.get("x-mq-date-time", "")),

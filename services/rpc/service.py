@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from commitlog.errors import TidewheelError
+from commitlog.errors import TidewheelError, unread
 from services.rpc.caller import Caller
 from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
@@ -31,7 +31,13 @@ NAME = "apache.rocketmq.v2.MessagingService"
 """The service of every RPC that is not named in full, `package.Service/Name`."""
 
 Observe = Callable[[str, str, float], None]
-"""Told of every answered call: the RPC's name, the name of the status' code, the seconds it took."""
+"""Told of every answered call: the RPC's name, the name of the status' code, the seconds it took.
+
+Of streams it is told what they refuse; how long one lasts is its caller's choice.
+"""
+
+ANSWERS = (Code.OK, Code.MESSAGE_NOT_FOUND)
+"""What a stream says that refuses nothing: a receive that found no message is none the less answered."""
 
 log = structlog.get_logger()
 
@@ -119,7 +125,7 @@ async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe:
     refused: Status | None = None
     try:
         reply = await rpc.handler(request, welcome(rpc, caller))
-    except (TidewheelError, NoClientId) as error:
+    except (TidewheelError, NoClientId, OSError) as error:
         refused = status_of(error)
     except Exception:
         log.exception("bug while answering", rpc=name)
@@ -133,18 +139,24 @@ async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe:
     return reply
 
 
-async def stream_to(name: str, rpc: Streaming, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
+async def stream_to(
+    name: str, rpc: Streaming, request: Any, caller: Caller, observe: Observe
+) -> AsyncGenerator[Any, None]:
     """Answer with a stream; what goes wrong is its last element's status, or raises `CallRefused`."""
+    started = time.monotonic()
     try:
         async with aclosing(rpc.handler(request, welcome(rpc, caller))) as replies:
             async for reply in replies:
+                if rpc.has_status and reply.HasField("status") and reply.status.code not in ANSWERS:
+                    observe(name, Code.Name(reply.status.code), time.monotonic() - started)
                 yield reply
         return
-    except (TidewheelError, NoClientId) as error:
+    except (TidewheelError, NoClientId, OSError) as error:
         refused = status_of(error)
     except Exception:
         log.exception("bug while answering", rpc=name)
         refused = BUG
+    observe(name, Code.Name(refused.code), time.monotonic() - started)
     if not rpc.has_status:
         raise CallRefused(refused)
     yield rpc.reply(status=refused)
@@ -169,6 +181,8 @@ def welcome(rpc: Rpc, caller: Caller) -> Caller:
     return caller
 
 
-def status_of(error: TidewheelError | NoClientId) -> Status:
-    """Return the status that an error of a call means."""
+def status_of(error: TidewheelError | NoClientId | OSError) -> Status:
+    """Return the status that an error of a call means; the only files of a call are the store's."""
+    if isinstance(error, OSError):
+        return refusal(unread(error)) if error.errno else BUG  # a time-out has no number, and is a bug here
     return refusal(error) if isinstance(error, TidewheelError) else CLIENT_ID_REQUIRED

@@ -4,8 +4,11 @@ Nothing here is durable. After a restart every client is unknown until it calls,
 be known again; settings are never demanded (reference/wire-protocol.md 4.7).
 
 - A client may have several streams for a while; it is written to on the newest.
-- A client without a stream is *turned*: at a later refresh of its routes it gets the other spelling of our
-  address, which makes it open one (`services.rpc.endpoints`). While it has one it is left in peace.
+- A client without a stream whose library opens none again by itself (`MUST_REDIAL`) is *turned*: at a later
+  refresh of its routes it gets the other spelling of our address, which makes it open one
+  (`services.rpc.endpoints`). It is left in peace while it has one and for `TURN_AFTER_MS` after its end, also
+  beyond a goodbye: what opens a stream while it shuts down may never end (Java's `close()` did not). All
+  other clients are told one address for ever.
 - A client is forgotten when it says goodbye, when it does not come back after a connection of it broke off
   (`services.rpc.clients` sees to that), or after `FORGET_AFTER_MS` without stream and without call.
 """
@@ -13,10 +16,12 @@ be known again; settings are never demanded (reference/wire-protocol.md 4.7).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from commitlog import limits
 from commitlog.errors import TooManyRequests
 from commitlog.limits import CLIENTS_MAX, LONG_POLL_MS, POLLS_MAX, POLLS_PER_CLIENT_MAX
 from services.rpc.caller import Caller
@@ -26,12 +31,14 @@ from services.rpc.handover import Lent
 from services.rpc.messages import span_ms
 from services.rpc.names import stored_name
 
-COMMANDS_WAITING_MAX = 1_000
 DESCRIBED_BYTES_MAX = 4 * 1024
 FORGET_EACH_MS = 1_000
 PRESENT_MS = 30_000
 TURN_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
+DEPARTED_MAX = 1_024
+MUST_REDIAL = frozenset(("PYTHON", "RUST", "DOTNET"))
+"""Languages whose libraries open an ended Telemetry stream again only minutes later, or (.NET) never."""
 
 
 def nobody_watches(session: Session) -> None:
@@ -42,30 +49,103 @@ def nobody_misses(session: Session) -> None:
     """Miss nobody."""
 
 
+class Backlog:
+    """What waits in all Telemetry streams together, and the streams that had no room for a command."""
+
+    def __init__(self, room: Callable[[Session], None]) -> None:
+        self.waiting_bytes = 0
+        self._room = room
+        self._refused: dict[Stream, None] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no stream takes another command."""
+        return self.waiting_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
+
+    def refused(self, stream: Stream) -> None:
+        """A stream had no room."""
+        self._refused[stream] = None
+
+    def left(self, stream: Stream, left_bytes: int) -> None:
+        """So much waits no longer: tell of those that have room again."""
+        was_full = self.is_full
+        self.waiting_bytes -= left_bytes
+        if self._refused and (was_full or stream in self._refused):
+            for one in [one for one in self._refused if one.has_room or one.is_over]:
+                del self._refused[one]
+                if not one.is_over:
+                    self._room(one.session)
+
+
 class Stream:
     """One Telemetry stream: what waits to be written to its client. None ends it.
+
+    It takes a command while it has room: fewer than `COMMANDS_WAITING_MAX` wait, with less than
+    `COMMANDS_WAITING_BYTES_MAX`, and in all streams less than `COMMANDS_WAITING_ALL_BYTES_MAX`. So at most
+    one command more waits. Who asked when there was no room is told when there is (`Sessions.room_with`).
 
     `is_over`: its client is not heard any more; `ended`: all that waited is written, or nobody reads it.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(COMMANDS_WAITING_MAX)
+    def __init__(self, session: Session, backlog: Backlog) -> None:
+        self.session, self._backlog = session, backlog
+        self._commands: deque[TelemetryCommand | None] = deque()
+        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
         self.is_over = False
         self.ended = asyncio.Event()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another command."""
+        is_full = (
+            self._waiting_bytes >= limits.COMMANDS_WAITING_BYTES_MAX
+            or len(self._commands) >= limits.COMMANDS_WAITING_MAX
+        )
+        return not (self.is_over or is_full or self._backlog.is_full)
+
+    def may_write(self) -> bool:
+        """Tell whether it takes another command; if not, whoever asked is told when it does."""
+        has_room = self.has_room
+        if not has_room and not self.is_over:
+            self._backlog.refused(self)
+        return has_room
+
     def write(self, command: TelemetryCommand | None) -> bool:
         """Leave a command to be written; False when the client has stopped reading."""
-        self.is_over = self.is_over or command is None
-        try:
-            self._commands.put_nowait(command)
-        except asyncio.QueueFull:
+        if command is None:
+            self.is_over = True
+        elif not self.may_write():
             return False
+        else:
+            self._count(command.ByteSize())
+        self._commands.append(command)
+        self._arrived.set()
         return True
 
     async def next(self) -> TelemetryCommand | None:
         """Return the next command to write, when there is one."""
-        return await self._commands.get()
+        while not self._commands:
+            self._arrived.clear()
+            await self._arrived.wait()
+        command = self._commands.popleft()
+        if command is not None:
+            self._count(-command.ByteSize())
+        return command
+
+    def drop(self) -> None:
+        """Nobody reads it any more: what waits is gone."""
+        self.is_over = True
+        self._commands.clear()
+        self._count(-self._waiting_bytes)
+        self.ended.set()
+
+    def _count(self, more_bytes: int) -> None:
+        self._waiting_bytes += more_bytes
+        if more_bytes > 0:
+            self._backlog.waiting_bytes += more_bytes
+        else:
+            self._backlog.left(self, -more_bytes)
 
 
 @dataclass(slots=True)
@@ -135,10 +215,17 @@ class Sessions:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._departed: dict[str, tuple[int, int]] = {}
         self._receives = 0
         self._forgot_ms = 0
         self._watch: Callable[[Session], None] = nobody_watches
         self._forget: Callable[[Session], None] = nobody_misses
+        self._room: Callable[[Session], None] = nobody_misses
+        self.backlog = Backlog(lambda session: self._room(session))
+
+    def room_with(self, room: Callable[[Session], None]) -> None:
+        """Let `room` know of every client that had no room for a command, and has again."""
+        self._room = room
 
     def watch_with(self, watch: Callable[[Session], None]) -> None:
         """Let `watch` know of every client one of whose connections broke off."""
@@ -171,17 +258,21 @@ class Sessions:
             self._make_room(now_ms)
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
             session.namespace, session.host = caller.namespace, caller.host
+            if (left := self._departed.pop(caller.client_id, None)) is not None:
+                session.turn, session.turned_ms = left
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session
 
-    def turn(self, caller: Caller) -> int:
-        """Return how often the client has been turned, for an answer to it about routes.
+    def turn(self, caller: Caller) -> int | None:
+        """Return how often the client was made to redial, for an answer about routes; None: it never is.
 
         The first answer is never turned: it has the boot's own spelling, which is news to a client that knew
         the boot before. Answers within `TURN_AFTER_MS` agree: they belong to one refresh of several topics.
         """
         session = self.seen(caller)
+        if caller.language not in MUST_REDIAL:
+            return None
         if session.turned_ms is None or session.streams:
             session.turned_ms = session.seen_ms
         elif session.seen_ms - session.turned_ms >= TURN_AFTER_MS:
@@ -193,15 +284,18 @@ class Sessions:
         """Return a new stream to the client."""
         session = self.seen(caller)
         session.is_encrypted = caller.is_encrypted
-        stream = Stream(session)
+        standing = [one for one in session.streams if not one.is_over]
+        for one in standing[: max(0, len(standing) + 1 - limits.STREAMS_PER_CLIENT_MAX)]:
+            one.write(None)
+        stream = Stream(session, self.backlog)
         session.streams.append(stream)
         return stream
 
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
-        stream.is_over = True
-        stream.ended.set()
+        stream.session.turned_ms = self._clock()
+        stream.drop()
         self._watch(stream.session)
 
     @contextmanager
@@ -214,7 +308,8 @@ class Sessions:
             raise TooManyRequests(
                 f"{session.client_id} has {session.receives} receives open, all clients have "
                 f"{self._receives}; at most {POLLS_PER_CLIENT_MAX} and {POLLS_MAX} may be. "
-                "Wait for their answers, or poll with fewer."
+                "Wait for their answers, or poll with fewer.",
+                "polling full",
             )
         session.receives += 1
         self._receives += 1
@@ -231,6 +326,7 @@ class Sessions:
         """Forget a client and end its streams."""
         session = self._sessions.pop(client_id, None)
         if session is not None:
+            self._remember(session)
             self._forget(session)
             for stream in session.streams:
                 stream.write(None)
@@ -240,6 +336,13 @@ class Sessions:
         for session in self._sessions.values():
             for stream in session.streams:
                 stream.write(None)
+
+    def _remember(self, session: Session) -> None:
+        """Keep which address a client that leaves was told: it may ask for routes until its process ends."""
+        if session.language in MUST_REDIAL and session.turned_ms is not None:
+            self._departed[session.client_id] = session.turn, self._clock()
+            if len(self._departed) > DEPARTED_MAX:
+                del self._departed[next(iter(self._departed))]
 
     def _make_room(self, now_ms: int) -> None:
         if now_ms - self._forgot_ms >= FORGET_EACH_MS:

@@ -1,7 +1,7 @@
 """What gRPC's tools expect of every server: health, for probes, and reflection, for `grpcurl`.
 
-Health is SERVING from the first call on and NOT_SERVING as soon as the broker is told to stop, for the whole
-server ("") and for RocketMQ's service by name (gRPC Health Checking Protocol; gRPC Server Reflection).
+Health is SERVING from the first call on, NOT_SERVING while the disk fails and once the broker is to stop, for
+the whole server ("") and for RocketMQ's service by name (gRPC Health Checking Protocol; gRPC Server Reflection).
 
 Our generated messages have a package of their own (`generate`), which nobody sees on the wire; reflection
 describes them by the names that are seen.
@@ -24,6 +24,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 from services.rpc.generated import admin_pb2, service_pb2
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 ON_THE_WIRE: Final = {"tidewheel.wire": "apache.rocketmq.v2", "tidewheel/wire": "apache/rocketmq/v2"}
 FILES: Final = (service_pb2, admin_pb2, metrics_service_pb2, health_pb2, reflection_pb2)
 DESCRIBED: Final = frozenset(
@@ -46,10 +47,10 @@ class Standard:
         named = (*(one for one in services if one in DESCRIBED), health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(named, server, described())
 
-    async def serves(self) -> None:
-        """Tell who asks that the server serves."""
+    async def serves(self, is_well: bool = True) -> None:
+        """Tell who asks that the server serves, or not while its store's disk fails."""
         for name in (health.OVERALL_HEALTH, self._name):
-            await self._health.set(name, SERVING)
+            await self._health.set(name, SERVING if is_well else NOT_SERVING)
 
     async def leaves(self) -> None:
         """Tell who asks that it serves no more."""

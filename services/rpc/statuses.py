@@ -1,6 +1,8 @@
 """Errors as the protocol's statuses: an answer always carries one, and gRPC's own status stays OK.
 
-The message is what the command line prints too: "TW-nnn what, where, what next".
+The message is what the command line prints too: "TW-nnn what, where, what next". Behind it, in brackets,
+stand the status' name and RocketMQ's own words, for programs and tests that were written for its server and
+look for them: some of its client libraries show a status' number only.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from services.rpc.generated.definition_pb2 import Code, Status
 OK = Status(code=Code.OK, message="OK")
 CLIENT_ID_REQUIRED = Status(
     code=Code.CLIENT_ID_REQUIRED,
-    message="The header x-mq-client-id is missing. Official clients send it with every call.",
+    message="The header x-mq-client-id is missing. Official clients send it with every call. "
+    "(CLIENT_ID_REQUIRED: client id cannot be empty)",
 )
-NO_MESSAGES = Status(code=Code.MESSAGE_NOT_FOUND, message="No message came while the call waited.")
+NO_MESSAGES = Status(
+    code=Code.MESSAGE_NOT_FOUND, message="No message came while the call waited. (no new message)"
+)
 MIXED = Status(code=Code.MULTIPLE_RESULTS, message="The entries have different results.")
 BUG = Status(
     code=Code.INTERNAL_SERVER_ERROR, message="TW-100 The broker has met a bug; its log says more. Report it."
@@ -24,7 +29,8 @@ BUG = Status(
 
 def refusal(error: TidewheelError) -> Status:
     """Return the status for an error of the tree."""
-    return Status(code=error.status, message=f"{error.code} {error}")
+    words = f"{error.status}: {error.rocketmq}" if error.rocketmq else error.status
+    return Status(code=error.status, message=f"{error.code} {error} ({words})")
 
 
 def overall(entries: Sequence[Status]) -> Status:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from services.shop.clock import Clock
     from services.shop.faults import Faults
     from services.shop.new_order import NewOrder
-    from txn.barrier import Barrier
+    from tidewheel.barrier import Barrier
 
 
 @dataclass(slots=True, frozen=True)

@@ -21,7 +21,7 @@ from services.shop.orders import Orders
 from services.shop.serving import answering, serve
 from services.shop.tables import order_metadata
 from services.shop.topics import ORDER_TIMEOUTS, ORDER_TOPICS, ORDERS_GROUP
-from txn.barrier import Barrier
+from tidewheel.barrier import Barrier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Orders: a row, its messages and its deadline that agree, whatever dies in between.
 
-Every verb is one barrier transaction (`txn.barrier`): half messages and a change of the database that stand
-or fall together.
+Every verb is one barrier transaction (`tidewheel.barrier`): half messages and a change of the database that
+stand or fall together.
 
 | verb   | half messages                                              | database                      |
 |--------|------------------------------------------------------------|-------------------------------|
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from services.shop.clock import Clock
     from services.shop.new_order import NewOrder
-    from txn.barrier import Barrier
+    from tidewheel.barrier import Barrier
 
 log = structlog.get_logger()
 

@@ -12,10 +12,9 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 from commitlog.errors import BrokerUnreachable, ScheduleNotFound, TidewheelError
-from services.config import ClientSettings, load, secret_in
+from services.http_calls import HttpCalls
 
 PREFIX = "pushes:"
 ANSWER_S = 30
@@ -25,8 +24,7 @@ class PushSchedules:
     """The shop's schedules in a broker. Calls raise `BrokerUnreachable` or what the broker refused with."""
 
     def __init__(self, http: str) -> None:
-        self._http = http
-        self._token = secret_in(load(ClientSettings).http_token, "http_token")
+        self._calls = HttpCalls(http)
 
     def keep(self, schedule_id: str, wanted: dict[str, Any]) -> int:
         """Keep a schedule; doing it again changes nothing. Returns when it occurs first."""
@@ -57,10 +55,8 @@ class PushSchedules:
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        bearer = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        request = Request(f"http://{self._http}/api/schedules{path}", data, bearer, method=method)
         try:
-            with urlopen(request, timeout=ANSWER_S) as answer:
+            with self._calls.open(method, f"/api/schedules{path}", data, ANSWER_S) as answer:
                 return json.load(answer)
         except HTTPError as refusal:
             raise self._refused(refusal) from None
@@ -77,7 +73,7 @@ class PushSchedules:
 
     def _unreachable(self) -> BrokerUnreachable:
         return BrokerUnreachable(
-            f"There is no Tidewheel HTTP interface at {self._http}, which recurring pushes need. "
+            f"There is no Tidewheel HTTP interface at {self._calls.address}, which recurring pushes need. "
             "Name the broker's with --http HOST:PORT."
         )
 

@@ -2,7 +2,7 @@
 
 An order is PLACED and becomes PAID, TIMED_OUT or CANCELLED; a paid one may still be cancelled. A push is
 SCHEDULED and becomes DELIVERED or CANCELLED. Every change is a conditional update on the status, so the
-first of two rivals wins. The table `tidewheel_barrier` beside the orders belongs to `txn.barrier`.
+first of two rivals wins. The table `tidewheel_barrier` beside the orders belongs to `tidewheel.barrier`.
 """
 
 from __future__ import annotations

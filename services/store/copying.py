@@ -6,7 +6,8 @@
 3. Segments are copied up to that offset, zeros follow; then keep files, timers, the snapshot and the small
    files.
 
-Queues and key index are derived and not copied: the copy's first start makes them. It is made beside and
+Queues and key index are derived and not copied: the copy's first start makes them. The key of users and the
+broker's certificate are not the store's content, and not copied either. It is made beside and
 renamed, so it is whole or not there. Nothing of the store is locked or written.
 """
 
@@ -22,9 +23,11 @@ from pathlib import Path
 from typing import Final
 
 from commitlog import foreign, layout, snapshot, store_format
+from commitlog.disk import FOLDER_MODE
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
+from services.auth_files import KEY_FILE, keep_from_repositories, key_of, write_for_owner
 from services.store.copying_timers import HeldFile, held_timers
 from services.store.opening import OpenStore, open_store
 from services.store.progress import Progress, unseen
@@ -47,14 +50,21 @@ class Copied:
     copied_bytes: int
 
 
-def copy_store(root: Path, target: Path, progress: Progress = unseen) -> Copied:
-    """Copies the store in `root` to the folder `target`, which must be empty or not there."""
+def copy_store(root: Path, target: Path, progress: Progress = unseen, *, with_key: bool = False) -> Copied:
+    """Copies the store in `root` to the folder `target`, which must be empty or not there.
+
+    The key of its users is left out unless it is asked for: then it must be where a broker looks for it.
+    """
     _check_target(root, target)
+    key = _key_in(root) if with_key else ""
     unfinished = target.with_name(target.name + _UNFINISHED)
     try:
         with ExitStack() as stack:
             taken = _take(root, stack)
             copied = _write(taken, unfinished, progress)
+        if key:
+            keep_from_repositories(unfinished)
+            write_for_owner(unfinished / KEY_FILE, key)
         os.replace(unfinished, target)
         _sync_folder(target.parent)
     except OSError as error:
@@ -110,7 +120,7 @@ def _held(files: StoreFiles, folder: str, stack: ExitStack) -> dict[str, int]:
 
 def _write(taken: _Taken, target: Path, progress: Progress) -> tuple[int, int, int | None, int, int]:
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    target.mkdir(mode=FOLDER_MODE, parents=True)
     disk = RealDisk(target)
     try:
         copied_bytes = _write_segments(taken, disk, progress)
@@ -175,6 +185,16 @@ def _chunks(descriptor: int, until: int | None) -> Iterator[tuple[int, bytes]]:
     length = _file_bytes(descriptor) if until is None else until
     for position in range(0, length, _CHUNK_BYTES):
         yield position, os.pread(descriptor, min(_CHUNK_BYTES, length - position), position)
+
+
+def _key_in(root: Path) -> str:
+    try:
+        return key_of(root).read_text()
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename} cannot be read ({error.strerror}), and --with-key wants the key of the users."
+            " Copy the file of --auth-key by hand."
+        ) from error
 
 
 def _check_target(root: Path, target: Path) -> None:

@@ -21,9 +21,9 @@ from commitlog.inner_batch import message_count
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found
 from consumequeue.dispatch import is_indexed
+from services.broker.endings import endings
 from services.broker.timer_ends import End
 from services.broker.timer_records import TIMER_TOPIC
-from services.store.endings import endings
 from txn.half import HALF_TOPIC, OUTCOME_TOPIC, outcome_of
 from txn.states import State
 

@@ -9,7 +9,6 @@ record behind the newest snapshot.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Final, Protocol
 
 from commitlog import layout
 from commitlog.errors import StoreError
+from commitlog.view import View, whole
 
 _NEVER_WRITTEN: Final = (layout.COMMITLOG, layout.RESERVE)
 
@@ -34,7 +34,7 @@ class Reader(Protocol):
     def read(self, path: str, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer at the end of the file."""
 
-    def view(self, path: str) -> memoryview:
+    def view(self, path: str) -> View:
         """The whole file to read in place."""
 
 
@@ -69,14 +69,13 @@ class StoreFiles:
         finally:
             os.close(descriptor)
 
-    def view(self, path: str) -> memoryview:
+    def view(self, path: str) -> View:
         descriptor = self.open(path)
         try:
-            if os.fstat(descriptor).st_size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            length = os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
+        return View(lambda position, wanted: self.read(path, position, wanted), length)
 
     def open(self, path: str) -> int:
         """A descriptor to read one file, to be closed by the caller; raises `StoreError`."""
@@ -135,10 +134,10 @@ class Overlay:
         """The bytes of many (position, length) back to back."""
         return b"".join([self.read(path, position, length) for position, length in spans])
 
-    def view(self, path: str) -> memoryview:
+    def view(self, path: str) -> View:
         if path in self._patched:
-            return memoryview(self.read(path, 0, self.size(path)))
-        return memoryview(b"") if self._is_deleted(path) else self._below.view(path)
+            return whole(self.read(path, 0, self.size(path)))
+        return whole(b"") if self._is_deleted(path) else self._below.view(path)
 
     def write(self, path: str, position: int, data: bytes) -> None:
         if path.startswith(_NEVER_WRITTEN):

@@ -8,7 +8,10 @@
     the files durable, format  written anew, as a start does
     names or ends of timers    written again, if all their facts can be read; else made of what is left, but
                                only if asked to give the rest up: see `services.store.repair_facts`
-    a partition, a keep file   nothing: only a backup has its records
+    a partition of timers      as a broker does while it runs (`services.broker.mending`): what the log or an
+                               older file has is rebuilt, the rest ends as UNREADABLE and is told
+    a keep file                nothing: only a backup has its records; halves that nobody has any more are
+                               rolled back by the next start
 
 It holds the store's lock, so no broker can run meanwhile. What was in the damaged bytes is lost and told.
 """
@@ -21,20 +24,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import layout
+from commitlog import layout, snapshot
+from commitlog.disk import Disk
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
 from consumequeue.timerindex_run import FactRun
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.broker.timer_ends import ENDS
+from services.broker.values import Damaged
 from services.store.findings import Finding
 from services.store.keeping import damaged_bytes, put_aside, quarantine_path, quarantined, set_aside
 from services.store.opening import OpenStore, open_store
 from services.store.progress import Progress, unseen
 from services.store.repair_facts import give_up, is_whole, mend
-from services.store.verify import Verdict, verify
+from services.store.verify import MISSING, Verdict, verify
 from services.store.verify_facts import PARTS, named_runs
+from services.store.verify_partitions import PARTITION
 from services.store.verify_timers import sound_snapshots
 
 _DERIVED: Final = ("queue", "index")
@@ -52,6 +59,7 @@ class Plan:
     mends: list[FactRun]
     gives_up: list[FactRun]
     makes_facts: bool
+    mends_timers: bool
     lost: list[str]
     hopeless: list[Finding]
 
@@ -64,13 +72,19 @@ class Plan:
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         facts = self.mends or self.makes_facts
-        return not (self.quarantine or self.bad_snapshots or self.makes_derived or self.rewrites or facts)
+        is_bad = self.quarantine or self.bad_snapshots or self.makes_derived or self.mends_timers
+        return not (is_bad or self.rewrites or facts)
 
 
 def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: bool = False) -> Plan:
     """What is to be done about a store; `gives_up`: also about names and ends that cannot be read."""
     verdict = verify(store, now_ms, progress)
     bad = [one for one in verdict.findings if one.is_damage]
+    mends_timers = any(one.part in (PARTITION, MISSING) for one in bad)
+    if any(
+        one.part == PARTITION for one in bad
+    ):  # what damaged batches held is missing elsewhere too, until they are mended
+        bad = [one for one in bad if one.part != "timer" and one.path != ENDS]
     quarantine = [one for one in verdict.damaged if not quarantined(store, one)]
     mends, unread = _damaged_runs(store, bad)
     mended = {run.path for run in mends}
@@ -84,11 +98,19 @@ def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: b
         mends=mends,
         gives_up=unread if gives_up else [],
         makes_facts=gives_up and bool(facts),
-        lost=[*_lost(verdict, quarantine), *(_unread(run) for run in unread if gives_up)],
+        mends_timers=mends_timers,
+        lost=[
+            *_lost(verdict, quarantine),
+            *(_unread(run) for run in unread if gives_up),
+            *(one.what for one in bad if one.part == MISSING),
+            *(_lost_timers(store, now_ms) if mends_timers else ()),
+        ],
         hopeless=[
             one
             for one in bad
-            if one.path not in repaired and (one.part not in _REPAIRABLE or _is_breach(one, verdict))
+            if one.path not in repaired
+            and one.part not in (PARTITION, MISSING)
+            and (one.part not in _REPAIRABLE or _is_breach(one, verdict))
         ],
     )
 
@@ -115,6 +137,9 @@ def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
             set_aside(disk, path)
         for run in planned.mends:
             mend(run, disk)
+        if planned.mends_timers:  # before anything is given up: what is rebuilt is not over
+            _mend_timers(disk, now_ms)
+            _set_aside_all_but_newest(disk)
         if planned.makes_facts:
             give_up(store, disk, planned.gives_up, now_ms)
         if planned.makes_derived or planned.bad_snapshots:
@@ -130,6 +155,32 @@ def _make_derived(disk: RealDisk, now_ms: int) -> None:
     disk.delete(layout.CONSUMEQUEUE)
     disk.delete(layout.KEYINDEX)
     Broker.open(disk, BrokerSettings(), now_ms).checkpoint(now_ms).write(disk)
+
+
+def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
+    """Has the core see to the damaged files of timers, and keeps what that made; no time passes for it."""
+    broker = Broker.open(disk, BrokerSettings(), now_ms)
+    found: list[Damaged] = []
+    while broker.wants_mending:
+        found += broker.mend(now_ms)
+        while (flush := broker.take_flush()) is not None:
+            flush.write(disk)
+            broker.flushed(flush, now_ms)
+    broker.checkpoint(now_ms).write(disk)
+    return found
+
+
+def _set_aside_all_but_newest(disk: Disk) -> None:
+    """Older snapshots name what is damaged, and do not say that it was mended."""
+    for offset in snapshot.offsets(disk)[:-1]:
+        set_aside(disk, snapshot.path_of(offset))
+
+
+def _lost_timers(store: OpenStore, now_ms: int) -> Iterator[str]:
+    """What a repair of the files of timers rebuilds, and what it has to give up."""
+    for one in _mend_timers(store.overlay(), now_ms):
+        if one.part == PARTITION and one.lost_count:
+            yield one.what
 
 
 def _lost(verdict: Verdict, quarantine: list[Damage]) -> Iterator[str]:

@@ -36,16 +36,16 @@ from consumequeue.timerindex import UNSAVED_MAX
 from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
 from consumequeue.timerindex_run import FactRun
+from services.broker.endings import endings
 from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES, End, name_hash
 from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_records import TIMER_TOPIC, due_ms_of
 from services.broker.values import TimerName
 from services.store.comparing import ended_offsets
-from services.store.endings import endings
 from services.store.keeping import set_aside
 from services.store.opening import OpenStore
 from services.store.state import fold
-from services.store.timers import FactSource, StoredTimers, readable, runs_of
+from services.store.timers import FactSource, StoredTimers, runs_of
 from services.store.verify_facts import PARTS
 
 _BATCH_FACTS: Final = 4096
@@ -58,7 +58,7 @@ def is_whole(run: FactRun, disk: Disk) -> bool:
     """Whether all facts of a run can be read, whatever became of the rest of its file."""
     lost_blocks: list[int] = []
     count, first_offset, end_offset = 0, run.end_offset, 0
-    for facts in readable(run, disk, lost_blocks):
+    for facts in run.readable(disk, lost_blocks):
         count += len(facts)
         first_offset = min(first_offset, int(facts["offset"].min(initial=first_offset)))
         end_offset = max(end_offset, int(facts["offset"].max(initial=0)) + 1)
@@ -68,7 +68,7 @@ def is_whole(run: FactRun, disk: Disk) -> bool:
 
 def mend(run: FactRun, disk: Disk) -> None:
     """Writes a run again of which all facts can be read."""
-    timerindex_run.write(disk, run.folder, run.number, readable(run, disk, []), run.entry_count)
+    timerindex_run.write(disk, run.folder, run.number, run.readable(disk, []), run.entry_count)
 
 
 def give_up(store: OpenStore, disk: Disk, lost: Iterable[FactRun], now_ms: int) -> None:
@@ -102,7 +102,7 @@ def _made(
     """New runs of facts, with what can be read of lost ones."""
     runs: list[FactRun] = []
     recent = Recent()
-    salvaged = (chunk for run in lost if run.folder == folder for chunk in readable(run, disk, []))
+    salvaged = (chunk for run in lost if run.folder == folder for chunk in run.readable(disk, []))
     for chunk in chain(salvaged, _batches(facts)):
         recent.put_many(chunk)
         if len(recent) >= UNSAVED_MAX:

@@ -196,7 +196,7 @@ class _Export:
             path = layout.segment_path(first_offset)
             self._say(f"copying {path}")
             self._disk.allocate(path, self._store.segment_bytes)
-            view = self._store.files.view(path)[: end - first_offset]
+            view = self._store.files.view(path).upto(end - first_offset)
             for position in range(0, len(view), _COPY_BYTES):
                 self._disk.write(path, position, bytes(view[position : position + _COPY_BYTES]))
         for offset, covering in self._seen.patches:

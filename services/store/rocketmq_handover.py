@@ -9,8 +9,8 @@ from typing import Final
 from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import COMPRESSION, Record
+from services.broker.endings import without_endings
 from services.broker.timer_records import TIMER_TOPIC
-from services.store.endings import without_endings
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_names import DISCARD_TOPIC, OP_TOPIC
 from services.store.state import HalfState

@@ -134,7 +134,7 @@ class _Import:
     def _copy_segment(self, first_offset: int) -> None:
         path = layout.segment_path(first_offset)
         self._disk.allocate(path, self._log.segment_bytes)
-        view = self._log.files.view(path)[: self._log.end_offset - first_offset]
+        view = self._log.files.view(path).upto(self._log.end_offset - first_offset)
         for position in range(0, len(view), _COPY_BYTES):
             self._disk.write(path, position, bytes(view[position : position + _COPY_BYTES]))
         self._disk.sync(path)

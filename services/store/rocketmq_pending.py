@@ -10,9 +10,9 @@ from commitlog.disk import Disk
 from commitlog.limits import PROPERTIES_STORED_BYTES_MAX
 from commitlog.log import CommitLog
 from commitlog.record import COMPRESSION, CRC_BYTES, TYPE_SYSTEM, Record
+from services.broker.endings import without_endings
 from services.broker.timer_records import TIMER_TOPIC
 from services.broker.topics import TOPIC_TOPIC
-from services.store.endings import without_endings
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_config import TopicConfig
 from services.store.rocketmq_names import DELAY_LEVEL

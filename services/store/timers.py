@@ -28,7 +28,7 @@ from consumequeue import sorted_merge
 from consumequeue.timerindex import FactsToWrite
 from consumequeue.timerindex_fact import Facts, newest_of
 from consumequeue.timerindex_recent import Recent
-from consumequeue.timerindex_run import READ_BLOCKS, FactRun
+from consumequeue.timerindex_run import FactRun
 from services.broker.timer_ends import ENDS, NAMES
 from services.broker.timer_files import TIMER_FILES, TimersToWrite
 from services.broker.timer_records import due_ms_of, undelivered
@@ -72,30 +72,9 @@ class FactSource:
 
     def newest(self, disk: Disk) -> Iterator[Facts]:
         """The newest fact about each, in order; what is damaged is left out."""
-        sources = [readable(run, disk, []) for run in self.runs]
+        sources = [run.readable(disk, []) for run in self.runs]
         sources += [recent.chunks() for recent in self.recents]
         return map(newest_of, sorted_merge.passes(sources, "key", "check"))
-
-
-def readable(run: FactRun, disk: Disk, lost_blocks: list[int]) -> Iterator[Facts]:
-    """The facts of a run that can be read, in order; adds the numbers of the blocks that cannot."""
-    if disk.size(run.path) < 0:
-        lost_blocks.extend(range(run.block_count))
-        return
-    for first in range(0, run.block_count, READ_BLOCKS):
-        count = min(READ_BLOCKS, run.block_count - first)
-        try:
-            yield run.blocks(disk, first, count)
-        except StoreDamaged:
-            yield from _one_by_one(run, disk, range(first, first + count), lost_blocks)
-
-
-def _one_by_one(run: FactRun, disk: Disk, numbers: range, lost_blocks: list[int]) -> Iterator[Facts]:
-    for number in numbers:
-        try:
-            yield run.blocks(disk, number, 1)
-        except StoreDamaged:
-            lost_blocks.append(number)
 
 
 @dataclass(slots=True, frozen=True)

@@ -15,6 +15,7 @@ second only for snapshots.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ from typing import Any
 from commitlog import foreign, layout, record, snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.recovery import Damage, Found, LogScan
+from services.broker.housekeeping import RETENTION_TOPIC
+from services.broker.start_damage import missing_from
 from services.store.findings import Finding
 from services.store.invariants import Invariants
 from services.store.keeping import KeepFiles, quarantined
@@ -29,10 +32,11 @@ from services.store.opening import OpenStore
 from services.store.progress import Progress, unseen
 from services.store.state import State, fold
 from services.store.verify_index import IndexCheck
-from services.store.verify_queues import LostEntry, QueueCheck
+from services.store.verify_queues import LostEntry, QueueCheck, check_crcs
 from services.store.verify_snapshots import check_snapshots
 from services.store.verify_timers import check_timer_files, check_waiting
 
+MISSING = "missing"
 _FIRST_PASS = "log, queues and index"
 _PROGRESS_RECORDS = 5_000
 _ZERO_CHUNK_BYTES = 1 << 20
@@ -69,19 +73,24 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     scan = store.scan()
     own_from = foreign.read_imported(store.overlay())
     rules = Invariants(scan.first_offset, scan.damaged, own_from, kept.offsets)
-    queues, index = QueueCheck(store), IndexCheck(store)
+    queues, index, deleted_to = QueueCheck(store), IndexCheck(store), 0
     for found in _records(scan, verdict, progress):
         queues.see(found)
         index.see(found.record)
+        deleted_to = max(deleted_to, _deleted_to(found.record))
         verdict.findings += _breaches(found, rules, store)
     verdict.damaged, verdict.lost = scan.damaged, queues.lost(scan.damaged)
     verdict.entry_count, verdict.kept_count = queues.entry_count, len(kept.offsets)
     verdict.snapshot_count = len(store.snapshot_offsets)
     verdict.findings += _unsound(store)
     verdict.findings += _damage(store, scan.damaged, verdict.lost)
+    verdict.findings += _missing(store, deleted_to)
     verdict.findings += kept.findings
     verdict.findings += _tail(store)
-    verdict.findings += queues.findings(scan.damaged, _adopted(store))
+    of_queues = list(queues.findings(scan.damaged, _adopted(store)))
+    if store.files.list(layout.CONSUMEQUEUE):
+        of_queues += check_crcs(store, _frozen_queues(store), of_queues)
+    verdict.findings += of_queues
     verdict.findings += index.findings(scan.damaged)
     progress("timers", 0, 0)
     verdict.findings += check_timer_files(store, rules)
@@ -128,6 +137,20 @@ def _damage(store: OpenStore, damaged: list[Damage], lost: list[LostEntry]) -> I
         yield Finding("log", path, one.first_offset, one.end_offset, sentence, not is_known)
 
 
+def _deleted_to(one: record.Record) -> int:
+    return int(json.loads(one.body)["cut_offset"]) if one.topic == RETENTION_TOPIC else 0
+
+
+def _missing(store: OpenStore, deleted_to: int) -> Iterator[Finding]:
+    """Segments before the first one that nobody has deleted; older snapshots do not tell."""
+    newest = snapshot.newest(store.overlay())
+    may_begin_at = newest.parts["store"].get("may_begin_at") if newest else 0
+    if may_begin_at is not None and store.first_offset > max(may_begin_at, deleted_to):
+        may_begin_at = max(may_begin_at, deleted_to)
+        what = missing_from(may_begin_at, store.first_offset)
+        yield Finding(MISSING, layout.segment_path(may_begin_at), may_begin_at, store.first_offset, what)
+
+
 def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
     """What a damaged region held, from the queues, or else from what can still be read of it."""
     inside = [one for one in lost if damage.first_offset <= one.physical_offset < damage.end_offset]
@@ -148,9 +171,13 @@ def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
 
 def _adopted(store: OpenStore) -> dict[tuple[str, int], int]:
     """How many entries of each queue the next start takes over."""
+    return {(topic, queue_id): count for topic, queue_id, count, *_ in _frozen_queues(store)}
+
+
+def _frozen_queues(store: OpenStore) -> list[Any]:
+    """The queues that the next start takes over, as the newest snapshot has them."""
     newest = snapshot.newest(store.overlay()) if store.files.size(layout.QUEUES_WHOLE) >= 0 else None
-    frozen = newest.parts["queues"] if newest else []
-    return {(topic, queue_id): count for topic, queue_id, count, *_ in frozen}
+    return list(newest.parts["queues"]) if newest else []
 
 
 def _tail(store: OpenStore) -> Iterator[Finding]:

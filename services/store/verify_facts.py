@@ -25,7 +25,7 @@ from services.broker.timer_files import TIMER_FILES
 from services.store.findings import Finding
 from services.store.invariants import Invariants
 from services.store.opening import OpenStore
-from services.store.timers import readable, runs_of
+from services.store.timers import runs_of
 
 PARTS: Final = {NAMES: "names", ENDS: "ends"}
 """The part of a finding by folder, which is also the part of a snapshot's `ends`."""
@@ -73,7 +73,7 @@ class _RunCheck:
             what = "its fences or its filter do not match their CRC; answers are right, and slow"
             yield run.tail_at, self._disk.size(run.path), what
         lost_blocks: list[int] = []
-        for facts in readable(run, self._disk, lost_blocks):
+        for facts in run.readable(self._disk, lost_blocks):
             for what in (*self._disorder(facts), *self._untrue(facts)):
                 yield -1, -1, what
         for number in lost_blocks:

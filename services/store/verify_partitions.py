@@ -18,14 +18,16 @@ import numpy as np
 
 from commitlog import bulk, properties, record
 from commitlog.snapshot import Snapshot
+from services.broker.timer_ends import ENDS
 from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_source import NAME_COLUMNS, QueueTable, TimerSource, name_hashes
 from services.store.findings import Finding
 from services.store.opening import OpenStore
+from services.store.timers import FactSource, runs_of
 from timingwheel import partition
 from timingwheel.boundaries import Slot, slot_named
 from timingwheel.cascade import File
-from timingwheel.partition import GONE, HEAD, WITH_RECORDS, Batch, Rows, Window
+from timingwheel.partition import GONE, HEAD, WITH_RECORDS, Batch, Gap, Rows, Window
 
 PARTITION: Final = "partition"
 _FETCHED_FIELDS: Final = ("timer_offset", "record_bytes", "queue", "tags_code", *NAME_COLUMNS)
@@ -39,10 +41,29 @@ def check_partitions(
     for one in found:
         for name, fields in (one.parts[TIMER_FILES]["partitions"] or {"files": {}})["files"].items():
             named.setdefault(name, []).append(File(*fields))
-    needed = (found[-1].parts[TIMER_FILES]["partitions"] or {"files": {}})["files"]
+    newest = found[-1].parts[TIMER_FILES]
+    needed = (newest["partitions"] or {"files": {}})["files"]
+    mended = frozenset(Gap(*fields) for fields in (newest["partitions"] or {}).get("mended", ()))
+    ended = _Ended(store, newest["ends"]["ends"])
     for name, files in sorted(named.items()):
-        check = _FileCheck(store, slot_named(name), files, _queues(found[-1]), in_log, name in needed)
+        check = _FileCheck(
+            store, slot_named(name), files, _queues(found[-1]), in_log, name in needed, mended, ended
+        )
         yield from check.findings()
+
+
+class _Ended:
+    """The timers of which the newest snapshot says that they have ended; read when first asked for."""
+
+    def __init__(self, store: OpenStore, frozen: Any) -> None:
+        self._disk, self._runs = store.overlay(), runs_of(ENDS, frozen)
+        self._offsets: frozenset[int] | None = None
+
+    def __contains__(self, timer_offset: int) -> bool:
+        if self._offsets is None:
+            chunks = FactSource(self._runs).newest(self._disk)
+            self._offsets = frozenset(offset for chunk in chunks for offset in chunk["key"].tolist())
+        return timer_offset in self._offsets
 
 
 def _queues(newest: Snapshot) -> list[list[Any]]:
@@ -61,8 +82,11 @@ class _FileCheck:
         queues: list[list[Any]],
         in_log: Container[int],
         is_needed: bool,
+        mended: Container[Gap],
+        ended: _Ended,
     ) -> None:
         self._slot, self._files, self._in_log, self._is_needed = slot, files, in_log, is_needed
+        self._mended, self._ended, self._is_whole = mended, ended, True
         self._disk = store.overlay()
         self._queues = queues
         table = QueueTable()
@@ -77,19 +101,41 @@ class _FileCheck:
         if size < length:
             is_there = f"is {size} bytes long" if size >= 0 else "is missing"
             what = f"{is_there}, and a snapshot counts on {length}"
-            yield replace(self._finding(max(size, 0), length, what), is_damage=self._is_needed or size >= 0)
+            is_damage = (self._is_needed or size >= 0) and not self._is_mended_from(max(size, 0), length)
+            yield replace(self._finding(max(size, 0), length, what), is_damage=is_damage)
         end = 0
-        for batch in partition.batches(Window(self._disk, self._slot.path, min(size, length)), []):
-            yield from self._gap(end, batch.position)
+        for batch in partition.batches(Window(self._disk, self._slot.path, length), []):
+            yield from self._gap(end, min(batch.position, max(size, 0)))
             yield from self._batch(batch)
             end = batch.end
-        yield from self._gap(end, min(size, length))
+        yield from self._gap(end, min(max(size, 0), length))
         yield from self._counted(end)
 
+    def _is_mended_from(self, size: int, length: int) -> bool:
+        """Whether the timers of what the file lacks are accounted for."""
+        gaps: list[Gap] = []
+        for _ in partition.batches(Window(self._disk, self._slot.path, length), gaps):
+            pass
+        return all(gap in self._mended for gap in gaps if gap.end > size)
+
     def _gap(self, position: int, end: int) -> Iterator[Finding]:
-        if end > position:
-            what = f"its bytes {position} to {end} do not match their CRC: what timers they hold is unknown"
-            yield self._finding(position, end, what)
+        if end <= position:
+            return
+        self._is_whole = False
+        gaps: list[Gap] = []
+        window = Window(self._disk, self._slot.path, max(file.length for file in self._files))
+        for _ in partition.batches(window, gaps):
+            pass
+        is_mended = all(gap in self._mended for gap in gaps if gap.position < end and gap.end > position)
+        what = f"its bytes {position} to {end} do not match their CRC"
+        if is_mended:
+            yield replace(
+                self._finding(position, end, f"{what}; its timers were rebuilt or ended"), is_damage=False
+            )
+        else:
+            yield self._finding(
+                position, end, f"{what}: a start or a repair finds which timers they hold, and rebuilds them"
+            )
 
     def _batch(self, batch: Batch) -> Iterator[Finding]:
         for length, counts in self._counts.items():
@@ -111,11 +157,14 @@ class _FileCheck:
             yield self._finding(batch.position, batch.end, "the rows of a batch point beside its records")
             return
         content = bytearray(self._disk.read(self._slot.path, batch.position, batch.end - batch.position))
+        content.extend(bytes(batch.end - batch.position - len(content)))
         starts = rows["record_at"].astype(np.int64) - batch.position
         ends = starts + rows["record_bytes"].astype(np.int64)
         sound = bulk.are_sound(content, starts, ends)
         for row in rows[~sound]:
-            yield self._of_row(row, "does not match its CRC")
+            is_over = int(row["timer_offset"]) in self._ended
+            what = f"does not match its CRC{'; the timer has ended, or was rebuilt' if is_over else ''}"
+            yield replace(self._of_row(row, what), is_damage=not is_over)
         stored = [bytes(content[start:end]) for start, end in zip(starts, ends, strict=True)]
         for row, one in zip(rows[sound], (stored[at] for at in np.flatnonzero(sound)), strict=True):
             if what := self._contradiction(row, record.decode(one)):
@@ -152,7 +201,7 @@ class _FileCheck:
                 yield self._of_row(rows[at], "is not what the log's record says")
 
     def _counted(self, end: int) -> Iterator[Finding]:
-        for file in self._files:
+        for file in self._files if self._is_whole else ():
             if end >= file.length and self._counts[file.length] != [file.row_count, file.gone_count]:
                 what = (
                     f"holds {self._counts[file.length]} timers and ends, a snapshot counts {list(file[1:])}"

@@ -13,18 +13,23 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from commitlog import layout
 from commitlog.inner_batch import message_count
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.recovery import Damage, Found
+from commitlog.view import whole
 from consumequeue import entry
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import ENTRY_BYTES, Entry
+from consumequeue.queue import ConsumeQueue
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 
+_LOOK_BYTES: Final = 16 * 1024
+"""Of each queue so much is in memory: the log goes from one queue to another."""
+_NOTHING: Final = whole(b"")
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
@@ -34,16 +39,16 @@ class QueueFiles:
     def __init__(self, store: OpenStore, topic: str, queue_id: int) -> None:
         self.folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
         names = [name for name in store.files.list(self.folder) if name.isdigit()]
-        self._views = {int(name): store.files.view(f"{self.folder}/{name}") for name in names}
+        self._views = {int(name): store.files.view(f"{self.folder}/{name}").by(_LOOK_BYTES) for name in names}
         self.first_offset = min(self._views, default=0) // ENTRY_BYTES
         last = max(self._views, default=0)
-        self.next_offset = (last + len(self._views.get(last, b""))) // ENTRY_BYTES
+        self.next_offset = (last + len(self._views.get(last, _NOTHING))) // ENTRY_BYTES
 
     def entry(self, queue_offset: int) -> Entry | None:
         """One entry; None where there is no file so far."""
         position = queue_offset * ENTRY_BYTES
         inside = position % _FILE_BYTES
-        stored = bytes(self._views.get(position - inside, memoryview(b""))[inside : inside + ENTRY_BYTES])
+        stored = bytes(self._views.get(position - inside, _NOTHING)[inside : inside + ENTRY_BYTES])
         return entry.decode_all(stored)[0] if len(stored) == ENTRY_BYTES else None
 
     def path(self, queue_offset: int) -> str:
@@ -151,6 +156,22 @@ class QueueCheck:
             files = QueueFiles(self._store, topic, queue_id)
             self._queues[key] = _Queue(files, files.first_offset - 1)
         return self._queues[key]
+
+
+def check_crcs(store: OpenStore, frozen: Iterable[Any], found: Iterable[Finding]) -> Iterator[Finding]:
+    """The queues whose files do not match the CRCs of the newest snapshot, though no entry is known wrong.
+
+    Entries whose records the log has no more cannot be compared, and a start trusts whole files only.
+    """
+    told = {one.path.rsplit("/", 1)[0] for one in found if one.is_damage} | {
+        one.path for one in found if one.is_damage
+    }
+    for topic, queue_id, count, crcs in frozen:
+        folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
+        is_whole = ConsumeQueue(store.overlay(), topic, queue_id, count).adopt(crcs)
+        if not is_whole and folder not in told:
+            what = f"its first {count} entries do not match their CRC; the next start makes them anew"
+            yield Finding("queue", folder, 0, count, what)
 
 
 def _folders(store: OpenStore) -> Iterator[tuple[str, str]]:

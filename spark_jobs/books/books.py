@@ -51,13 +51,15 @@ class Horizon:
     """What the whole audit can see, the same for every order.
 
     books_offset     where the log ended before the database was read
-    covered_from_ms  when the first record that is left was stored; 0 if nothing was deleted
+    covered_from_ms  from when on the log tells of orders that are placed; 0 if there is no log
     as_of_ms         the "now" of the judgement
+    has_carts        1 if carts and their ledger were read, else 0
     """
 
     books_offset: int
     covered_from_ms: int
     as_of_ms: int
+    has_carts: int = 1
 
 
 class Books:

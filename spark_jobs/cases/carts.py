@@ -52,7 +52,7 @@ def cart_not_cleared(books: DataFrame) -> DataFrame:
         "committed_offset",
         "customer_id",
     )
-    is_unledgered = is_committed() & F.col("cleared_ms").isNull() & is_consumed()
+    is_unledgered = (F.col("has_carts") == 1) & is_committed() & F.col("cleared_ms").isNull() & is_consumed()
     is_held = F.size(F.coalesce(held_too_much(), F.array())) > 0
     why = F.when(is_unledgered, unledgered).when(is_held, _held(F.get(held_too_much(), F.lit(0))))
     return books.withColumn(CART_NOT_CLEARED, why)

@@ -31,7 +31,13 @@ def in_flight(books: DataFrame) -> DataFrame:
 
 
 def not_covered(books: DataFrame) -> DataFrame:
-    """The order is older than what is left of the log, so whether its message was there cannot be said."""
-    why = F.lit("It was placed before what is left of the log; whether its message was there cannot be said.")
+    """The order is older than what there is of the log, so whether there was a message cannot be said.
+
+    Retention deleted that part, or there was no log yet: then by more than the grace, since the first order's
+    row may have been written by a clock that is behind.
+    """
+    why = F.lit(
+        "It was placed before what there is of the log: whether its message was there cannot be said."
+    )
     is_older = has_row() & ~is_committed() & ~is_covered(F.col("placed_ms"))
     return books.withColumn(NOT_COVERED, F.when(is_older, why))

@@ -3,6 +3,7 @@
     redis://...        the shop's carts in Redis (`redis_carts`)
     an SQLAlchemy URL  two tables, carts and ledger (`mapping` has their columns)
     parquet:FOLDER     the files of an earlier export, or of anybody who writes the same columns
+    None               there are none, and no order is judged by them
 
 For every customer and article the cart holds the additions minus the removals.
 
@@ -64,8 +65,10 @@ class CartSource(Protocol):
         """
 
 
-def open_carts(url: str, mapping: Mapping = SHOP) -> CartSource:
-    """The carts at a URL, checked; raises `DatabaseUnreadable`."""
+def open_carts(url: str | None, mapping: Mapping = SHOP) -> CartSource:
+    """The carts at a URL, checked, or none; raises `DatabaseUnreadable`."""
+    if url is None:
+        return NoCarts()
     if url.startswith(PARQUET):
         return FolderOfCarts(Path(url.removeprefix(PARQUET)))
     if url.startswith(_REDIS):
@@ -76,6 +79,17 @@ def open_carts(url: str, mapping: Mapping = SHOP) -> CartSource:
             "URL such as sqlite:///carts.db, or parquet:FOLDER."
         )
     return CartsInDatabase(Database(url, "--carts", mapping.carts, mapping.ledger))
+
+
+class NoCarts:
+    """A shop without carts, or whose carts nobody asks about."""
+
+    def export(self, folder: Path) -> list[str]:
+        """See `CartSource`: the three files are empty."""
+        for name, schema in (("carts", CARTS), ("ledger", LEDGER), ("differences", DIFFERENCES)):
+            with RowWriter(parts_of(folder, name) / part_name(0), schema):
+                pass
+        return []
 
 
 class CartsInRedis:

@@ -28,7 +28,7 @@ from commitlog.errors import DatabaseUnreadable
 from spark_jobs.buckets import finer
 from spark_jobs.inputs.arrays import UnfitValue
 from spark_jobs.inputs.key_ranges import READERS, KeyRange, key_ranges, one_view, same_view, share
-from spark_jobs.inputs.mapping import OPTIONAL, TableMapping
+from spark_jobs.inputs.mapping import OPTIONAL, OPTIONAL_TABLES, TableMapping
 from spark_jobs.inputs.schemas import SCHEMAS
 from spark_jobs.inputs.tables import OpenTable, RowCounts, part_name, parts_of
 
@@ -36,18 +36,29 @@ _KEYS_PER_QUESTION: Final = 1_000
 _NAMES_SHOWN_MAX: Final = 20
 
 
+@contextmanager
+def noted(problems: list[str]) -> Iterator[None]:
+    """Note what cannot be read, and go on: everything that is missing is told at once."""
+    try:
+        yield
+    except DatabaseUnreadable as error:
+        problems.append(error.detail)
+
+
 class Database:
     """A database to be read; `option` is the command's option that named it, for messages."""
 
     def __init__(self, url: str, option: str, *tables: TableMapping) -> None:
-        """Connects and checks that every table and column is there; raises `DatabaseUnreadable`."""
+        """Connects and checks that every table and column is there; raises `DatabaseUnreadable`, which tells
+        all that are missing.
+        """
         self._option = option
         self._url = _url(url, option)
         self._engine = self._open()
         self._mappings = {table.ours: table for table in tables}
         try:
             inspector = inspect(self._engine)
-            self._tables = {table.ours: self._found(inspector, table) for table in tables}
+            self._tables = self._all_found(inspector, tables)
         except SQLAlchemyError as error:
             raise self._unreadable(error) from error
 
@@ -130,19 +141,30 @@ class Database:
         except (SQLAlchemyError, ImportError) as error:
             raise self._unreadable(error) from error
 
+    def _all_found(self, inspector: Inspector, tables: Sequence[TableMapping]) -> dict[str, OpenTable]:
+        found: dict[str, OpenTable] = {}
+        problems: list[str] = []
+        for table in tables:
+            with noted(problems):
+                found[table.ours] = self._found(inspector, table)
+        if problems:
+            raise DatabaseUnreadable(" ".join(problems))
+        return found
+
     def _found(self, inspector: Inspector, mapping: TableMapping) -> OpenTable:
         """The table with its columns, if all are there."""
         schema, _, name = mapping.name.rpartition(".")
         if not inspector.has_table(name, schema or None):
             known = _shown([*inspector.get_table_names(schema or None)])
+            none = f'; table = "" if there are no {mapping.ours}' if mapping.ours in OPTIONAL_TABLES else ""
             raise DatabaseUnreadable(
                 f"{self._shown} has no table '{mapping.name}' (there are {known}). "
-                f"Correct {self._option}, or name the table in [{mapping.ours}] of a --mapping."
+                f"Correct {self._option}, or name the table in [{mapping.ours}] of a --mapping{none}."
             )
         described = {column["name"]: column["type"] for column in inspector.get_columns(name, schema or None)}
-        for ours, theirs in mapping.columns.items():
-            if theirs not in described:
-                raise self._columnless(mapping, ours, theirs, list(described))
+        missing = {ours: theirs for ours, theirs in mapping.columns.items() if theirs not in described}
+        if missing:
+            raise self._columnless(mapping, missing, list(described))
         columns = [
             SqlColumn[Any](theirs, _as_read(described[theirs]))
             for theirs in dict.fromkeys(mapping.columns.values())
@@ -157,12 +179,17 @@ class Database:
         )
 
     def _columnless(
-        self, mapping: TableMapping, ours: str, theirs: str, there: list[str]
+        self, mapping: TableMapping, missing: dict[str, str], there: list[str]
     ) -> DatabaseUnreadable:
-        optional = ', or "" if it has none' if ours in OPTIONAL.get(mapping.ours, ()) else ""
+        """The error about all columns that a table lacks; `missing` are ours and theirs."""
+        optional = [ours for ours in missing if ours in OPTIONAL.get(mapping.ours, ())]
+        may_lack = f' ("" for {_shown(optional)} if there is none)' if optional else ""
+        columns = "column" if len(missing) == 1 else "columns"
+        named = ", ".join(f"'{theirs}'" for theirs in dict.fromkeys(missing.values()))
         return DatabaseUnreadable(
-            f"Table '{mapping.name}' of {self._shown} has no column '{theirs}' (there are {_shown(there)}). "
-            f"Correct {self._option}, or give {ours} in [{mapping.ours}] of a --mapping{optional}."
+            f"Table '{mapping.name}' of {self._shown} has no {columns} {named} (there are {_shown(there)}). "
+            f"Correct {self._option}, or give {_shown([*missing])} in [{mapping.ours}] of a "
+            f"--mapping{may_lack}."
         )
 
     @contextmanager

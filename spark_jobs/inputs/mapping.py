@@ -13,6 +13,8 @@ the reading there are only our names.
     PLACED = ["new", "confirmed"]
 
     [order_lines] [pushes] [carts] [ledger]    likewise; [pushes.statuses], [ledger.entries]
+    [order_lines]
+    table = ""                            # there are none (`OPTIONAL_TABLES`)
     [topics]                              # our topic = theirs
     order_created = "purchase-orders"
     [groups]                              # the one group that acts on a topic
@@ -57,6 +59,9 @@ OPTIONAL: Final[dict[str, frozenset[str]]] = {
 }
 """Columns that a user's table need not have; they are null then."""
 
+OPTIONAL_TABLES: Final = frozenset({"order_lines"})
+"""Tables that a user need not have: `table = ""`."""
+
 CONSTANTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "orders": ("statuses", "status", ("PLACED", "PAID", "TIMED_OUT", "CANCELLED")),
     "pushes": ("statuses", "status", ("SCHEDULED", "DELIVERED", "CANCELLED", "FAILED")),
@@ -77,6 +82,11 @@ class TableMapping:
     """Our column -> theirs, in our order; one that they do not have is left out."""
     constants: Names[str, Names[str, str]] = field(default_factory=dict)
     """Our column -> their value -> ours; a value that is not named stays as it is."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the user has such a table at all."""
+        return self.name != ""
 
     @property
     def key(self) -> str:
@@ -221,7 +231,8 @@ def _table(known: TableMapping, given: dict[str, Any], where: str) -> TableMappi
         if theirs != "" or name not in OPTIONAL.get(known.ours, ()):
             _require_text(theirs, name, where)
     table = given.get(TABLE, known.name)
-    _require_text(table, TABLE, where)
+    if table != "" or known.ours not in OPTIONAL_TABLES:
+        _require_text(table, TABLE, where)
     values = _constants(given.get(section, {}), ours, f"{where[:-1]}.{section}]") if section else {}
     there = {name: theirs for name, theirs in named.items() if theirs}
     return TableMapping(known.ours, table, there, {column: values} if values else {})

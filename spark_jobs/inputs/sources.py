@@ -27,6 +27,7 @@ class Exported:
     unreadable_carts: list[str]
     orders: RowCounts
     bucket_count: int
+    has_carts: bool = True
 
 
 class Sources:
@@ -36,6 +37,7 @@ class Sources:
         self._store = store
         self._log = open_log(store)
         self._mapping = inputs.mapping
+        self._has_carts = inputs.carts is not None
         self._inputs = inputs.open()
 
     @property
@@ -67,7 +69,15 @@ class Sources:
         self._inputs.export_order_lines(folder)
         counts = _push_counts(folder) if pushes else {}
         return Exported(
-            folder, self._log.end_offset, log, self._mapping, counts, unreadable, orders, self.bucket_count
+            folder,
+            self._log.end_offset,
+            log,
+            self._mapping,
+            counts,
+            unreadable,
+            orders,
+            self.bucket_count,
+            self._has_carts,
         )
 
 

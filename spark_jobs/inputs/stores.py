@@ -1,7 +1,7 @@
 """The stores beside the log: where they are, what they are called, and their export to Parquet.
 
     orders     an SQLAlchemy URL
-    carts      redis://..., an SQLAlchemy URL, or parquet:FOLDER (the files of an earlier export)
+    carts      redis://..., an SQLAlchemy URL, or parquet:FOLDER (the files of an earlier export), or None
     pushes     an SQLAlchemy URL, or None
     mapping    what a user's own tables and topics are called (`mapping`)
 
@@ -25,10 +25,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from commitlog.errors import DatabaseUnreadable
 from spark_jobs.inputs.carts import open_carts
-from spark_jobs.inputs.databases import Database
+from spark_jobs.inputs.databases import Database, noted
 from spark_jobs.inputs.mapping import SHOP, Mapping
-from spark_jobs.inputs.tables import RowCounts
+from spark_jobs.inputs.schemas import ORDER_LINES
+from spark_jobs.inputs.tables import RowCounts, RowWriter, part_name, parts_of
 
 __all__ = ["Inputs", "OpenInputs", "RowCounts"]
 
@@ -41,9 +43,14 @@ class Inputs:
     """Where the stores beside the log are."""
 
     orders: str
-    carts: str
+    carts: str | None = None
     pushes: str | None = None
     mapping: Mapping = SHOP
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether lines of orders are read: they say which order explains a cart."""
+        return self.carts is not None and self.mapping.order_lines.is_there
 
     def open(self) -> OpenInputs:
         """Connects to all and looks whether every table and column is there; raises `DatabaseUnreadable`."""
@@ -54,10 +61,18 @@ class OpenInputs:
     """The stores of one audit, opened and checked. Every export raises `DatabaseUnreadable`."""
 
     def __init__(self, inputs: Inputs) -> None:
-        mapping = inputs.mapping
-        self._orders = Database(inputs.orders, "--orders", mapping.orders, mapping.order_lines)
-        self._pushes = Database(inputs.pushes, "--pushes", mapping.pushes) if inputs.pushes else None
-        self._carts = open_carts(inputs.carts, mapping)
+        mapping, pushes = inputs.mapping, inputs.pushes
+        self._has_lines = inputs.has_lines
+        tables = [mapping.orders, *([mapping.order_lines] if inputs.has_lines else [])]
+        problems: list[str] = []
+        with noted(problems):
+            self._orders = Database(inputs.orders, "--orders", *tables)
+        with noted(problems):
+            self._pushes = Database(pushes, "--pushes", mapping.pushes) if pushes else None
+        with noted(problems):
+            self._carts = open_carts(inputs.carts, mapping)
+        if problems:
+            raise DatabaseUnreadable(" ".join(problems))
 
     def export_orders(self, folder: Path, bucket_count: int = 1) -> RowCounts:
         """Writes `orders.parquet`: one row per order, dealt into a multiple of so many `buckets`."""
@@ -71,6 +86,10 @@ class OpenInputs:
         """Writes `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its
         ledger, which are the only ones that an audit asks for. Goes after the orders and the carts."""
         order_ids = _orders_in_question(folder)
+        if not self._has_lines:
+            self._orders.close()
+            with RowWriter(parts_of(folder, "order_lines") / part_name(0), ORDER_LINES):
+                return RowCounts()
         try:
             if len(order_ids) > SINGLE_ORDERS_MAX:
                 return self._orders.export("order_lines", folder)

@@ -138,7 +138,10 @@ def batches(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 
 def mapped(path: str) -> Bytes:
-    """The bytes of a file, read when they are looked at."""
+    """The bytes of a file, read when they are looked at; only in Spark's workers.
+
+    A page that the disk cannot read ends the worker (SIGBUS), and so its task; a broker maps nothing.
+    """
     with open(path, "rb") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 

@@ -126,7 +126,7 @@ def _places(part: Indexed) -> tuple[Integers, Integers]:
     """(positions in the segment, sizes) of the part's records, in log order, each once."""
     found = []
     for path, count in part.files:
-        entries = np.memmap(path, ENTRY, "r", shape=(count,))
+        entries = np.fromfile(path, ENTRY, count)
         offsets = entries["physical_offset"].astype(np.int64)
         lengths = entries["record_bytes"].astype(np.int64)
         inside = (offsets >= part.first_offset) & (offsets < part.end_offset)

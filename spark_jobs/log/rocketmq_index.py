@@ -122,4 +122,4 @@ def _numbered(folder: Path) -> list[Path]:
 
 
 def _entries(path: Path) -> Any:
-    return np.memmap(path, ENTRY, "r", shape=(path.stat().st_size // ENTRY_BYTES,))
+    return np.fromfile(path, ENTRY, path.stat().st_size // ENTRY_BYTES)

@@ -45,17 +45,19 @@ class PlanSources:
         orders: str | None = None,
         store: Path | None = None,
         carts: str | None = None,
+        has_lines: bool = True,
     ) -> None:
         """Connects; raises `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, `StoreError`."""
         self.mapping = mapping
         scheme = (carts or "redis").partition(":")[0]
         self.carts_kind = "redis" if scheme in REDIS_SCHEMES else "parquet" if scheme == "parquet" else "sql"
-        self._lines = Database(orders, "--orders", mapping.orders, mapping.order_lines) if orders else None
+        reads_lines = has_lines and mapping.order_lines.is_there
+        self._lines = Database(orders, "--orders", mapping.order_lines) if orders and reads_lines else None
         self._engine = create_engine(orders) if orders else None
         self._log = open_log(store) if store else None
 
     def lines_of(self, order_ids: Sequence[str]) -> Lines | None:
-        """The lines of some orders; None without an order database. Raises `DatabaseUnreadable`."""
+        """The lines of some orders; None where there are none to read. Raises `DatabaseUnreadable`."""
         if self._lines is None:
             return None
         found: Lines = defaultdict(list)

@@ -7,6 +7,7 @@ share of all orders, never thinner than can be seen.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,7 +20,7 @@ TITLES: Final = {
     "consumed": "consumed",
     "cleared": "cart cleared",
     "armed": "deadline set",
-    "cancelled": "cancelled",
+    "cancelled": "called off",
     "fired": "deadline fired",
     "timed out": "timed out",
 }
@@ -102,13 +103,15 @@ class FlowChart:
     texts: list[Text]
 
 
-def flow_chart(flow: Flow, shape: Shape) -> FlowChart:
-    """The drawing of a flow in one shape."""
-    boxes = [Box(*_corner(stage, shape), title, flow.stages[stage]) for stage, title in TITLES.items()]
-    arrows, most = list(flow.arrows()), max(1, flow.stages["placed"])
+def flow_chart(flow: Flow, shape: Shape, hidden: Collection[str] = ()) -> FlowChart:
+    """The drawing of a flow in one shape, without the `hidden` stages, of which nothing is known."""
+    titles = {stage: title for stage, title in TITLES.items() if stage not in hidden}
+    boxes = [Box(*_corner(stage, shape), title, flow.stages[stage]) for stage, title in titles.items()]
+    arrows, most = [one for one in flow.arrows() if one.target in titles], max(1, flow.stages["placed"])
     curves = [Curve(_path(one, shape), _thickness(one.passed / most)) for one in arrows]
     texts = [text for one in arrows for text in _arrow_texts(one, shape)]
-    texts += [text for one in flow.rests() for text in _rest_texts(one, shape)]
+    rests = [one for one in flow.rests() if titles.keys() & set(one.targets)]
+    texts += [text for one in rests for text in _rest_texts(one, shape)]
     return FlowChart(shape, boxes, curves, texts)
 
 

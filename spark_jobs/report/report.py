@@ -63,6 +63,7 @@ def write(
     """Writes `summary.report_path` from a run's Parquet and figures; `found` is the flow of its orders."""
     options: dict[str, Any] = summary.about.get("options", {})
     window_ms = options.get("window_ms", WINDOW_MS)
+    has_carts = summary.about.get("has_carts", True)
     page = (
         _environment()
         .get_template("report.html.j2")
@@ -74,7 +75,8 @@ def write(
             written_ms=datetime.now(UTC).timestamp() * 1000,
             flow=found,
             worth_pence=found.pence[FINDING],
-            drawings=[flow_chart(found, WIDE), flow_chart(found, TALL)],
+            has_carts=has_carts,
+            drawings=[flow_chart(found, shape, () if has_carts else ("cleared",)) for shape in (WIDE, TALL)],
             squares=merged(found.windows(window_ms), SQUARES_MAX, window_ms),
             rows_max=ROWS_MAX,
             cases=_case_rows(summary),

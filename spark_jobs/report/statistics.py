@@ -1,13 +1,13 @@
 """What the whole log looks like: records by kind and topic, lateness of deliveries, messages over time.
 
-Lateness is the broker's store time of a delivery minus the time it was due; below zero is early, which must
-not happen. A percentile is the smallest lateness that at least so many of the deliveries did not exceed:
-exact, because every distinct lateness of a minute was counted when the log was read. Made on the driver,
-without Spark, from counts that are small (see `staged`):
+Lateness is the broker's store time of a delivery, of a timer or of a schedule's run, minus the time it was
+due; below zero is early, which must not happen. A percentile is the smallest lateness that at least so many
+of the deliveries did not exceed: exact, because every distinct lateness of a minute was counted when the log
+was read. Made on the driver, without Spark, from counts that are small (see `staged`):
 
     counts     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
                unreadable_offset, without_key
-    lateness   topic, minute_ms, late_ms, deliveries
+    lateness   topic, minute_ms, recurs, late_ms, deliveries
     ends       how, timers
     damaged    physical_offset, record_bytes, why
     unreadable physical_offset, topic, body
@@ -32,6 +32,9 @@ DAMAGED_MAX: Final = 100
 SAMPLES_MAX: Final = 20
 MESSAGE_KINDS: Final = ("normal", "commit", "delivered", "fired")
 """The kinds of record that a consumer gets."""
+
+RECURRING: Final = ", by a schedule"
+"""What stands behind a topic's name where its recurring messages have a line of their own."""
 
 _PERCENTS: Final = (0.5, 0.99, 0.999)
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -141,9 +144,10 @@ def _add_lateness(figures: LogStatistics, table: pa.Table) -> None:
     figures.lateness_bars = [int(count) for count in counts]
     topics = table["topic"].combine_chunks().dictionary_encode()
     names = topics.dictionary.to_pylist()
-    of_topic = topics.indices.to_numpy().astype(np.int64)
+    of_topic = 2 * topics.indices.to_numpy().astype(np.int64) + table["recurs"].to_numpy()
     for place, rows in _groups(of_topic):
-        figures.lateness.append(_lateness(names[place], 0, late[rows], deliveries[rows]))
+        name = names[place // 2] + (RECURRING if place % 2 else "")
+        figures.lateness.append(_lateness(name, 0, late[rows], deliveries[rows]))
     starts = _integers(table, "minute_ms") // figures.point_ms * figures.point_ms
     for start_ms, rows in _groups(starts):
         figures.lateness_over_time.append(_lateness("", start_ms, late[rows], deliveries[rows]))

@@ -40,16 +40,22 @@ class _Tally:
 
 
 def account(
-    orders: Any, carried: set[str], from_ms: int, to_ms: int, covered_from_ms: int, file: Path
+    orders: Any,
+    carried: set[str],
+    from_ms: int,
+    to_ms: int,
+    covered_from_ms: int,
+    file: Path,
+    has_carts: bool = True,
 ) -> Account:
     """Writes the orders that are open at `to_ms` to `file`; returns how it adds up since `from_ms`.
 
     `carried` are the ids of those that were open at `from_ms`; `covered_from_ms` is when the first record
-    that is left of the log was stored, 0 if nothing was deleted.
+    that is left of the log was stored, 0 if nothing was deleted. Without carts no order waits for one.
     """
     tally, ids = _Tally(), pa.array(sorted(carried), pa.string())
     for batch in orders.to_batches(columns=["order_id", *EVENT_COLUMNS], batch_size=_BATCH_ROWS):
-        _add(tally, _Life(batch, to_ms, covered_from_ms), ids, from_ms)
+        _add(tally, _Life(batch, to_ms, covered_from_ms, has_carts), ids, from_ms)
     rows = sorted(tally.rows, key=lambda row: str(row["order_id"]))
     pq.write_table(pa.Table.from_pylist(rows, OPEN), file)
     digest = hashlib.sha256("".join(f"{row['order_id']}\n" for row in rows).encode()).hexdigest()
@@ -60,7 +66,7 @@ def account(
 class _Life:
     """What has happened to the orders of a batch before `to_ms`, as one flag per order."""
 
-    def __init__(self, batch: Any, to_ms: int, covered_from_ms: int) -> None:
+    def __init__(self, batch: Any, to_ms: int, covered_from_ms: int, has_carts: bool) -> None:
         self.order_ids = batch.column("order_id")
         times = {name: _times(batch.column(name)) for name in EVENT_COLUMNS}
         self.first_ms = np.minimum.reduce(list(times.values()))
@@ -75,7 +81,7 @@ class _Life:
             "a row": committed & ~has_row,
             "a message": has_row & ~committed & is_told,
             "a decision": has_row & ~decided,
-            "clearing": (committed | (has_row & ~is_told)) & ~cleared,
+            "clearing": (committed | (has_row & ~is_told)) & ~cleared & has_carts,
         }
 
 

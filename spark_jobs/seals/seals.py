@@ -154,7 +154,7 @@ def _write(
         from_ms=span.from_ms,
         to_ms=span.to_ms,
         before=before.digest if before else None,
-        account=_account(orders, carried, span, run.covered_from_ms, fresh / "open.parquet"),
+        account=_account(orders, carried, span, run, fresh / "open.parquet"),
         windows=windows,
         corrected=_write_corrections(changed, fresh / "corrections.parquet"),
     )
@@ -162,8 +162,10 @@ def _write(
     return made
 
 
-def _account(orders: Any, carried: set[str], span: Span, covered_from_ms: int, file: Path) -> Account:
-    return account(orders, carried, span.from_ms, span.to_ms, covered_from_ms, file)
+def _account(orders: Any, carried: set[str], span: Span, run: Run, file: Path) -> Account:
+    return account(
+        orders, carried, span.from_ms, span.to_ms, run.covered_from_ms, file, has_carts=run.has_carts
+    )
 
 
 def _write_identities(orders: Any, span: Span, file: Path) -> Windows:

@@ -8,7 +8,7 @@
     grouped/    topic, queue, message_group, order_id         messages that have an order among them
     counts/     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
                 unreadable_offset, without_key                the log by kind, topic and minute
-    lateness/   topic, minute_ms, late_ms, deliveries         how late timers were delivered
+    lateness/   topic, minute_ms, recurs, late_ms, deliveries how late timers and runs of schedules were
     ends/       how, timers                                   how timers ended
     unreadable/ physical_offset, topic, body                  the first unreadable messages of each part
     damaged/    physical_offset, record_bytes, why            bytes that are no record
@@ -81,8 +81,8 @@ SCHEMAS: Final = {
         ("unreadable", pa.int64()), ("unreadable_offset", pa.int64()), ("without_key", pa.int64()),
     ]),
     "lateness": pa.schema([
-        ("topic", pa.string()), ("minute_ms", pa.int64()), ("late_ms", pa.int64()),
-        ("deliveries", pa.int64()),
+        ("topic", pa.string()), ("minute_ms", pa.int64()), ("recurs", pa.bool_()),
+        ("late_ms", pa.int64()), ("deliveries", pa.int64()),
     ]),
     "ends": pa.schema([("how", pa.string()), ("timers", pa.int64())]),
     "unreadable": pa.schema([
@@ -123,7 +123,7 @@ class Staged:
 
     @property
     def lateness(self) -> Path:
-        """How late timers were delivered."""
+        """How late timers and runs of schedules were delivered."""
         return self.path("lateness")
 
     @property

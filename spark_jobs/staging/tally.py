@@ -122,7 +122,8 @@ class Tally:
         """Which of the shop's messages are not what their topics promise, and which of them lack a key."""
         is_message = said.is_named(*MESSAGES) & (said.shop_topic >= 0)
         topic = np.where(is_message, said.shop_topic, -1)
-        unreadable = is_message & ~readable(said.batch.column("body"), ids, topic, self._mapping.bodies)
+        named = _named_in_bodies(said.batch, ids)
+        unreadable = is_message & ~readable(said.batch.column("body"), named, topic, self._mapping.bodies)
         lacks_key = is_message & ~present(ids)
         for place in np.flatnonzero(unreadable)[: UNREADABLE_MAX - len(self._unreadable)].tolist():
             self._unreadable.append(_shown(said, place))
@@ -138,21 +139,26 @@ class Tally:
         return pa.table([*columns, whole["minute_ms"], *numbers], _COUNTS)
 
     def _add_lateness(self, said: Said) -> None:
+        """Counts how late timers and runs of schedules were stored for their consumers."""
         due_ms = said.numbers("due_ms")
-        places = np.flatnonzero(said.is_named("delivered") & (due_ms >= 0))
-        if len(places):
-            store_ms = said.numbers("store_ms")[places]
-            columns = {"about": said.about[places], "minute_ms": store_ms - store_ms % MINUTE_MS}
-            self._late.append(pa.table(columns | {"late_ms": store_ms - due_ms[places]}))
+        for recurs, due, places in (
+            (False, due_ms, np.flatnonzero(said.is_named("delivered") & (due_ms >= 0))),
+            (True, *_runs(said)),
+        ):
+            if len(places):
+                store_ms = said.numbers("store_ms")[places]
+                columns = {"about": said.about[places], "minute_ms": store_ms - store_ms % MINUTE_MS}
+                columns |= {"recurs": np.full(len(places), recurs), "late_ms": store_ms - due[places]}
+                self._late.append(pa.table(columns))
 
     def _lateness(self) -> pa.Table:
         if not self._late:
             return pa.table({})
-        by = ["about", "minute_ms", "late_ms"]
+        by = ["about", "minute_ms", "recurs", "late_ms"]
         whole = pa.concat_tables(self._late).group_by(by, use_threads=False).aggregate([([], "count_all")])
         return pa.table({
             "topic": _texts(self._words.names, whole["about"]), "minute_ms": whole["minute_ms"],
-            "late_ms": whole["late_ms"], "deliveries": whole["count_all"],
+            "recurs": whole["recurs"], "late_ms": whole["late_ms"], "deliveries": whole["count_all"],
         })  # fmt: skip
 
     def _add_ends(self, said: Said) -> None:
@@ -239,6 +245,26 @@ def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -
         return key
     _, _, time = (message_id or "").rpartition("@")
     return f"{key or unquote(schedule.removeprefix(_SCHEDULE_PREFIX))}@{time}"
+
+
+def _named_in_bodies(batch: pa.RecordBatch, ids: pa.StringArray) -> pa.StringArray:
+    """The ids that bodies promise to hold; a schedule sends one body each time, which can only name it."""
+    schedules = batch.column("schedule")
+    if schedules.null_count == len(schedules):
+        return ids
+    rows = zip(ids.to_pylist(), schedules.to_pylist(), strict=True)
+    return pa.array([name.rpartition("@")[0] if name and of else name for name, of in rows], pa.string())
+
+
+def _runs(said: Said) -> tuple[Integers, Integers]:
+    """When each record was due as a run of a schedule, and the places of those that are runs."""
+    due_ms = np.full(len(said.batch), -1)
+    schedules = said.batch.column("schedule")
+    if schedules.null_count < len(schedules):
+        for place in np.flatnonzero(present(schedules) & said.is_named("normal")).tolist():
+            _, _, time = (said.batch.column("message_id")[place].as_py() or "").rpartition("@")
+            due_ms[place] = int(time) if time.isdecimal() else -1
+    return due_ms, np.flatnonzero(due_ms >= 0)
 
 
 def _shown(said: Said, place: int) -> dict[str, Any]:

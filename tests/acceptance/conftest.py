@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.redis_server import bundled_redis
 from services.shop.topics import TOPIC_TYPES
+from tests.command import tidewheel
 
 AWAIT_SECONDS = 60
 TIMEOUT_MS = 600_000
@@ -165,10 +165,8 @@ class Serving:
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command in a terminal of 100 characters; returns all that it said."""
-        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1", "COLUMNS": "100"}
-        done = subprocess.run(
-            [*COMMAND, *arguments], capture_output=True, text=True, env=environment, timeout=60
-        )
+        environment = {"TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1", "COLUMNS": "100"}
+        done = tidewheel(*arguments, environment=environment)
         said = done.stdout + done.stderr
         assert done.returncode == code, said
         assert "Traceback" not in said

@@ -22,6 +22,7 @@ from sqlalchemy import create_engine, text
 from services.shop.database import sqlite_url
 from services.shop.demo.settings import Layout
 from services.shop.redis_server import bundled_redis
+from tests.command import in_this_process, tidewheel
 
 ORDERS = 30
 AWAIT_SECONDS = 600
@@ -45,10 +46,7 @@ class Traded:
 
     def audit(self, out: Path, verb: str, *arguments: str, code: int = 0) -> str:
         """Run one verb; returns what it printed."""
-        done = subprocess.run(
-            [*COMMAND, verb, "--out", str(out), *arguments],
-            capture_output=True, text=True, env=os.environ | {"COLUMNS": "160"},
-        )  # fmt: skip
+        done = tidewheel("audit", verb, "--out", out, *arguments, environment={"COLUMNS": "160"})
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout
@@ -200,7 +198,7 @@ WRONG = {
 def test_what_cannot_be_done_is_one_line_and_exit_code_2(tmp_path: Path, name: str) -> None:
     arguments, code = WRONG[name]
     out = ("--out", str(tmp_path / "out"))
-    done = subprocess.run([*COMMAND, *arguments, *out], cwd=tmp_path, capture_output=True, text=True)
+    done = in_this_process("audit", *arguments, *out, environment={}, folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith(code)
     assert len(done.stderr.splitlines()) == 1

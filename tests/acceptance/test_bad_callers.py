@@ -48,7 +48,9 @@ class Caller:
     def http(self, path: str, body: object = None) -> Any:
         """Call the JSON interface."""
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(f"http://{self.broker.http}/api/{path}", data=data)) as answer:
+        with urlopen(
+            Request(f"http://{self.broker.http}/api/{path}", data, {"Content-Type": "application/json"})
+        ) as answer:
             return json.load(answer)
 
     def close(self) -> None:

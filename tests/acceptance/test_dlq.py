@@ -57,7 +57,7 @@ def consumer(serving: Any, eventually: Any) -> Iterator[SimpleConsumer]:
 
 def test_why_they_were_given_up_and_back_to_work_with_them(serving: Any, consumer: SimpleConsumer) -> None:
     assert re.search(r"^shop +4 +\d\d:", serving.run("dlq", "ls"), re.MULTILINE)
-    listed = serving.run("dlq", "ls", "shop", "--key", "order:2", "--reason", "Not acknowledged")
+    listed = serving.run("dlq", "ls", "shop", "--key", "order:2", "--died-of", "Not acknowledged")
     assert re.search(r"^2 +orders +order:2 +late +1 +attempts used up", listed, re.MULTILINE), listed
     shown = serving.run("dlq", "show", "shop", "2")
     assert re.search(r"^  first error \S+ +not acknowledged in time, consumer ", shown, re.MULTILINE), shown
@@ -65,11 +65,11 @@ def test_why_they_were_given_up_and_back_to_work_with_them(serving: Any, consume
     assert "shop 2  REDRIVEN  back to its topic" in serving.run("dlq", "redrive", "shop", "2")
     assert [one.keys for one in consumer.receive(32, 60)] == [{"order:2"}]
 
-    counted = serving.run("dlq", "redrive", "shop", "--tag", "late", "--rate", "20/s", code=CLIENT_MISTAKE)
+    counted = serving.run("dlq", "redrive", "shop", "--tag", "late", "--rate", "20/s")
     assert "would redrive 2 dead letters of shop" in counted
     assert "nothing was done: add --yes" in counted
     done = serving.run(
-        "dlq", "redrive", "shop", "--tag", "late", "--rate", "20/s", "--yes", "--note", "the bug is fixed"
+        "dlq", "redrive", "shop", "--tag", "late", "--rate", "20/s", "--yes", "--reason", "the bug is fixed"
     )
     assert re.search(r"^done  redrive  2 of 2  REDRIVEN 2  task [0-9a-f]{12}$", done, re.MULTILINE), done
     assert {key for one in consumer.receive(32, 60) for key in one.keys} == {"order:1", "order:3"}
@@ -99,7 +99,7 @@ def test_every_mistake_gets_one_clear_sentence(serving: Any, consumer: SimpleCon
         ("ls", "sho"): (REFUSED, "There is no 'sho'"),
         ("ls", "--key", "order:1"): (CLIENT_MISTAKE, "Say of which group"),
         ("ls", "shop", "--from", "tomorrow"): (CLIENT_MISTAKE, "--from is 'tomorrow'"),
-        ("ls", "shop", "--from", "1m", "--until", "1h"): (CLIENT_MISTAKE, "reversed or empty"),
+        ("ls", "shop", "--from", "1m ago", "--until", "1h ago"): (CLIENT_MISTAKE, "reversed or empty"),
         ("show", "shop", "99"): (REFUSED, "shop has no dead letter 99"),
         ("redrive", "shop", "99"): (REFUSED, "tidewheel dlq ls shop"),
         ("redrive", "shop", "1", "--to", "repai"): (REFUSED, "There is no 'repai'"),

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.command import tidewheel
+
 COMMAND = (sys.executable, "-m", "services.cli.main")
 SECONDS = 60
 
@@ -51,8 +53,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def examine(endpoint: str, *options: str, code: int) -> dict[str, Any]:
     """The findings by step."""
-    command = [*COMMAND, "doctor", "client", endpoint, "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    done = tidewheel("doctor", "client", endpoint, "--json", *options)
     assert done.returncode == code, done.stdout + done.stderr
     return {one["step"]: one for one in json.loads(done.stdout)}
 
@@ -98,9 +99,7 @@ def test_a_name_that_means_nothing_ends_the_examination() -> None:
     ],
 )
 def test_a_mistake_is_a_sentence(arguments: list[str], sentence: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, "doctor", "client", *arguments], capture_output=True, text=True, timeout=SECONDS
-    )
+    done = tidewheel("doctor", "client", *arguments)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.command import tidewheel
 
 COMMAND = (sys.executable, "-m", "services.cli.main")
 
@@ -28,10 +29,7 @@ class Serving:
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command; returns what it printed."""
-        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1"}
-        done = subprocess.run(
-            [*COMMAND, *arguments], capture_output=True, text=True, env=environment, timeout=60
-        )
+        done = tidewheel(*arguments, environment={"TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1"})
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr
@@ -87,10 +85,9 @@ def test_an_order_of_the_real_shop_from_half_to_cleared_cart(shop: Any, eventual
     shop.start("orders")
     shop.start("carts")
     shop.place("O1")
-    command = [*COMMAND, "explain", "O1", "--http", shop.http, "--json"]
 
     def explained() -> Any:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = tidewheel("explain", "O1", "--http", shop.http, "--json")
         return json.loads(done.stdout) if done.returncode == 0 else {"events": []}
 
     eventually(lambda: "acknowledged" in happened(explained()))

@@ -62,6 +62,9 @@ def test_how_far_a_group_is_and_who_consumes(serving: Any, consumer: SimpleConsu
         "group", "set", "shop", "--attempts", "5", "--retry-after", "1s, 1m"
     )
     serving.run("group", "create", "late", "orders", "--from", "latest")
+    for _ in range(2):
+        assert "  attempts   3," in serving.run("group", "create", "early", "--attempts", "3")
+    assert re.search(r"^early +none yet +0 ", serving.run("group", "ls"), re.MULTILINE)
     groups = {one["name"]: one for one in serving.json("group", "ls")}
     assert (groups["late"]["lag"], groups["shop"]["policy"]["attempts_max"]) == (0, 5)
 
@@ -72,7 +75,7 @@ def test_a_group_is_paused_and_set_elsewhere(serving: Any, consumer: SimpleConsu
     assert "shop is paused" in serving.run("group", "pause", "shop")
     shown = serving.run("group", "reset", "shop", "--to", "offset:3", "--topic", "orders", "--dry-run")
     assert re.search(r"^orders +0 +5 +3 +gives 2 again", shown, re.MULTILINE), shown
-    asked = serving.run("group", "reset", "shop", "--to", "earliest", code=CLIENT_MISTAKE)
+    asked = serving.run("group", "reset", "shop", "--to", "earliest")
     assert "gives up to 5 again" in asked
     assert "nothing was done: add --yes" in asked
     serving.run("group", "reset", "shop", "--to", "offset:3", "--topic", "orders", "--yes")
@@ -95,6 +98,8 @@ def test_every_mistake_gets_one_clear_sentence(serving: Any, consumer: SimpleCon
         ("set", "shop", "--retry-after", "soon"): (CLIENT_MISTAKE, "--retry-after is 'soon'"),
         ("create", "shop", "orders"): (REFUSED, "shop receives orders already"),
         ("create", "new", "order"): (REFUSED, "There is no 'order'"),
+        ("create", "new", "--from", "latest"): (CLIENT_MISTAKE, "give the topic, too"),
+        ("create", "shop", "--attempts", "3"): (REFUSED, "shop exists with another policy"),
         ("create", "new", "orders", "--from", "soon"): (CLIENT_MISTAKE, "--from is 'soon'"),
         ("reset", "shop"): (CLIENT_MISTAKE, "--to"),
         ("reset", "shop", "--to", "yesterday"): (CLIENT_MISTAKE, "30m ago"),

@@ -21,6 +21,7 @@ from services.shop.demo.processes import tidewheel
 from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2
 from services.shop.push_schedules import PushSchedules
+from tests.command import tidewheel as command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,11 +79,8 @@ def test_an_unpaid_order_times_out_and_cannot_be_paid_later(shop: Any, eventuall
 
 def halves(shop: Any, topic: str, order_id: str) -> list[tuple[str, str]]:
     """The state of each transaction of an order, and the timer verb or key that it carries."""
-    shown = subprocess.run(
-        tidewheel("txn", "show", order_id, "--topic", topic, "--http", shop.http, "--json"),
-        capture_output=True,
-        check=True,
-    )
+    shown = command("txn", "show", order_id, "--topic", topic, "--http", shop.http, "--json")
+    assert shown.returncode == 0, shown.stderr
     return [(one["state"], timer_of(one["message"]["properties"])) for one in json.loads(shown.stdout)]
 
 

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.command import tidewheel
+
 COMMAND = (sys.executable, "-m", "services.cli.main")
 MESSAGE_COUNT = 20
-
-
-def tidewheel(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.command import tidewheel
+
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "services.cli.main")
 
@@ -45,7 +47,8 @@ class Serving:
     def ask(self, method: str, path: str, body: object = None, **query: object) -> tuple[int, Any]:
         """Return status and answer."""
         data = None if body is None else json.dumps(body).encode()
-        request = Request(f"http://{self.http}/api/{path}?{urlencode(query)}", data=data, method=method)
+        kind = {"Content-Type": "application/json"}
+        request = Request(f"http://{self.http}/api/{path}?{urlencode(query)}", data, kind, method=method)
         try:
             with urlopen(request, timeout=30) as answer:
                 return answer.status, json.load(answer)
@@ -54,10 +57,7 @@ class Serving:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command against it."""
-        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1"}
-        return subprocess.run(
-            [*COMMAND, *arguments], capture_output=True, text=True, env=environment, timeout=60, check=False
-        )
+        return tidewheel(*arguments, environment={"TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1"})
 
     def delivered(self, topic: str) -> list[str]:
         """Return the bodies that lie in a topic."""

@@ -16,6 +16,8 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.command import tidewheel
+
 with patch.dict(os.environ, HOME=tempfile.mkdtemp(prefix="tidewheel-client-logs-")):
     from rocketmq import (
         ClientConfiguration,
@@ -70,10 +72,8 @@ class Serving:
 
     def txn(self, *arguments: str, code: int = 0) -> str:
         """Run `tidewheel txn` in a terminal of 80 characters; returns all that it said."""
-        environment = {**os.environ, "TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1", "COLUMNS": "80"}
-        done = subprocess.run(
-            [*COMMAND, "txn", *arguments], capture_output=True, text=True, env=environment, timeout=60
-        )
+        environment = {"TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1", "COLUMNS": "80"}
+        done = tidewheel("txn", *arguments, environment=environment)
         said = done.stdout + done.stderr
         assert done.returncode == code, said
         assert "Traceback" not in said

@@ -18,7 +18,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import pytest
@@ -108,7 +108,7 @@ class BrokerProcess:
     def create_topic(self, name: str, message_type: str) -> str:
         """Create a topic and return its name."""
         body = json.dumps({"name": name, "message_type": message_type}).encode()
-        urlopen(f"http://{self.http}/api/topics", data=body).close()
+        urlopen(Request(f"http://{self.http}/api/topics", body, {"Content-Type": "application/json"})).close()
         return name
 
 

@@ -45,7 +45,8 @@ class Play:
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the broker over HTTP, as its commands do."""
         data = None if body is None else json.dumps(body).encode()
-        request = Request(f"http://{self._broker.http}/api/{path}", data, method=method)
+        kind = {"Content-Type": "application/json"}
+        request = Request(f"http://{self._broker.http}/api/{path}", data, kind, method=method)
         with urlopen(request) as answer:
             return json.load(answer)
 

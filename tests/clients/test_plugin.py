@@ -28,8 +28,8 @@ from rocketmq import (
     TransactionResolution,
 )
 
-from services.testing.kit import Tidewheel
-from services.testing.process import BrokerFailed, BrokerProcess
+from tidewheel.testing.kit import Tidewheel
+from tidewheel.testing.process import BrokerFailed, BrokerProcess
 
 TIMEOUT = timedelta(minutes=30)
 MANY = 400

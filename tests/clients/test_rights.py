@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -26,6 +24,7 @@ from tests.clients.official import OfficialClient, Refused
 from tests.clients.process_client import ProcessClient
 from tests.clients.python_client import PythonClient
 from tests.clients.scenarios import CANNOT
+from tests.command import tidewheel
 
 REFUSED = r"TW-182 .*'u-.*' has not "
 
@@ -42,7 +41,9 @@ class Operator:
     def call(self, path: str, body: object = None) -> Any:
         """Call the JSON interface."""
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(f"http://{self.broker.http}/api/{path}", data=data)) as answer:
+        with urlopen(
+            Request(f"http://{self.broker.http}/api/{path}", data, {"Content-Type": "application/json"})
+        ) as answer:
             return json.load(answer)
 
     def allow(self, *verbs: str, effect: str = "allow") -> None:
@@ -304,8 +305,8 @@ def test_no_secret_is_found_in_store_logs_metrics_and_dumps(
     for path in tmp_path.rglob("*"):
         if path.is_file():
             seen[str(path.relative_to(tmp_path))] = path.read_bytes()
-    assert {"store.key", "store.log"} <= seen.keys()
-    key = seen.pop("store.key").strip()
+    assert {"store/users.key", "store.log"} <= seen.keys()
+    key = seen.pop("store/users.key").strip()
     secret = operator.secret.encode()
     for name, content in seen.items():
         for hidden in (secret, b64encode(secret).rstrip(b"="), secret.hex().encode(), key):
@@ -314,7 +315,6 @@ def test_no_secret_is_found_in_store_logs_metrics_and_dumps(
 
 def run(*arguments: str) -> bytes:
     """Run a command and return all that it says."""
-    command = [sys.executable, "-m", "services.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, env=os.environ | {"NO_COLOR": "1"})
+    done = tidewheel(*arguments, environment={"NO_COLOR": "1"})
     assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    return (done.stdout + done.stderr).encode()

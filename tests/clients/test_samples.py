@@ -108,7 +108,8 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
 
 def post(broker: BrokerProcess, path: str, body: object) -> Any:
     """Tells the broker about its users."""
-    request = Request(f"http://{broker.http}/api/auth/{path}", data=json.dumps(body).encode())
+    kind = {"Content-Type": "application/json"}
+    request = Request(f"http://{broker.http}/api/auth/{path}", json.dumps(body).encode(), kind)
     with urlopen(request) as answer:
         return json.load(answer)
 

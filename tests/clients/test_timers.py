@@ -28,8 +28,8 @@ from rocketmq import (
 )
 from rocketmq.v5.exception import BadRequestException, NotFoundException
 
-from services.testing.kit import Tidewheel
-from services.testing.process import BrokerProcess
+from tidewheel.testing.kit import Tidewheel
+from tidewheel.testing.process import BrokerProcess
 
 TOPIC = "timeouts"
 HALF_AN_HOUR = timedelta(minutes=30)

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.request import urlopen
 from uuid import uuid4
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,8 +26,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from services.auth_files import write_for_owner
 from services.front.admission import SILENT
 from services.front.certificates import self_signed
-from services.front.front import HUNG_UP, NO_HTTP2
+from services.front.front import HUNG_UP, NO_HTTP2, PLAINTEXT
 from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take, wait_until
+from tests.command import tidewheel
 
 SECONDS = 10
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -251,7 +253,7 @@ def test_a_changed_certificate_serves_without_a_restart(tmp_path: Path, clients:
 def vouching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker for clients of one authority, `authority.pem` beside its store, with its key."""
     folder = tmp_path_factory.mktemp("vouching")
-    write_pair(folder, "authority", *self_signed(["authority"]))
+    write_pair(folder, "authority", *an_authority())
     yield from serving(BrokerProcess(folder / "store", "--tls-clients", str(folder / "authority.pem")))
 
 
@@ -261,6 +263,28 @@ def write_pair(folder: Path, name: str, certificate: bytes, key: bytes) -> tuple
     files[0].write_bytes(certificate)
     write_for_owner(files[1], key.decode())
     return files
+
+
+def an_authority() -> tuple[bytes, bytes]:
+    """A certificate that may sign others, unlike a broker's own, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name.from_rfc4514_string("CN=authority")
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=9))
+        .not_valid_after(now + timedelta(days=99))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), pem
 
 
 def issued(authority: Path, days_left: int) -> tuple[bytes, bytes]:
@@ -321,7 +345,7 @@ def test_a_client_without_a_valid_certificate_is_let_go_and_listed(
 
 
 def test_an_expired_certificate_of_the_broker_is_warned_of_and_told_by_the_doctor(tmp_path: Path) -> None:
-    write_pair(tmp_path, "authority", *self_signed(["authority"]))
+    write_pair(tmp_path, "authority", *an_authority())
     authority = tmp_path / "authority.pem"
     certificate, key = write_pair(tmp_path, "expired", *issued(authority, -1))
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
@@ -332,8 +356,7 @@ def test_an_expired_certificate_of_the_broker_is_warned_of_and_told_by_the_docto
             pytest.raises(ssl.SSLCertVerificationError, match="expired"),
         ):
             shake_hands(broker, trusting(authority))
-        command = [sys.executable, "-m", "services.cli.main", "doctor", "client", broker.listen]
-        told = subprocess.run([*command, "--ca", str(authority)], capture_output=True, text=True, timeout=60)
+        told = tidewheel("doctor", "client", broker.listen, "--ca", str(authority))
         assert (told.returncode, "expired" in told.stdout) == (1, True), told.stdout + told.stderr
 
 
@@ -350,6 +373,12 @@ def test_where_clients_need_a_certificate_none_comes_in_without(tmp_path: Path) 
         known = trusting(tmp_path / "certificate.pem")
         known.load_cert_chain(client, tmp_path / "client" / "key.pem")
         assert shake_hands(broker, known)[0] == "h2"
+        with listed(broker, PLAINTEXT), grpc.insecure_channel(broker.listen) as channel:
+            ask = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute")
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(b"", timeout=SECONDS)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "TLS only" in refused.value.details()
 
 
 def test_a_broker_that_stops_refuses_nobody(tmp_path: Path) -> None:

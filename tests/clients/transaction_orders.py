@@ -133,7 +133,9 @@ class Stage:
         return dict(half)
 
     def _ask(self, method: str, path: str, body: dict[str, Any]) -> str:
-        request = Request(f"http://{self._broker.http}/api/{path}", json.dumps(body).encode(), method=method)
+        kind = {"Content-Type": "application/json"}
+        data = json.dumps(body).encode()
+        request = Request(f"http://{self._broker.http}/api/{path}", data, kind, method=method)
         try:
             urlopen(request).close()
         except HTTPError as refusal:

@@ -1,4 +1,4 @@
-"""The source on a cluster: a master and two workers on loopback, with nothing but `spark_jobs.archive`."""
+"""The source on a cluster: a master and two workers on loopback, with only the zip of `tidewheel.spark`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 from commitlog.log import CommitLog
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
-from spark_jobs.archive import write_archive
 from spark_jobs.java import java_home
+from tidewheel.spark import write_archive
 
 COUNT = 3000
 WAIT_S = 300

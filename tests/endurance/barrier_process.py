@@ -27,8 +27,8 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
 from commitlog.errors import TransactionEnded
-from txn import barrier as barrier_module
-from txn.barrier import Barrier
+from tidewheel import barrier as barrier_module
+from tidewheel.barrier import Barrier
 
 TOPICS = ("created", "deadline")
 RANDOM_S_MAX = 0.06

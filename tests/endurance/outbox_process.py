@@ -15,9 +15,9 @@ from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from txn import idempotence, outbox
-from txn.idempotence import once_listener
-from txn.outbox import Relay
+from tidewheel import idempotence, outbox
+from tidewheel.idempotence import once_listener
+from tidewheel.outbox import Relay
 
 KEYS = 50
 ROWS_PER_TRANSACTION = 10

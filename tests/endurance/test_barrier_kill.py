@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 
 from tests.endurance.client_processes import hear, running, say, serving, stored
 from tests.postgresql import running_postgresql
-from txn.barrier_table import barrier_sql
+from tidewheel.barrier_table import barrier_sql
 
 TOPICS = ("created", "deadline")
 POINTS = (

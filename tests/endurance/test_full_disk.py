@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -78,3 +79,36 @@ async def send_until(client: Any, done: Any, name: str) -> int:
         if code != Code.OK:
             await asyncio.sleep(0.05)
     raise AssertionError("the disk never got that far")
+
+
+def test_a_small_volume_takes_messages_and_says_what_it_takes(
+    small_disk: Path, endurance: dict[str, Any]
+) -> None:
+    """Without --segment-bytes: 48 MiB once meant a start, and then a refusal of every message."""
+    broker = endurance["BrokerProcess"](small_disk / "store")
+    broker.start()
+
+    async def send() -> int:
+        async with endurance["Client"](broker.listen) as client:
+            return int(await client.send(TOPIC, "first", b"x"))
+
+    assert asyncio.run(send()) == Code.OK
+    with urlopen(f"http://{broker.http}/readyz") as answer:
+        assert answer.read() == b"ready\n"
+    assert broker.stop() == 0
+    assert "16 MiB taken at once: log files of 8 MiB and one in reserve" in broker.log()
+
+
+def test_a_volume_without_room_and_a_full_one_are_one_sentence_each(small_disk: Path) -> None:
+    command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(small_disk / "store")]
+    listening = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    asked = [*command, *listening, "--segment-bytes", str(1 << 30)]
+    refused = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert refused.returncode == 5
+    assert "TW-222 The disk of the store has no room. A new store with segments of 1024 MiB" in refused.stderr
+    assert "Give --segment-bytes 8388608" in refused.stderr
+    fill(small_disk / "other-data")
+    refused = subprocess.run([*command, *listening], capture_output=True, text=True, check=False)
+    assert refused.returncode == 5
+    assert refused.stderr.splitlines()[-1].startswith("TW-222 The disk of the store has no room.")
+    assert "Traceback" not in refused.stderr

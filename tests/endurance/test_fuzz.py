@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import grpc
 import pytest
@@ -53,7 +53,8 @@ def test_hostile_callers_are_answered_and_the_others_do_not_notice(tmp_path: Pat
     print(f"seed {seed}")
     broker = BrokerProcess(tmp_path / "store", "--segment-bytes", str(1 << 26))
     broker.start()
-    urlopen(f"http://{broker.http}/api/topics", data=b'{"name": "lite", "message_type": "LITE"}').close()
+    lite = b'{"name": "lite", "message_type": "LITE"}'
+    urlopen(Request(f"http://{broker.http}/api/topics", lite, {"Content-Type": "application/json"})).close()
     try:
         codes = asyncio.run(fuzzed(broker, seed, seconds))
         print(dict(codes.most_common()))

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -154,7 +154,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def create_topic(broker: BrokerProcess, name: str, message_type: str) -> None:
     body = json.dumps({"name": name, "message_type": message_type}).encode()
-    urlopen(f"http://{broker.http}/api/topics", data=body).close()
+    urlopen(Request(f"http://{broker.http}/api/topics", body, {"Content-Type": "application/json"})).close()
 
 
 def resident_bytes(broker: BrokerProcess) -> int:

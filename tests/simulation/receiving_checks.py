@@ -79,11 +79,16 @@ class Checks(Machine):
             self._check_order(course, stored)
 
     def _check_order(self, course: Course, stored: Stored) -> None:
-        """Of a message group nothing else is in flight but this receive's run, and all before it is done."""
+        """Of a message group nothing else is in flight but this receive's run, and all before it is done.
+
+        A run that comes again, because some of it was not acknowledged, comes again alone.
+        """
         standing = course.standing(stored.message_group)
         other = [one for one in standing if one.receive_number != self.receive_count]
         assert not other, f"{stored} is given out beside {other}"
         assert len(standing) < self.policy(course.group).fifo_run_max, f"{stored} is beyond the run"
+        again = [one for one in standing if course.given[one.place] > 1]
+        assert not again or stored.place in course.ever_given, f"{stored} beside {again}, which came again"
         for one in self.oracle.fifo[stored.topic, stored.queue_id, stored.message_group]:
             if one.queue_offset >= stored.queue_offset:
                 break
@@ -125,10 +130,12 @@ class Checks(Machine):
         assert any(one.is_crowded for one in queues), "refused for nothing"
 
     def _see_buried(self, course: Course, before: int) -> None:
-        """A receive moves to the dead letters what has had all its attempts, and nothing else."""
+        """A receive or a tick moves to the dead letters what has had all its attempts, and nothing else."""
         topic = DEAD_LETTER_PREFIX + course.group
         for record in self._appended(topic, before):
             letter = stored_of(record)
+            if letter.marks[properties.DEAD_LETTER_TOPIC] != course.topic:
+                continue
             assert letter.marks[properties.DEAD_REASON] == "attempts used up"
             stored = min(
                 (
@@ -149,6 +156,17 @@ class Checks(Machine):
             assert count >= self.policy(course.group).attempts_max, f"buried after {count}: {stored}"
             self._check_letter(course, stored, letter, count)
             course.done[stored.place] = before + 1
+
+    def see_buried(self, before: int) -> None:
+        """After a tick nothing is left that had all its attempts, though nobody receives any more."""
+        for course in self.oracle.now():
+            self._see_buried(course, before)
+            attempts_max = self.policy(course.group).attempts_max
+            used_up = [place for place, failed in course.failures.items() if len(failed) >= attempts_max]
+            for place in [one for one in used_up if course.is_open(one) and one not in course.held]:
+                stored = self.oracle.messages[course.topic][place]
+                is_left = self._is_kept(stored) and not self._is_done(course, stored)
+                assert not is_left or self.broker._store.is_behind, f"{stored} is not buried: {course.group}"
 
     def _appended(self, topic: str, first_offset: int) -> list[Record]:
         """The records of a topic that were appended from an offset on, and are not durable yet."""

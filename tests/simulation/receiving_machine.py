@@ -24,12 +24,12 @@ from commitlog.memory_disk import Death
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
-from services.broker.group_values import From
+from services.broker.group_values import From, GroupPolicy
 from services.broker.settings import BrokerSettings
 from services.broker.topics import is_system
 from services.broker.values import Effect, Retire, Wake
 from tests.simulation.faults import Faults
-from tests.simulation.receiving_oracle import Oracle, Stored, progress_of
+from tests.simulation.receiving_oracle import Course, Held, Oracle, Stored, progress_of
 from tests.simulation.timer_machine import Disk
 
 START_MS = 1_763_700_000_000
@@ -67,6 +67,14 @@ class Machine:
         self.flying: list[Flush] = []
         self.retirements: list[Retirement] = []
 
+    def policy(self, group: str) -> GroupPolicy:
+        """The policy that was set last."""
+        raise NotImplementedError
+
+    def see_buried(self, before: int) -> None:
+        """A tick has buried what had all its attempts, from that log offset on."""
+        raise NotImplementedError
+
     def wants(self, group: str, stored: Stored) -> bool:
         """Whether a group is to get a message."""
         raise NotImplementedError
@@ -87,14 +95,26 @@ class Machine:
 
     def _tick(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        ended_at = self.broker.end_offset + 1
+        before = self.broker.end_offset
         effects = self.broker.tick(now_ms)
         woken = {effect.bell for effect in effects if isinstance(effect, Wake)}
         for course in self.oracle.now():
             for held in [one for one in course.held.values() if one.visible_ms <= now_ms]:
-                course.fail(held.place, ended_at, now_ms)
-                assert course.topic in woken, "a lease has ended, and nobody was woken"
+                if not self.may_stand(course, held):
+                    course.fail(held.place, before + 1, now_ms)
+                    assert course.topic in woken or self.was_last(course, held), "nobody was woken"
+        self.see_buried(before)
         self._carry_out(effects)
+
+    def was_last(self, course: Course, held: Held) -> bool:
+        """Whether a lease was its message's last attempt: who waits behind it is woken by the flush."""
+        return held.failure_count + 1 >= self.policy(course.group).attempts_max
+
+    def may_stand(self, course: Course, held: Held) -> bool:
+        """Whether a lease that has run out may stand: its message will be buried, but the disk is behind."""
+        is_last = self.was_last(course, held) and not held.is_suspended
+        standing = held.generation in self.broker._receiving._leases._leases
+        return is_last and standing and self.broker._store.is_behind
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -9,7 +9,7 @@ at every moment the oracle knows exactly what comes next.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -92,6 +92,9 @@ class Course:
     held: dict[Place, Held] = field(default_factory=dict)
     past: defaultdict[Place, list[Held]] = field(default_factory=lambda: defaultdict(list))
     failures: defaultdict[Place, list[tuple[int, Failure]]] = field(default_factory=lambda: defaultdict(list))
+    given: Counter[Place] = field(default_factory=Counter)
+    """How often a message was given out, as far as that is sure: a crash may leave no trace of it."""
+    ever_given: set[Place] = field(default_factory=set)
 
     def is_open(self, place: Place) -> bool:
         """Whether a message is neither done nor lies before the start, unless it was to come again."""
@@ -102,6 +105,8 @@ class Course:
         """A message that was done is to come again."""
         self.done.pop(place, None)
         self.failures.pop(place, None)
+        self.given.pop(place, None)
+        self.ever_given.discard(place)
         self.reopened[place] = durable_at
 
     def cut(self, end_offset: int) -> None:
@@ -117,6 +122,11 @@ class Course:
     def standing(self, message_group: str) -> list[Held]:
         """The leases on messages of a message group."""
         return [one for one in self.held.values() if one.message_group == message_group]
+
+    def forget_given(self) -> None:
+        """After a crash only what is leased, or has failed, was surely given out."""
+        failed = Counter(place for place, failures in self.failures.items() if failures)
+        self.given = failed + Counter(self.held.keys())
 
     def hold(self, held: Held) -> None:
         self.held[held.place] = held
@@ -198,6 +208,7 @@ class Oracle:
             for queue_id in range(queue_count):
                 progress = progress_of(broker, course.group, course.topic, queue_id)
                 _Recovery(course, queue_id, progress, gone.get(course.topic, set()), told_offset).run()
+            course.forget_given()
         for group, letters in self.letters.items():
             listed = {one.queue_offset for one in broker.dead_letters(group, None, 1_000_000).letters}
             for offset, letter in letters.items():

@@ -122,6 +122,8 @@ class World(Subscribers):
         place = delivery.queue_id, delivery.queue_offset
         visible_ms = self.now_ms + (self.settings.auto_renew_lease_ms if is_push else span_ms)
         assert delivery.visible_ms == visible_ms
+        course.given[place] += 1
+        course.ever_given.add(place)
         course.hold(
             Held(
                 place=place,

@@ -369,6 +369,8 @@ class World:
         for effect in effects:
             if isinstance(effect, CheckBack):
                 self.broker.check_asked(effect.transaction_id, self.chance.random() < 0.5, self.now_ms)
+                if self.chance.random() < 0.5:
+                    self.broker.producer_came(effect.topic, self.now_ms)
             elif isinstance(effect, Retire):
                 self.retirements.append(effect.retirement)
             elif isinstance(effect, ReadTimers):

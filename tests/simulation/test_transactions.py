@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from commitlog import limits
 from commitlog.errors import InvalidTransactionId, TransactionEnded
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
@@ -36,6 +37,8 @@ from txn.states import State
 def test_every_transaction_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 4 in (1, 2):
         monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 3)  # most ends are read from the log
+    if seed % 5 == 2:
+        monkeypatch.setattr(limits, "CHECKS_WOKEN_MAX", 2)
     world = TransactionWorld(seed)
     for _ in range(400):
         world.step()

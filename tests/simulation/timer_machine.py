@@ -102,7 +102,7 @@ class Machine:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, CheckBack):
-                self.broker.check_asked(effect.transaction_id, False, self.now_ms)
+                self.broker.check_asked(effect.transaction_id, False, self.now_ms)  # and nobody comes
             elif isinstance(effect, Retire):
                 self.retirements.append(effect.retirement)
             elif isinstance(effect, ReadTimers):

@@ -12,13 +12,14 @@ answered: a commit, a rollback or an expiry that nobody was told of is as wrong 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, TransactionEnded
 from commitlog.record import TYPE_COMMIT, Record
+from services.broker.agenda import Purpose
 from services.broker.broker import Broker
 from services.broker.values import (
     CheckBack,
@@ -63,6 +64,8 @@ class TransactionWorld(World):
         self.oracle = TransactionOracle(self.settings.timer_history_ms)
         self.answers: list[tuple[Transaction, Resolution]] = []
         """What producers will say to a check, later."""
+        self.alone: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        """Halves by topic that wait for a producer: until one comes they are not asked about."""
 
     def _open(self, acknowledged_offset: int | None) -> Broker:
         policy = CheckBackPolicy(
@@ -75,7 +78,7 @@ class TransactionWorld(World):
         usual = [
             self.send_half, self.send_half, self.send_half, self.send_half, self.send_half, self.send_again,
             self.end_half, self.end_half, self.end_half, self.end_any, self.end_any, self.resolve,
-            self.answer, self.answer, self.check_now, self.lie, self.flush, self.flush, self.flush,
+            self.answer, self.answer, self.check_now, self.come, self.lie, self.flush, self.flush, self.flush,
             self.take_flush, self.pass_time, self.pass_time, self.work_on_checkpoint, self.run_jobs,
             self.send_timer, self.send_timer, self.send_plain, self.verb, self.compare, self.tidy,
         ]  # fmt: skip
@@ -186,6 +189,35 @@ class TransactionWorld(World):
             assert one.state is State.OPEN
             self._asked(question)
 
+    def come(self) -> None:
+        """A producer connects, or reads what waited for it: halves of its topic are asked about at once."""
+        topic = self.chance.choice(TOPICS)
+        self.broker.producer_came(topic, self.now_ms)
+        self._wake(topic, limits.CHECKS_WOKEN_MAX)
+
+    def _is_alone(self, one: Transaction, is_there: bool, due_ms: int) -> None:
+        """A half was asked about, or waits now for a producer; who was asked wakes one more half."""
+        waiting = self.alone[one.message.topic]
+        if is_there:
+            waiting.pop(one.offset, None)
+            self._wake(one.message.topic, 1)
+        elif due_ms <= self.now_ms:
+            waiting.setdefault(one.offset)
+
+    def _wake(self, topic: str, count_max: int) -> None:
+        waiting = self.alone[topic]
+        for at in [at for at in waiting if self.oracle.transactions[at].state is not State.OPEN]:
+            del waiting[at]
+        for at in list(waiting)[:count_max]:
+            del waiting[at]
+            due_ms = self.broker._agenda.due_ms(Purpose.CHECK, at)
+            assert due_ms <= self.now_ms or self.went_back, "not asked about at once"
+
+    def _reopen(self, trusted_offset: int | None) -> None:
+        """After a start everything that is due is asked about again."""
+        self.alone.clear()
+        super()._reopen(trusted_offset)
+
     # The broker's questions.
 
     def _carry_out(self, effects: list[Effect]) -> None:
@@ -196,20 +228,26 @@ class TransactionWorld(World):
             immunity_ms = one.message.check_immunity_ms or self.settings.check_back.immunity_ms
             assert one.stored_ms >= 0, "asked about a half that is not durable"
             assert self.now_ms >= one.stored_ms + immunity_ms or self.went_back, "asked too early"
+            assert one.offset not in self.alone[question.topic], f"asked again, though nobody came: {one}"
             self._asked(question)
 
     def _asked(self, question: CheckBack) -> None:
         """A producer is asked, if there is one, and does what producers do."""
         one = self.oracle.transactions[int(question.transaction_id[:16], 16)]
         assert one.state is State.OPEN, f"asked about {one}"
-        assert question.message.message_id == one.message.message_id
-        assert question.message.body == one.message.body
+        assert (question.topic, question.half_offset) == (one.message.topic, one.offset)
         is_there = not self.is_alone and self.chance.random() < 0.7
+        message = self.broker.half_message(question.half_offset) if is_there else None
+        if message is not None:
+            assert (message.message_id, message.body) == (one.message.message_id, one.message.body)
         how = self.chance.choice([COMMIT, ROLLBACK])
+        due_ms = self.broker.half(one.transaction_id).next_check_ms
         kind = self.chance.choice(["silent", "silent", "at once", "later", "before"])
         if kind == "before":
             self._end(one, how)
         self.broker.check_asked(question.transaction_id, is_there, self.now_ms)
+        if one.state is State.OPEN:
+            self._is_alone(one, is_there, due_ms)
         if is_there and kind == "at once":
             self._end(one, how)
         elif is_there and kind == "later":
@@ -332,6 +370,9 @@ class TransactionWorld(World):
         for timer in self.oracle.pending().values():
             self._in_step(TimerName(timer.topic, key=timer.key))  # late by more than the history: forgotten
         super().compare()
+        for topic in TOPICS:
+            self._wake(topic, 0)
+            assert list(self.broker._transactions.unasked.of(topic)) == list(self.alone[topic])
         gauges = self.broker.gauges()
         waiting = {state: self.oracle.in_state(state) for state in (State.OPEN, State.EXPIRED)}
         assert (gauges.open_halves, gauges.expired_halves) == tuple(map(len, waiting.values()))

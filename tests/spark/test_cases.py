@@ -37,7 +37,7 @@ COLUMNS = {
     "cleared_ms": "bigint",
     **dict.fromkeys(("cleared_customer_first", "cleared_customer_last"), "string"),
     "surplus": "array<struct<sku:string,cart:bigint,ledger:bigint>>",
-    **dict.fromkeys(("books_offset", "covered_from_ms", "as_of_ms", "grace_ms"), "bigint"),
+    **dict.fromkeys(("books_offset", "covered_from_ms", "as_of_ms", "has_carts", "grace_ms"), "bigint"),
     **dict.fromkeys(("undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms"), "bigint"),
 }
 
@@ -63,6 +63,7 @@ PAID: Changes = {
     "books_offset": BOOKS_OFFSET,
     "covered_from_ms": 0,
     "as_of_ms": AS_OF_MS,
+    "has_carts": 1,
     "grace_ms": MINUTE_MS,
     "undecided_limit_ms": 10 * MINUTE_MS,
     "late_limit_ms": MINUTE_MS,
@@ -122,6 +123,10 @@ ROWS: dict[str, tuple[str, Changes]] = {
         "half-unresolved",
         OLD_HALF
         | {"has_open_created": False, "paid_offset": None, "has_open_paid": True, "open_half_topic": 2},
+    ),
+    "consumed, in a shop without carts": (
+        "balanced",
+        {"cleared_ms": None, "cleared_customer_first": None, "cleared_customer_last": None, "has_carts": 0},
     ),
     "paid before the log": ("balanced", {"paid_offset": None, "covered_from_ms": PLACED_MS + MINUTE_MS}),
     "payment committed, unpaid": ("outcome-contradicts-database", TIMED_OUT | {"paid_offset": 700}),

@@ -121,3 +121,52 @@ def test_a_mapping_that_does_not_fit_is_told(traded: Any, section: dict[str, Any
     with pytest.raises(DatabaseUnreadable) as raised:
         inputs.open()
     assert words in str(raised.value)
+
+
+def test_a_shop_without_carts_and_lines_is_judged_without(
+    traded: Any, audit_of: Callable[[Any, Inputs], AuditSummary]
+) -> None:
+    with traded.database.begin() as connection:
+        connection.execute(text("DROP TABLE order_lines"))
+    summary = audit_of(traded, Inputs(traded.orders_url, None, traded.pushes_url))
+    assert summary.balanced, summary.findings
+    assert summary.cases["balanced"] == 4
+    page = summary.report_path.read_text()
+    assert "database and messages agree; carts were not looked at" in page
+    assert "cart cleared" not in page
+
+
+def test_carts_are_judged_without_lines_too(
+    traded: Any, audit_of: Callable[[Any, Inputs], AuditSummary]
+) -> None:
+    traded.redis.hincrby("cart:customer-0", "apple", 2)
+    mapping = as_mapping({"order_lines": {"table": ""}}, "names.toml")
+    summary = audit_of(traded, Inputs(traded.orders_url, traded.redis_url, None, mapping))
+    assert summary.others == {"cart-difference": 1}
+    assert summary.cases["balanced"] == 4
+
+
+def test_orders_that_are_older_than_the_log_are_not_covered(
+    traded: Any, audit_of: Callable[[Any, Inputs], AuditSummary]
+) -> None:
+    with traded.database.begin() as connection:
+        for order_id, day in (("old", 86_400_000), ("older", 30 * 86_400_000)):
+            shifted = ", ".join(f"{name} = {name} - :ms" for name in ("placed_ms", "due_ms", "paid_ms"))
+            copied = f"UPDATE copies SET order_id = :id, {shifted}"
+            connection.execute(text("CREATE TABLE copies AS SELECT * FROM orders WHERE order_id = 'p1'"))
+            connection.execute(text(copied), {"id": order_id, "ms": day})
+            connection.execute(text("INSERT INTO orders SELECT * FROM copies"))
+            connection.execute(text("DROP TABLE copies"))
+    summary = audit_of(traded, Inputs(traded.orders_url, traded.redis_url))
+    assert (summary.cases["not-covered"], summary.cases["balanced"]) == (2, 4)
+    assert summary.findings == []
+    assert not summary.balanced, "nobody has proven them"
+
+
+def test_everything_that_is_missing_in_all_databases_is_told_at_once(traded: Any) -> None:
+    section = {"orders": {"paid_ms": "settled"}, "pushes": {"table": "notice", "status": "state"}}
+    inputs = Inputs(traded.orders_url, "nonsense", traded.pushes_url, as_mapping(section, "names.toml"))
+    with pytest.raises(DatabaseUnreadable) as raised:
+        inputs.open()
+    for words in ("no column 'settled'", "no table 'notice'", "nonsense is no address of carts"):
+        assert words in str(raised.value)

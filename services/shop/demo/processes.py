@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from commitlog.errors import TidewheelError
 from services.shop.faults import EXIT_BY_FAULT, FAULT_LOG_VARIABLE, FAULTS_VARIABLE
+from services.sources import FILE_VARIABLE
+from tidewheel.command import COMMAND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +35,7 @@ HTTP = "--http"
 
 def tidewheel(*arguments: str) -> list[str]:
     """The command line of a `tidewheel` command in this very Python."""
-    return [sys.executable, "-m", "services.cli.main", *arguments]
+    return [*COMMAND, *arguments]
 
 
 @dataclass(slots=True)
@@ -155,7 +156,7 @@ class Processes:
         next_armed = child.armed.pop(0) if child.armed else ""
         faults = ",".join(filter(None, (next_armed, child.always_armed)))
         ours = {FAULTS_VARIABLE: faults, FAULT_LOG_VARIABLE: str(self._layout.faults)}
-        return os.environ | ours | {"HOME": str(self._layout.home)}
+        return os.environ | ours | {"HOME": str(self._layout.home), FILE_VARIABLE: os.devnull}
 
     def _await_ready(self, child: Child, ready_file: Path) -> dict[str, Any]:
         deadline = time.monotonic() + READY_TIMEOUT_S

@@ -272,5 +272,6 @@ def write_refused_rows(layout: Layout, reading: Reading) -> None:
 def create_topic(http: str, name: str, message_type: str) -> None:
     """Create one of the shop's topics through the broker's HTTP interface."""
     body = {"name": name, "message_type": message_type, "queue_count": QUEUE_COUNT}
-    request = Request(f"http://{http}/api/topics", json.dumps(body).encode(), method="POST")
+    json_type = {"Content-Type": "application/json"}
+    request = Request(f"http://{http}/api/topics", json.dumps(body).encode(), json_type, method="POST")
     urlopen(request, timeout=HTTP_TIMEOUT_S).close()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import subprocess
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from commitlog.disk import Disk
+from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreError, StoreLocked
 from commitlog.lock import StoreLock
 from commitlog.memory_disk import MemoryDisk
 from commitlog.real_disk import RealDisk
+from commitlog.view import WINDOW_BYTES, View, whole
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -62,6 +67,66 @@ def test_a_second_process_is_told_who_holds_the_store(tmp_path: Path) -> None:
     lock.release()
 
 
+HOLD = """
+import sys
+from pathlib import Path
+from commitlog.lock import StoreLock
+StoreLock(Path(sys.argv[1])).acquire(); print("held", flush=True); sys.stdin.read()
+"""
+
+
+def test_who_deletes_the_lock_file_gets_no_second_broker_into_the_store(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    (tmp_path / "lock").unlink()
+    for _ in range(2):  # the second time on the file that the first has made
+        with pytest.raises(StoreLocked, match="held by another process"):
+            StoreLock(tmp_path).acquire()
+    holder.communicate(b"")
+    lock = StoreLock(tmp_path)
+    lock.acquire()
+    lock.release()
+
+
+def test_a_process_that_closes_the_lock_file_elsewhere_keeps_the_store(tmp_path: Path) -> None:
+    """A POSIX lock goes with any descriptor of the file that its process closes."""
+    lock = StoreLock(tmp_path)
+    lock.acquire()
+    (tmp_path / "lock").read_text()
+    refused = subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], capture_output=True, text=True)
+    assert f"held by process {os.getpid()}" in refused.stderr
+    lock.release()
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError):
+        StoreLock(tmp_path / "store").acquire()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_is_made_in_a_store_is_for_its_owner_and_the_owners_group(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        lock = StoreLock(tmp_path / "store")
+        lock.acquire()
+        disk = RealDisk(tmp_path / "store")
+        disk.write("consumequeue/t/0/0", 0, b"x")
+        disk.allocate("reserve", 10)
+        disk.close()
+        lock.release()
+    finally:
+        os.umask(before)
+    made = [tmp_path / "store", *(tmp_path / "store").rglob("*")]
+    modes = {one: one.stat().st_mode & 0o777 for one in made}
+    assert len(made) == 7
+    assert {mode for one, mode in modes.items() if one.is_dir()} == {0o750}
+    assert {mode for one, mode in modes.items() if one.is_file()} == {0o640}
+
+
 def test_a_path_that_is_a_file_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file cannot be opened"):
@@ -92,8 +157,151 @@ def test_only_what_writes_makes_a_file(tmp_path: Path) -> None:
 def test_who_reads_a_file_that_is_deleted_meanwhile_reads_no_other_one(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     disk.write("deleted", 0, b"deleted")
-    number = disk._descriptor("deleted")  # as a reader in another thread has it, on its way to the read
+    used = disk._files.take("deleted")  # as a reader in another thread has it, on its way to the read
+    assert used is not None
     disk.delete("deleted")
     disk.write("other", 0, b"other")
-    assert os.pread(number, 8, 0) == b""
+    assert os.pread(used.descriptor, 8, 0) == b"deleted"
+    disk._files.give_back(used)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(used.descriptor)
+    assert disk.read("deleted", 0, 8) == b""
     disk.close()
+
+
+def opened(folder: Path) -> int:
+    """How many descriptors of this process lead into a folder."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return sum(str(os.readlink(link)).startswith(str(folder)) for link in links if os.path.lexists(link))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors by Linux's /proc")
+def test_descriptors_are_bounded_and_no_byte_is_missed(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, open_max=8)
+    for number in range(100):
+        disk.write(f"queues/{number}", 0, f"{number:4d}".encode())
+        assert opened(tmp_path) <= 8
+    for number in range(100):
+        assert disk.read(f"queues/{number}", 0, 4) == f"{number:4d}".encode()
+        assert disk.read_many(f"queues/{number}", [(0, 2), (2, 2)]) == f"{number:4d}".encode()
+    assert opened(tmp_path) == 8
+    disk.delete("queues")
+    assert opened(tmp_path) == 0
+
+
+def test_what_is_written_is_synced_before_its_descriptor_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk(tmp_path, open_max=1)
+    disk.write("first", 0, b"x")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(SyncFailed, match="first"):
+        disk.write("second", 0, b"y")
+    monkeypatch.undo()
+    disk.write("second", 0, b"y")
+    disk.close()
+
+
+def test_a_sync_that_fails_for_one_thread_fails_for_all_that_sync_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux tells of a lost page once per open file: the other sync would hear that all is well."""
+    disk = RealDisk(tmp_path)
+    disk.write("log", 0, b"both flushes")
+    begun, failed = Event(), Event()
+    descriptors = []
+
+    def sync(descriptor: int) -> None:
+        descriptors.append(descriptor)
+        if len(descriptors) == 1:
+            begun.set()
+            assert failed.wait(10)
+            return
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(disk.sync, "log")
+        assert begun.wait(10)
+        with pytest.raises(SyncFailed):
+            disk.sync("log")
+        failed.set()
+        with pytest.raises(SyncFailed, match="another sync"):
+            slow.result(10)
+    assert len(set(descriptors)) == 2, "each hears for itself what the kernel tells once per description"
+    disk.close()
+
+
+def test_threads_that_use_more_files_than_may_be_open_each_read_their_own(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, open_max=4)
+    names = [f"file-{number}" for number in range(12)]
+    for name in names:
+        disk.write(name, 0, name.encode())
+
+    def work(seed: int) -> int:
+        chance = random.Random(seed)
+        for _ in range(500):
+            name = chance.choice(names)
+            if chance.random() < 0.05:
+                disk.delete(name)
+                disk.write(name, 0, name.encode())
+            assert disk.read(name, 0, 16) in (name.encode(), b"")
+        return seed
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(work, range(6))) == list(range(6))
+    disk.close()
+
+
+def test_an_error_of_a_read_or_write_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RealDisk(tmp_path)
+    disk.write("commitlog/0", 0, b"x")
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    monkeypatch.setattr(os, "pwrite", fail)
+    for call in (
+        lambda: disk.read("commitlog/0", 0, 1),
+        lambda: disk.read_many("commitlog/0", [(0, 1)]),
+        lambda: bytes(disk.view("commitlog/0")),
+        lambda: disk.write("commitlog/0", 0, b"x"),
+    ):
+        with pytest.raises(OSError, match="Input/output error: 'commitlog/0'"):
+            call()
+    disk.close()
+
+
+def test_a_file_that_is_cut_off_under_a_view_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    disk.write("log", 0, bytes(3 * WINDOW_BYTES))
+    view = disk.view("log")
+    assert bytes(view[0:4]) == bytes(4)
+    disk.truncate("log", WINDOW_BYTES)
+    with pytest.raises(OSError, match="the file ends at"):
+        view[2 * WINDOW_BYTES : 2 * WINDOW_BYTES + 8]
+    disk.close()
+
+
+def test_a_view_shows_and_finds_what_lies_across_its_windows() -> None:
+    content = random.Random(5).randbytes(1_000)
+    magic = re.compile(re.escape(b"magic"))
+    content = content[:98] + b"magic" + content[98:400] + b"magic" + content[400:] + b"magic"
+    view = whole(content).by(100)
+    assert bytes(view) == content
+    chance = random.Random(6)
+    for _ in range(200):
+        start, stop = sorted((chance.randrange(1_020), chance.randrange(1_020)))
+        assert bytes(view[start:stop]) == content[start:stop]
+    found = [match.start() for match in magic.finditer(content)]
+    assert list(whole(content).find(magic, 0, 5)) == found
+    small = View(lambda position, length: content[position : position + length], len(content), 100)
+    assert list(small.find(magic, 0, 5)) == found
+    assert list(small.find(magic, 99, 5)) == found[1:]
+    assert len(small.upto(50)) == 50
+    assert bytes(small.upto(50)[40:90]) == content[40:50]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import IllegalFilter
+from commitlog.message import Message, MessageType
 from consumequeue.entry import tags_code
 from consumequeue.filter import parse_tags
+from services.broker.validation import check_message
+from services.broker.values import Topic
 
 
 def tagged(tag: str) -> bytes:
@@ -36,7 +39,41 @@ def test_a_tag_with_the_hash_of_a_wanted_one_is_not_wanted() -> None:
     assert not parse_tags("Aa").matches(tagged("BB"))
 
 
-@pytest.mark.parametrize("wrong", ["||", "a||", "||a", "a || || b", "a | b", "a ||| b"])
-def test_an_empty_tag_or_a_single_bar_is_refused(wrong: str) -> None:
+@pytest.mark.parametrize("expression", ["a||b", "a||||b", "||a||b||", " a ||\t|| b ", "a || || b", "b||a||b"])
+def test_empty_parts_are_skipped_and_parts_are_trimmed_as_rocketmq_does(expression: str) -> None:
+    wanted = parse_tags(expression)
+    assert all(wanted.matches(tagged(tag)) for tag in ("a", "b"))
+    assert not any(wanted.matches(tagged(tag)) for tag in ("", "c", "||"))
+
+
+def test_a_star_beside_bars_is_a_tag_like_any_other() -> None:
+    assert parse_tags("*||").matches(tagged("*"))
+    assert not parse_tags("*||").matches(tagged("any"))
+
+
+@pytest.mark.parametrize(
+    "tag", ["x" * limits.TAG_BYTES_MAX, "b " * 8_000 + "b", " a", "a ", "\u3000a", "*a"], ids=range(6)
+)
+def test_a_tag_that_can_be_sent_can_be_asked_for(tag: str) -> None:
+    message = Message(topic="t", body=b"x", message_id="1", tag=tag)
+    check_message(message, Topic("t", MessageType.NORMAL, 1), 0, 0)
+    wanted = parse_tags(tag)
+    assert wanted.matches(tagged(tag))
+    assert tags_code(tag) in (wanted.tags_codes or ())
+
+
+def test_what_is_longer_than_any_tags_may_be_is_not_read() -> None:
+    with pytest.raises(IllegalFilter, match=f"the limit is {limits.TAG_BYTES_MAX}"):
+        parse_tags("x" * (limits.TAG_BYTES_MAX + 1))
+
+
+def test_more_tags_than_may_be_are_refused() -> None:
+    assert parse_tags("||".join(map(str, range(limits.FILTER_TAGS_MAX)))).matches(tagged("0"))
+    with pytest.raises(IllegalFilter, match=f"asks for {limits.FILTER_TAGS_MAX + 1} tags"):
+        parse_tags("||".join(map(str, range(limits.FILTER_TAGS_MAX + 1))))
+
+
+@pytest.mark.parametrize("wrong", ["||", "||||", " || || ", "a | b", "a ||| b"])
+def test_no_tag_at_all_or_a_single_bar_is_refused(wrong: str) -> None:
     with pytest.raises(IllegalFilter):
         parse_tags(wrong)

@@ -58,10 +58,13 @@ def test_what_would_take_long_for_each_message_is_refused() -> None:
     assert parse_sql(f"a IS NULL OR a IN ({', '.join(['1'] * 1_000)})").matches(b"")
 
 
-@pytest.mark.parametrize("parse", [parse_sql, parse_tags])
-def test_a_long_expression_is_refused_unread(parse) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(IllegalFilter, match=f"the limit is {limits.FILTER_CHARACTERS_MAX}"):
-        parse("a" * (limits.FILTER_CHARACTERS_MAX + 1))
+@pytest.mark.parametrize(
+    ("parse", "characters_max"),
+    [(parse_sql, limits.FILTER_CHARACTERS_MAX), (parse_tags, limits.TAG_BYTES_MAX)],
+)
+def test_a_long_expression_is_refused_unread(parse, characters_max) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(IllegalFilter, match=f"the limit is {characters_max}"):
+        parse("a" * (characters_max + 1))
 
 
 @pytest.mark.parametrize("parse", [parse_sql, parse_tags])

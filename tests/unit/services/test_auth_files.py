@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from commitlog.errors import ConfigurationError, WrongKey
 from services.auth.vault import KEY_BYTES
-from services.auth_files import auth_key, http_token, key_beside
+from services.auth_files import auth_key, http_token, key_beside, key_of
 
 
 @pytest.mark.parametrize("read", [partial(auth_key, may_make=True), http_token], ids=["key", "token"])
@@ -27,9 +29,33 @@ def test_a_file_is_made_once_and_only_its_owner_reads_it(
 
 
 def test_a_key_that_is_needed_but_missing_is_not_made_anew(tmp_path: Path) -> None:
-    with pytest.raises(WrongKey, match=r"store\.key is missing\. Put it back"):
-        auth_key(key_beside(tmp_path / "store"), may_make=False)
+    with pytest.raises(WrongKey, match=r"users\.key is missing\. Put it back"):
+        auth_key(key_of(tmp_path / "store"), may_make=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_no_repository_commits_a_key_that_is_made_in_a_store_within_it(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    store = tmp_path / "tidewheel-store"
+    (store / "commitlog").mkdir(parents=True)
+    (store / "commitlog" / "0").write_text("log")
+    auth_key(key_of(store), may_make=True)
+    assert [one.name for one in tmp_path.iterdir() if one.name != ".git"] == ["tidewheel-store"]
+    subprocess.run(["git", "-C", tmp_path, "add", "--all"], check=True)
+    listed = subprocess.run(["git", "-C", tmp_path, "ls-files"], check=True, capture_output=True, text=True)
+    assert listed.stdout == ""
+
+
+def test_the_key_of_an_older_version_is_used_and_told(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    key = auth_key(key_beside(store), may_make=True)
+    with capture_logs() as logged:
+        assert auth_key(key_of(store), may_make=True) == key
+    assert [(one["log_level"], one["key"]) for one in logged] == [("warning", str(tmp_path / "store.key"))]
+    assert list(store.iterdir()) == []
+    key_beside(store).rename(store / "users.key")
+    assert auth_key(key_of(store), may_make=False) == key
 
 
 def test_a_file_that_holds_no_key_is_refused(tmp_path: Path) -> None:

@@ -1,22 +1,136 @@
-"""A flag goes before the environment, the environment before the default; a wrong value names its source."""
+"""A flag goes before the environment, that before the file, that before the default; a wrong value or name is
+refused with its source, and what is declared once is the same everywhere.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
 import pytest
 
-from commitlog.errors import ConfigurationError
-from services.config import Address, ServeSettings, load, parse_address
+from commitlog.errors import ConfigurationError, InputUnreadable, UnknownSetting
+from services.cli import config as command
+from services.config import Address, ClientSettings, ServeSettings, all_settings, load, look_up, parse_address
+from services.setting import About, declared, settings_of
+from services.sources import FILE_VARIABLE, KUBERNETES, OTHER_VARIABLES
+
+ROOT = Path(__file__).parents[3]
+SOURCES = {"", ".py", ".md", ".go", ".java", ".js", ".rs", ".toml"}
 
 
-def test_a_flag_goes_before_the_environment_and_that_before_the_default(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Work in an empty folder, without settings in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TIDEWHEEL_")]:
+        monkeypatch.delenv(name)
+
+
+def test_a_flag_goes_before_the_environment_that_before_the_file_and_that_before_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert load(ServeSettings).listen == Address("127.0.0.1", 8081)
+    Path("tidewheel.toml").write_text('listen = "10.0.0.1:3"\nauto_create = true\nqueue_count = 7\n')
     monkeypatch.setenv("TIDEWHEEL_LISTEN", "0.0.0.0:1")
     monkeypatch.setenv("TIDEWHEEL_AUTO_CREATE", "no")
     settings = load(ServeSettings, listen="[::1]:2", auto_create=None)
     assert settings.listen == Address("::1", 2)
     assert not settings.auto_create
+    assert settings.queue_count == 7
+    found = look_up(settings_of(ServeSettings), {"listen": "[::1]:2"})
+    origins = {name: found[name].origin for name in ("listen", "auto_create", "queue_count", "flush")}
+    assert origins == {
+        "listen": "--listen",
+        "auto_create": "TIDEWHEEL_AUTO_CREATE",
+        "queue_count": "queue_count in tidewheel.toml",
+        "flush": "default",
+    }
+
+
+def test_a_file_is_named_by_a_flag_or_a_variable_and_its_paths_are_relative_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("tidewheel.toml").write_text('broker_name = "here"\n')
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    for name in ("flag", "variable"):
+        (etc / f"{name}.toml").write_text(f'broker_name = "{name}"\nstore = "data"\nhttp_token = "/token"\n')
+    assert load(ServeSettings).broker_name == "here"
+    monkeypatch.setenv(FILE_VARIABLE, str(etc / "variable.toml"))
+    assert load(ServeSettings).broker_name == "variable"
+    settings = load(ServeSettings, etc / "flag.toml")
+    assert settings.broker_name == "flag"
+    assert (settings.store, settings.http_token) == (etc / "data", Path("/token"))
+    monkeypatch.setenv(FILE_VARIABLE, os.devnull)
+    assert load(ServeSettings) == ServeSettings()
+
+
+@pytest.mark.parametrize("text", ["listen = \n", "[[\n", "listen = 'a'\nlisten = 'b'\n"])
+def test_a_file_that_is_no_toml_is_refused_with_the_place(text: str) -> None:
+    Path("tidewheel.toml").write_text(text)
+    with pytest.raises(InputUnreadable, match=r"tidewheel\.toml is no TOML: .*line"):
+        load(ServeSettings)
+
+
+def test_a_file_that_is_not_there_is_refused_when_it_was_named() -> None:
+    with pytest.raises(InputUnreadable, match=r"gone\.toml: No such file"):
+        load(ServeSettings, Path("gone.toml"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("listn = 1", "listn in tidewheel.toml is no setting; did you mean listen?"),
+        ("queue-count = 1", "queue-count in tidewheel.toml is no setting; did you mean queue_count?"),
+        ("xyzzy = 1", "xyzzy in tidewheel.toml is no setting; tidewheel config example lists all."),
+        ("[serve]\nlisten = 1", "serve in tidewheel.toml is no setting;"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(line: str, said: str) -> None:
+    Path("tidewheel.toml").write_text(line)
+    with pytest.raises(UnknownSetting, match=re.escape(said)):
+        load(ServeSettings)
+
+
+@pytest.mark.parametrize("kind", [ServeSettings, ClientSettings])
+def test_an_unknown_variable_is_refused_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, kind: type[ServeSettings]
+) -> None:
+    monkeypatch.setenv("TIDEWHEEL_LISTN", "0.0.0.0:1")
+    with pytest.raises(UnknownSetting, match="TIDEWHEEL_LISTN is no setting; did you mean TIDEWHEEL_LISTEN"):
+        load(kind)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TIDEWHEEL_SERVICE_HOST", "TIDEWHEEL_SERVICE_PORT", "TIDEWHEEL_SERVICE_PORT_GRPC", "TIDEWHEEL_PORT",
+        "TIDEWHEEL_PORT_8081_TCP", "TIDEWHEEL_PORT_8081_TCP_PROTO", "TIDEWHEEL_HTTP_SERVICE_HOST",
+        "TIDEWHEEL_HTTP_PORT_8088_TCP_ADDR", *OTHER_VARIABLES,
+    ],
+)  # fmt: skip
+def test_variables_of_kubernetes_services_and_of_our_tests_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "" if name == FILE_VARIABLE else "tcp://10.0.0.1:8081")
+    assert load(ServeSettings) == ServeSettings()
+
+
+def test_every_variable_that_the_repository_names_is_known() -> None:
+    known = {setting.variable for setting in all_settings().values()} | OTHER_VARIABLES.keys()
+    folders = [ROOT / name for name in ("services", "spark_jobs", "tidewheel", "txn", "docs", "tests")]
+    sources = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    named: dict[str, Path] = {}
+    for path in (ROOT / "Makefile", ROOT / "README.md", *sources):
+        if path.suffix in SOURCES and path != Path(__file__):
+            named |= dict.fromkeys(re.findall(r"TIDEWHEEL_[A-Z_]*[A-Z]", path.read_text()), path)
+    assert {
+        name: path for name, path in named.items() if name not in known and not KUBERNETES.fullmatch(name)
+    } == {}
 
 
 @pytest.mark.parametrize(
@@ -27,12 +141,26 @@ def test_an_address_that_cannot_be_one_is_refused(text: str) -> None:
         load(ServeSettings, listen=text)
 
 
-def test_the_message_names_the_variable_when_it_came_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TIDEWHEEL_CHECK_COUNT_MAX", "0")
-    with pytest.raises(ConfigurationError, match=r"TIDEWHEEL_CHECK_COUNT_MAX is '0': .*greater than"):
-        load(ServeSettings)
+def test_each_value_that_is_wrong_is_named_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("tidewheel.toml").write_text('check_count_max = 0\nauth = "perhaps"\nqueue_count = true\n')
+    monkeypatch.setenv("TIDEWHEEL_ATTEMPTS_MAX", "many")
+    with pytest.raises(ConfigurationError) as refused:
+        load(ServeSettings, broker_name="x" * 128, retain_hours="0", group_pin_hours="nan")
+    for sentence in (
+        "check_count_max in tidewheel.toml is '0': it must be at least 1.",
+        "auth in tidewheel.toml is 'perhaps': it must be true or false.",
+        "queue_count in tidewheel.toml is 'True': it must be a whole number.",
+        "TIDEWHEEL_ATTEMPTS_MAX is 'many': it must be a whole number.",
+        "it must be at most 127 characters long.",
+        "--retain-hours is '0': it must be greater than 0.",
+        "--group-pin-hours is 'nan': it must be a number.",
+    ):
+        assert sentence in str(refused.value)
+
+
+def test_a_variable_that_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEWHEEL_HTTP_TOKEN", "")
+    assert load(ServeSettings).http_token is None
 
 
 def test_where_groups_begin_is_one_of_two() -> None:
@@ -44,3 +172,48 @@ def test_where_groups_begin_is_one_of_two() -> None:
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "[::1]:8081", "broker.example:443"])
 def test_an_address_prints_as_it_is_written(text: str) -> None:
     assert str(parse_address(text)) == text
+
+
+def test_every_default_keeps_its_own_bounds() -> None:
+    for setting in declared(ServeSettings):
+        if setting.default is not None:
+            assert setting.parse(setting.default) == setting.default
+            assert setting.parse(str(setting.default)) == setting.default
+
+
+def test_the_example_sets_nothing_and_with_its_comments_off_what_is_the_default_anyway() -> None:
+    shown = command.example()
+    assert tomllib.loads(shown) == {}
+    set_all = tomllib.loads(re.sub(r"^#(?=\w+ = )", "", shown, flags=re.MULTILINE))
+    assert set_all.keys() == all_settings().keys()
+    for name, value in set_all.items():
+        setting = all_settings()[name]
+        assert setting.default is None or setting.parse(value) == setting.default
+
+
+def test_the_documented_table_is_that_of_the_code() -> None:
+    documented = (ROOT / "docs" / "configuration.md").read_text()
+    assert command.table() in documented, "tidewheel config docs"
+
+
+def test_a_setting_says_what_it_is_about() -> None:
+    for name, hint in get_type_hints(ServeSettings, include_extras=True).items():
+        (about,) = (one for one in hint.__metadata__ if isinstance(one, About))
+        assert about.meaning.endswith("."), name
+        assert about.heading, name
+
+
+def test_a_class_without_such_words_cannot_declare() -> None:
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class Silent:
+        size: int = 1
+
+    @dataclass(frozen=True)
+    class Needy:
+        size: Annotated[int, About("How large.")]
+
+    for kind in (Silent, Needy):
+        with pytest.raises(AssertionError):
+            settings_of(kind)

@@ -175,7 +175,7 @@ def asked() -> list[httpx.Response]:
                 await live.send(
                     Message(topic="t", body=b"hello", message_id=message_id, keys=("k",), tag="a")
                 )
-            async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 queries = ("topic=t&key=k", "topic=t&key=M1&limit=1", "topic=t", "topic=none&key=k")
                 answers = [await http.get(f"/api/messages?{query}") for query in queries]
             await live.close()

@@ -31,6 +31,11 @@ def singapore() -> Iterator[None]:
         ("0", 0),
         ("1763700000000", NOW_MS),
         ("30m", NOW_MS + 1_800_000),
+        ("in 30m", NOW_MS + 1_800_000),
+        ("+30m", NOW_MS + 1_800_000),
+        ("-30m", NOW_MS - 1_800_000),
+        ("1h30m ago", NOW_MS - 5_400_000),
+        ("99999d ago", 0),
         ("1h30m", NOW_MS + 5_400_000),
         ("2025-11-21T04:40:00Z", NOW_MS),
         ("2025-11-21T12:40+08:00", NOW_MS),
@@ -53,7 +58,11 @@ def test_only_a_person_may_leave_the_zone_out() -> None:
     [
         ("", "write it as"),
         ("-1", "write it as"),
-        ("-30m", "write it as"),
+        ("-30", "write it as"),
+        ("- 30m", "write it as"),
+        ("in 30m ago", "write it as"),
+        ("in30m ", "write it as"),
+        ("٣m", "write it as"),
         ("tomorrow", "write it as"),
         ("1.5", "write it as"),
         ("²", "write it as"),
@@ -79,11 +88,19 @@ def test_seconds_are_not_taken_for_the_milliseconds_something_is_due_at() -> Non
 
 @pytest.mark.usefixtures("singapore")
 def test_a_moment_that_has_been_may_be_a_span_ago_or_a_time_of_today() -> None:
-    assert past_ms("30m", NOW_MS) == past_ms("30m ago", NOW_MS) == NOW_MS - 1_800_000
+    assert past_ms("-30m", NOW_MS) == past_ms("30m ago", NOW_MS) == NOW_MS - 1_800_000
     assert past_ms(str(NOW_MS), NOW_MS) == NOW_MS
-    assert past_ms("99999d", NOW_MS) == 0
+    assert past_ms("99999d ago", NOW_MS) == 0
     assert past_ms("12:40", NOW_MS, is_local=True) == past_ms("12:40:00", NOW_MS, is_local=True) == NOW_MS
     with pytest.raises(ValueError, match="30m ago"):
         past_ms("yesterday", NOW_MS)
     with pytest.raises(ValueError, match="write it as"):
         past_ms("12:40", NOW_MS)
+
+
+@pytest.mark.parametrize("text", ["30m", "in 30m", "+30m"])
+def test_a_span_that_is_ahead_everywhere_else_is_not_read_as_past_where_the_past_is_meant(text: str) -> None:
+    with pytest.raises(
+        ValueError, match="that is in 30m, and the past is meant here; write '30m ago' or -30m"
+    ):
+        past_ms(text, NOW_MS)

@@ -247,12 +247,16 @@ def test_without_a_retention_nothing_is_deleted_however_full_the_disk_is() -> No
     assert bench.segments() == before
 
 
-def test_the_reserve_takes_the_place_of_a_segment_that_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reserve_makes_room_for_a_segment_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     assert bench.disk.size(layout.RESERVE) == SEGMENT_BYTES
 
+    allocate = bench.disk.allocate
+
     def no_room(path: str, length: int) -> None:
-        raise OSError(28, "No space left on device", path)
+        if path == layout.RESERVE or bench.disk.size(layout.RESERVE) >= 0:
+            raise OSError(28, "No space left on device", path)
+        allocate(path, length)
 
     monkeypatch.setattr(bench.disk, "allocate", no_room)
     for _ in range(100):
@@ -301,7 +305,7 @@ def test_a_deletion_that_was_cut_short_is_done_again(monkeypatch: pytest.MonkeyP
     run = Retirement.run
 
     def half_way(self: Retirement, disk: MemoryDisk) -> None:
-        run(replace(self, cut_offset=self.first_offset + self.segment_bytes), disk)
+        run(replace(self, cut_offset=self.segments.end_of(self.first_offset)), disk)
 
     monkeypatch.setattr(Retirement, "run", half_way)
     bench.reopen(KEEP_ONE)

@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import socket
 from pathlib import Path
 
-from services.config import Address
-from services.run import count_boot, listen_on
+from services.config import Address, HttpAddress
+from services.run import Ready, count_boot, listen_on, ready_file
+
+READY = Ready(Address("127.0.0.1", 1), HttpAddress("127.0.0.1", 2), 0, 1 << 24)
+
+
+def test_a_link_in_place_of_a_small_file_or_of_its_fresh_copy_is_never_followed(tmp_path: Path) -> None:
+    """Whoever may write into the folder of the ready file, such as /tmp, has it overwrite nothing of ours."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    ready, boots = tmp_path / "ready.json", tmp_path / "boots"
+    for name in (ready, boots):
+        for link in (
+            name,
+            name.with_name(f"{name.name}.new"),
+            name.with_name(f"{name.name}.{os.getpid()}.new"),
+        ):
+            link.symlink_to(precious)
+    assert count_boot(tmp_path) == 1
+    with ready_file(ready, READY):
+        assert json.loads(ready.read_text())["http_url"] == "http://127.0.0.1:2"
+        assert not ready.is_symlink()
+    assert not ready.exists()
+    assert not boots.is_symlink()
+    assert boots.read_text() == "1\n"
+    assert boots.stat().st_mode & 0o777 == 0o640
+    assert precious.read_text() == "kept"
 
 
 def test_starts_are_counted_even_when_a_power_cut_emptied_the_counter(tmp_path: Path) -> None:

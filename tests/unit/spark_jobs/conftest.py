@@ -59,5 +59,5 @@ def copy(disk: MemoryDisk, store: Path) -> Path:
     """The files of `disk` under `store`: spares a property test thousands of disk syncs."""
     (store / COMMITLOG).mkdir(parents=True)
     for path in [FORMAT, DURABLE, *(f"{COMMITLOG}/{name}" for name in disk.list(COMMITLOG))]:
-        (store / path).write_bytes(disk.view(path))
+        (store / path).write_bytes(bytes(disk.view(path)))
     return store

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from commitlog.limits import TIMER_BATCH_BYTES_MAX
 from commitlog.memory_disk import MemoryDisk
 from timingwheel import partition
-from timingwheel.partition import BARE, GONE, HEAD, IN_LOG, PAIR, ROW, WITH_RECORDS, Window
+from timingwheel.partition import BARE, GONE, HEAD, IN_LOG, PAIR, ROW, WITH_RECORDS, Gap, Window
 
 PATH = "timers/0-00000000000000000000"
 
@@ -42,8 +42,8 @@ def stored() -> tuple[MemoryDisk, int, list[int]]:
     return disk, length, starts
 
 
-def read(disk: MemoryDisk, length: int) -> tuple[list[tuple[int, list[int]]], list[str]]:
-    damage: list[str] = []
+def read(disk: MemoryDisk, length: int) -> tuple[list[tuple[int, list[int]]], list[Gap]]:
+    damage: list[Gap] = []
     found = partition.batches(Window(disk, PATH, length), damage)
     return [(batch.kind, batch.rows["timer_offset"].tolist()) for batch in found], damage
 
@@ -70,7 +70,7 @@ def test_any_byte_of_a_head_or_row_that_is_changed_is_told_of_and_costs_only_its
         hit = max(number for number, start in enumerate(starts) if start <= position)
         assert found == expected[:hit] + expected[hit + 1 :], position
         assert len(damage) == 1
-        assert f"at {starts[hit]};" in damage[0]
+        assert damage[0].position == starts[hit]
 
 
 @given(st.integers(0, 330))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog.errors import StoreDamaged
 from commitlog.limits import TIMERS_UNWRITTEN_MAX
 from commitlog.memory_disk import MemoryDisk
 from timingwheel.boundaries import Numbers
@@ -216,16 +215,18 @@ def test_files_go_when_neither_of_the_two_last_snapshots_names_them() -> None:
     assert caller.disk.list("timers") == []
 
 
-def test_a_missing_or_short_file_is_refused_by_name_with_nothing_changed() -> None:
+def test_what_a_missing_or_short_file_lacks_is_damage_that_is_told() -> None:
     caller = filled([60_000, 5 * DAY_MS])
     frozen, _ = caller.snapshot
     name = caller.disk.list("timers")[0]
     length = caller.disk.size(f"timers/{name}")
     caller.disk.write("timers/1-00000000000000000000", 0, b"not named")
-    caller.disk.truncate(f"timers/{name}", length - 1)
-    with pytest.raises(StoreDamaged, match=name):
-        Partitions(caller.disk, START_MS).adopt(frozen, START_MS)
-    assert caller.disk.size("timers/1-00000000000000000000") == 9
+    caller.disk.truncate(f"timers/{name}", 10)
+    partitions = Partitions(caller.disk, START_MS)
+    partitions.adopt(frozen, START_MS)
+    assert len(list(partitions.scan(0, 1 << 62))) == 1
+    assert [(gap.path, gap.end) for gap in partitions.damage] == [(f"timers/{name}", length)]
+    assert caller.disk.size("timers/1-00000000000000000000") == -1
 
 
 def test_what_a_failed_checkpoint_left_is_cut_off_by_the_next() -> None:
@@ -260,7 +261,7 @@ def test_a_damaged_file_is_told_of_and_kept_after_its_split() -> None:
         write(caller)
     assert caller.listed() == [(START_MS + 5 * DAY_MS + 1, 2)]
     assert len(caller.partitions.damage) == 1
-    assert name in caller.partitions.damage[0]
+    assert name in caller.partitions.damage[0].path
     assert name in caller.disk.list("timers")
     caller.crash()
     assert name in caller.disk.list("timers")
@@ -272,7 +273,7 @@ def test_a_timer_that_cannot_be_fetched_is_told_of_and_the_others_are_written() 
     checkpoint = caller.partitions.to_write(START_MS)
     checkpoint.write(caller.disk, lambda offsets: fetch(offsets[offsets != 3]))
     caller.partitions.written(checkpoint)
-    assert checkpoint.unreadable == [3]
+    assert [offset for _, offset in checkpoint.unreadable] == [3]
     assert [offset for _, offset in caller.listed()] == [1, 2, 4, 5]
 
 

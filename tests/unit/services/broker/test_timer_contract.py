@@ -163,5 +163,6 @@ def test_an_operator_is_warned_when_the_disk_cannot_hold_what_waits() -> None:
     bench.checkpoint()
     bench.disk.usage = lambda: (10, 1000)
     bench.at(NOW_MS + 20_000)
-    assert len(bench.warnings) == 1
-    assert "the disk has room for 10" in bench.warnings[0]
+    refusing, short = bench.warnings
+    assert refusing.startswith("TW-172 ")
+    assert "the disk has room for 10" in short

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from services.cli.auth import warn
 from services.cli.serve import who_may
 from services.config import ServeSettings, load
+from services.front.certificates import self_signed
+from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 
@@ -28,16 +32,19 @@ class Serving:
     listen: str
     http: str
     token: Path
+    certificate: Path
 
-    def run(self, *arguments: str, token: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, token: Path | None = None, more: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command."""
         told = {
             "TIDEWHEEL_HTTP": self.http,
+            "TIDEWHEEL_HTTP_CA": str(self.certificate),
             "TIDEWHEEL_HTTP_TOKEN": str(token or self.token),
             "NO_COLOR": "1",
         }
-        command = [*TIDEWHEEL, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ | told)
+        return tidewheel(*arguments, environment=told | (more or {}))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +62,15 @@ def test_a_broker_says_whom_it_serves(flags: dict[str, object], said: list[str])
     assert all(part in line for part, line in zip(said, lines, strict=True))
 
 
+def test_a_user_for_a_broker_that_asks_nobody_is_said_to_be_for_nothing_yet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    warn({"is_asked": True})
+    assert capsys.readouterr().err == ""
+    warn({"is_asked": False})
+    assert "--auth" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("auth")
@@ -67,9 +83,12 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         assert process.stderr is not None
         while not ready.exists():
             assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
         facts = json.loads(ready.read_text())
         ports = [facts[name].rpartition(":")[2] for name in ("listen", "http")]
-        yield Serving(process, *(f"127.0.0.1:{port}" for port in ports), token)
+        assert facts["http_url"].startswith("https://")
+        listen, http = (f"127.0.0.1:{port}" for port in ports)
+        yield Serving(process, listen, f"https://{http}", token, folder / "store" / "tls" / "certificate.pem")
         process.terminate()
 
 
@@ -77,7 +96,7 @@ def test_users_and_rules_are_made_shown_and_taken_away(serving: Serving) -> None
     made = serving.run("auth", "user", "add", "orders")
     assert made.stdout.startswith("access key  orders\nsecret      ")
     secret = made.stdout.split()[-1]
-    assert "orders" in serving.run("auth", "user", "list").stdout
+    assert "orders" in serving.run("auth", "user", "ls").stdout
     allowed = serving.run(
         *("auth", "acl", "allow", "orders", "send", "receive", "--topic", "orders*", "--group", "workers")
     )
@@ -91,11 +110,11 @@ def test_users_and_rules_are_made_shown_and_taken_away(serving: Serving) -> None
         ("workers", "allow"),
         ("orders-old", "deny"),
     ]
-    assert len(serving.run("auth", "acl", "list", "orders").stdout.splitlines()) == 3
+    assert len(serving.run("auth", "acl", "ls", "orders").stdout.splitlines()) == 3
     another = json.loads(serving.run("auth", "user", "add", "orders", "--new-secret", "--json").stdout)
     assert another["secret"] not in ("", secret)
     assert serving.run("auth", "user", "remove", "orders").stdout == "orders removed\n"
-    assert "no rules" in serving.run("auth", "acl", "list").stderr
+    assert "no rules" in serving.run("auth", "acl", "ls").stderr
 
 
 @pytest.mark.parametrize(
@@ -126,7 +145,7 @@ def test_without_its_token_a_command_is_refused_and_that_is_listed(serving: Serv
     missing = serving.run("topic", "ls", token=tmp_path / "none")
     assert (missing.returncode, missing.stderr[:7]) == (2, "TW-120 ")
     assert serving.run("topic", "ls").returncode == 0
-    listed = serving.run("refused", "--reason", "http token")
+    listed = serving.run("refused", "--why", "http token")
     assert "GET /api/topics" in listed.stdout
     assert json.loads(serving.run("refused", "--json").stdout)["counts"]["http token"] >= 1
 
@@ -149,9 +168,24 @@ def test_the_doctor_says_what_a_user_may(serving: Serving, tmp_path: Path) -> No
 
 
 def test_health_is_told_to_everybody_and_nothing_else(serving: Serving) -> None:
-    assert urlopen(f"http://{serving.http}/readyz").status == 200
+    trusting = ssl.create_default_context(cafile=str(serving.certificate))
+    assert urlopen(f"{serving.http}/readyz", context=trusting).status == 200
     with pytest.raises(HTTPError, match="401"):
-        urlopen(f"http://{serving.http}/metrics")
+        urlopen(f"{serving.http}/metrics", context=trusting)
+
+
+def test_beyond_loopback_the_token_never_travels_in_the_clear(serving: Serving, tmp_path: Path) -> None:
+    plain = {"TIDEWHEEL_HTTP": serving.http.removeprefix("https://")}
+    refused = serving.run("topic", "ls", more=plain)
+    assert (refused.returncode, refused.stderr[:7]) == (3, "TW-123 ")
+    assert "https://" in refused.stderr
+    (tmp_path / "other.pem").write_bytes(self_signed(["localhost", "127.0.0.1"])[0])
+    unknown = serving.run("topic", "ls", more={"TIDEWHEEL_HTTP_CA": str(tmp_path / "other.pem")})
+    assert (unknown.returncode, unknown.stderr[:7]) == (3, "TW-123 ")
+    assert "TIDEWHEEL_HTTP_CA" in unknown.stderr
+    nothing = serving.run("topic", "ls", more={"TIDEWHEEL_HTTP_CA": str(tmp_path / "none")})
+    assert (nothing.returncode, nothing.stderr[:7]) == (2, "TW-120 ")
+    assert "TIDEWHEEL_HTTP_CA" in nothing.stderr
 
 
 def test_a_broker_that_others_reach_does_not_start_open_to_all(tmp_path: Path) -> None:
@@ -171,7 +205,7 @@ def test_a_broker_that_others_reach_does_not_start_open_to_all(tmp_path: Path) -
 
 def test_a_store_whose_key_is_gone_is_refused_and_no_key_is_made(serving: Serving, tmp_path: Path) -> None:
     serving.run("auth", "user", "add", "kept")
-    key = serving.token.with_name("store.key")
+    key = serving.token.with_name("store") / "users.key"
     assert key.stat().st_mode & 0o777 == 0o600
     copied = tmp_path / "copy"
     made = serving.run("store", "snapshot", str(copied), "--store", str(serving.token.with_name("store")))
@@ -183,4 +217,5 @@ def test_a_store_whose_key_is_gone_is_refused_and_no_key_is_made(serving: Servin
     assert refused.stderr.splitlines()[-1].startswith(
         "TW-126 The key file does not open the users' secrets. "
     )
+    assert not (copied / "users.key").exists()
     assert not copied.with_name("copy.key").exists()

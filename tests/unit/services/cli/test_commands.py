@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 
@@ -33,7 +34,7 @@ def start(folder: Path, *options: str) -> Serving:
     where = ["--store", str(store), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     small = ["--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
     command = [*TIDEWHEEL, "serve", *where, *small, *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not ready.exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
@@ -52,18 +53,17 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 def run(*arguments: str, broker: Serving | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command, told by the environment which broker to talk to."""
-    environment = {**os.environ, "NO_COLOR": "1"}
-    if broker:
-        environment["TIDEWHEEL_HTTP"] = broker.http
-    return subprocess.run([*TIDEWHEEL, *arguments], capture_output=True, text=True, env=environment)
+    told = {"TIDEWHEEL_HTTP": broker.http} if broker else {}
+    return tidewheel(*arguments, environment={"NO_COLOR": "1"} | told)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -> None:
     broker = start(tmp_path)
     broker.process.send_signal(how)
-    said = broker.process.communicate()[1]
+    said, logged = broker.process.communicate()
     assert broker.process.returncode == 0
+    assert '"stopped"' in logged
     for told in (broker.listen, f"http://{broker.http}", "next:  tidewheel send"):
         assert told in said
     assert not broker.ready.exists()
@@ -72,7 +72,7 @@ def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.
 def test_a_virtual_clock_is_announced_and_stays_with_its_store(tmp_path: Path) -> None:
     broker = start(tmp_path, "--clock", "virtual")
     broker.process.terminate()
-    assert "clock   VIRTUAL" in broker.process.communicate()[1]
+    assert "clock   VIRTUAL" in broker.process.communicate()[0]
     refused = run("serve", "--store", str(broker.store), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
     assert (refused.returncode, refused.stderr[:7]) == (5, "TW-106 ")
     assert "serve it with --clock virtual" in refused.stderr

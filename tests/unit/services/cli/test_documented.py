@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from services.cli.main import app
+from services.cli.root import app
 
 ROOT = Path(__file__).parents[4]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,7 +32,7 @@ def code(document: str) -> list[str]:
 @pytest.mark.parametrize("line", commands())
 def test_a_command_that_is_shown_is_understood(line: str) -> None:
     command: Any = get_command(app)
-    context, arguments = None, shlex.split(line)[1:]
+    context, arguments = None, shlex.split(line.partition(" > ")[0])[1:]
     while True:
         name = command.name or "tidewheel"
         context = command.make_context(name, arguments, parent=context)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,8 @@ import typer
 
 from commitlog.errors import PortTaken
 from services.cli import main as command
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -35,17 +39,61 @@ def test_an_error_is_its_code_its_sentence_and_its_exit_code(capsys: pytest.Capt
     )
 
 
-def test_help_names_every_command_and_imports_none_of_them() -> None:
+def loaded(*arguments: str) -> tuple[str, set[str]]:
+    """What a command prints in a process of its own, and the modules that it has imported at its end."""
     listing = (
-        "import sys; from services.cli.main import main\n"
-        "try: main(['--help'])\n"
+        "import sys, json; from tidewheel.command import main\n"
+        "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'grpc', 'sqlalchemy', 'pyspark', 'uvicorn', 'redis', 'rocketmq'}\n"
-        "print('loaded:', sorted(heavy & set(sys.modules)))"
+        "print('loaded:', json.dumps(sorted(sys.modules)))"
     )
-    shown = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout
-    assert all(name in shown for name in command.COMMANDS)
-    assert "loaded: []" in shown
+    command = [sys.executable, "-c", listing, *arguments]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    printed, _, modules = shown.rpartition("loaded: ")
+    return printed, set(json.loads(modules))
+
+
+HEAVY = {
+    *("grpc", "cryptography", "numpy", "google", "sqlalchemy", "redis", "rocketmq", "pyspark", "pyarrow"),
+    *("uvicorn", "starlette", "structlog", "prometheus_client", "apscheduler", "lark", "jinja2", "asyncio"),
+    *("pydantic", "importlib.metadata"),
+}
+"""What no command that asks a broker needs, each dearer than what the command does."""
+
+
+def test_help_names_every_command_and_imports_no_library() -> None:
+    printed, modules = loaded("--help")
+    assert all(f"  {name} " in printed for name in command.COMMANDS)
+    assert sorted(modules & (HEAVY | {"typer", "rich", "http.client"})) == []
+    assert len(modules) < 120, "what else has --help imported?"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("timer", "ls", "--limit", "20"),
+        ("group", "ls"),
+        ("dlq", "ls"),
+        ("topic", "list"),
+        ("txn", "ls"),
+        ("schedule", "ls"),
+        ("send", "orders", "7", "--timer-key", "order:7", "--in", "30m"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_asks_a_broker_imports_no_library_of_the_broker(arguments: tuple[str, ...]) -> None:
+    _, modules = loaded(*arguments, "--http", "127.0.0.1:1")
+    assert sorted(modules & HEAVY) == []
+
+
+@pytest.mark.parametrize("wrong", ["x", "0", "1001"])
+def test_what_must_be_converted_is_converted_and_judged(
+    wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["timer", "ls", "--limit", wrong])
+    assert ended.value.code == 2
+    assert "Invalid value for '--limit'" in capsys.readouterr().err
 
 
 def test_a_typing_slip_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+
+from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 SET = ["schedule", "set", "report", "--cron", "30 9 * * 1-5", "--zone", "Europe/Berlin", "--topic", "reports"]
@@ -45,8 +46,8 @@ class Broker:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command that talks to this broker."""
-        environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "160", "TIDEWHEEL_HTTP": self.http}
-        return subprocess.run([*TIDEWHEEL, *arguments], capture_output=True, text=True, env=environment)
+        environment = {"NO_COLOR": "1", "COLUMNS": "160", "TIDEWHEEL_HTTP": self.http}
+        return tidewheel(*arguments, environment=environment)
 
     def told(self, *arguments: str) -> Any:
         """Return what a command prints as JSON."""
@@ -67,7 +68,9 @@ class Broker:
     def asked(self, path: str, body: object = None) -> Any:
         """Ask the HTTP interface for something, or hand something in."""
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(f"http://{self.http}{path}", data)) as answer:
+        with urlopen(
+            Request(f"http://{self.http}{path}", data, {"Content-Type": "application/json"})
+        ) as answer:
             return json.load(answer)
 
 

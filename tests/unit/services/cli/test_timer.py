@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+
+from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 
@@ -36,13 +37,10 @@ class Commands:
 
     def __init__(self, http: str, topic: str) -> None:
         self.topic = topic
-        self._environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TIDEWHEEL_HTTP": http}
+        self._environment = {"NO_COLOR": "1", "COLUMNS": "200", "TIDEWHEEL_HTTP": http}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [*TIDEWHEEL, *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=self._environment, timeout=60, check=False
-        )
+        return tidewheel(*arguments, environment=self._environment)
 
     def told(self, *arguments: str, code: int = 0) -> str:
         """Run `tidewheel timer` and return what it prints; the exit code must be as expected."""
@@ -65,6 +63,12 @@ class Commands:
 @pytest.fixture
 def commands(http: str, request: pytest.FixtureRequest) -> Commands:
     return Commands(http, request.node.name.replace("[", "-").replace("]", "")[:100])
+
+
+def test_what_is_damaged_is_listed(commands: Commands) -> None:
+    assert commands.told("ls", "--damaged").startswith("nothing was found damaged")
+    assert json.loads(commands.told("ls", "--damaged", "--json"))["count"] == 0
+    assert commands.run("timer", "ls", "--damaged", "--topic", "t").returncode == 2
 
 
 def test_a_timer_lives_and_ends(commands: Commands) -> None:
@@ -125,7 +129,7 @@ def test_many_are_counted_then_cancelled_and_the_task_is_listed(commands: Comman
     for number in range(3):
         commands.send("--in", f"{number + 1}h")
     asked = commands.run("timer", "cancel", "--all", "--topic", commands.topic, "--until", "150m")
-    assert (asked.returncode, asked.stdout) == (2, "would cancel 2 timers\n")
+    assert (asked.returncode, asked.stdout) == (0, "would cancel 2 timers\n")
     assert "add --yes" in asked.stderr
     assert commands.json("cancel", "--all", "--dry-run") == {"dry_run": True, "matched": 3}
     done = commands.of_topic("cancel", "--all", "--until", "150m", "--yes", "--reason", "over")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.front.answers import answer, farewell, is_whole, opaque_of
 from services.front.first_bytes import Protocol
 
-HTTP = "127.0.0.1:8088"
+HTTP = "http://127.0.0.1:8088"
 
 
 def frame(header: bytes, kind: int = 0) -> bytes:

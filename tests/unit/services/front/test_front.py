@@ -7,18 +7,20 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from services.front.admission import IDLE, SILENT, TOO_MANY, Limits
-from services.front.answers import farewell
+from commitlog.limits import STRANGER_BYTES_PER_SECOND, STRANGER_FREE_BYTES
+from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Limits
+from services.front.answers import PLAINTEXT_FAREWELL, farewell
 from services.front.first_bytes import Protocol
-from services.front.front import FAREWELLS_MAX, Behind, Front, Outgoing, Peers
+from services.front.front import FAREWELLS_MAX, PLAINTEXT, Behind, Front, Outgoing, Peers
 from services.front.grpc_refusal import SETTINGS
+from services.front.pacing import PIECE_BYTES, Pace
 from services.front.piping import Incoming
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 CALL = bytes.fromhex("000001 01 05 00000001 88")
 HELLO = b"\x16\x03\x01\x00\x05hello"
 SCENARIO_SECONDS = 20
-HTTP = "127.0.0.1:8088"
+HTTP = "http://127.0.0.1:8088"
 
 Played = Callable[["Port"], Awaitable[None]]
 
@@ -31,6 +33,8 @@ class Port:
         self.seen: list[str] = []
         self.peers = Peers()
         self.port = 0
+        self.lets_in = True
+        self.heard_bytes = 0
         self.front: Front
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -47,9 +51,13 @@ class Port:
     def serve(self, name: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
         async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             port = writer.get_extra_info("peername")[1]
-            self.seen.append(self.peers.host_of(f"ipv4:127.0.0.1:{port}"))
+            peer = f"ipv4:127.0.0.1:{port}"
+            self.seen.append(self.peers.host_of(peer))
+            if self.lets_in:
+                self.peers.welcome(peer)
             writer.write(name)
             while data := await reader.read(65_536):
+                self.heard_bytes += len(data)
                 writer.write(data)
                 await writer.drain()
             writer.close()
@@ -58,14 +66,19 @@ class Port:
 
 
 @asynccontextmanager
-async def a_port(limits: Limits) -> AsyncIterator[Port]:
+async def a_port(
+    limits: Limits, *, has_plaintext: bool = True, pace: Pace | None = None
+) -> AsyncIterator[Port]:
     one = Port()
     plain = await asyncio.start_server(one.serve(b"p"), "127.0.0.1", 0)
     tls = await asyncio.start_server(one.serve(b"t"), "127.0.0.1", 0)
-    behind = Behind(*(server.sockets[0].getsockname()[1] for server in (plain, tls)))
+    ports = [server.sockets[0].getsockname()[1] for server in (plain, tls)]
+    behind = Behind(ports[0] if has_plaintext else None, ports[1])
     listening = socket.create_server(("127.0.0.1", 0))
     one.port = listening.getsockname()[1]
-    one.front = Front(behind, limits, HTTP, one.peers, lambda why, host: one.refused.append((why, host)))
+    one.front = Front(
+        behind, limits, HTTP, one.peers, lambda why, host: one.refused.append((why, host)), pace
+    )
     await one.front.start(listening)
     try:
         yield one
@@ -75,9 +88,12 @@ async def a_port(limits: Limits) -> AsyncIterator[Port]:
         tls.close()
 
 
-def play(scenario: Played, limits: Limits | None = None) -> None:
+def play(
+    scenario: Played, limits: Limits | None = None, *, has_plaintext: bool = True, pace: Pace | None = None
+) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(SCENARIO_SECONDS), a_port(limits or Limits()) as one:
+        port = a_port(limits or Limits(), has_plaintext=has_plaintext, pace=pace)
+        async with asyncio.timeout(SCENARIO_SECONDS), port as one:
             await scenario(one)
 
     asyncio.run(whole())
@@ -97,6 +113,40 @@ def test_plaintext_and_tls_each_reach_their_server() -> None:
         assert port.refused == [("TLS: the client hangs up in the handshake", "127.0.0.1")]
 
     play(scenario)
+
+
+def test_where_plaintext_is_off_a_call_is_told_so_and_never_reaches_grpc() -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.connect()
+        writer.write(PREFACE)
+        assert (
+            await reader.readexactly(len(SETTINGS)) == SETTINGS
+        )  # who greets nobody is not called by anybody
+        writer.write(CALL)
+        told = await reader.read()
+        assert told == farewell(Protocol.HTTP2, PREFACE + CALL, PLAINTEXT_FAREWELL)
+        assert b"TLS only" in told
+        writer.close()
+        assert await port.ask(HELLO) == b"t" + HELLO
+        assert port.refused[0] == (PLAINTEXT, "127.0.0.1")
+        assert len(port.seen) == 1
+        await until(lambda: port.front.connection_count == 0)
+
+    play(scenario, has_plaintext=False)
+
+
+def test_many_plaintext_callers_at_once_are_let_go_and_none_gets_in() -> None:
+    async def scenario(port: Port) -> None:
+        several = [await port.connect() for _ in range(2 * FAREWELLS_MAX)]
+        for _, writer in several:
+            writer.write(PREFACE)
+        await until(lambda: len(port.refused) == 2 * FAREWELLS_MAX)
+        for _, writer in several:
+            writer.close()
+        await until(lambda: port.front.connection_count == 0)
+        assert not port.seen
+
+    play(scenario, has_plaintext=False)
 
 
 def test_a_preface_that_comes_byte_by_byte_is_a_preface() -> None:
@@ -120,6 +170,112 @@ def test_many_megabytes_come_through_as_they_are() -> None:
         writer.close()
 
     play(scenario)
+
+
+def test_who_is_not_let_in_says_little_and_all_of_it_once_it_is() -> None:
+    most = STRANGER_FREE_BYTES + 4 * PIECE_BYTES
+
+    async def scenario(port: Port) -> None:
+        port.lets_in = False
+        said = PREFACE + bytes(range(256)) * 4_000
+        reader, writer = await port.connect()
+        writer.write(said)
+        await until(lambda: port.heard_bytes >= STRANGER_FREE_BYTES)
+        (stranger,) = port.peers.strangers
+        peer = f"ipv4:127.0.0.1:{stranger}"
+        await until(lambda: port.peers.strangers[stranger]._holds == 1)
+        told = await reader.readexactly(1 + port.heard_bytes)
+        assert port.heard_bytes <= most
+        assert port.peers.is_stranger(peer)
+        port.peers.welcome(peer)
+        assert not port.peers.is_stranger(peer)
+        told += await reader.readexactly(1 + len(said) - len(told))
+        assert told == b"p" + said
+        writer.close()
+        await until(lambda: port.front.connection_count == 0)
+
+    play(scenario, pace=Pace(lambda: 0.0, burst_bytes=3 * PIECE_BYTES, bytes_per_second=1))
+
+
+def test_strangers_share_one_bucket_have_their_first_bytes_free_and_are_hung_up_on_in_time() -> None:
+    async def scenario(port: Port) -> None:
+        port.lets_in = False
+        greedy = [await port.connect() for _ in range(3)]
+        for _, writer in greedy:
+            writer.write(PREFACE + bytes(1_000_000))
+        await until(lambda: len(port.seen) == 3)
+        assert await port.ask(PREFACE + bytes(1_000)) == b"p" + PREFACE + bytes(1_000)
+        await until(lambda: port.front.connection_count == 0)
+        assert port.refused == [(STRANGER, "127.0.0.1")] * 3
+        assert port.heard_bytes <= 4 * STRANGER_FREE_BYTES + 2 * PIECE_BYTES
+        for _, writer in greedy:
+            writer.close()
+
+    strangers = Pace(lambda: 0.0, burst_bytes=PIECE_BYTES, bytes_per_second=1)
+    play(scenario, Limits(stranger_seconds=0.5), pace=strangers)
+
+
+def test_an_address_has_so_many_strangers_at_once_and_those_who_were_let_in_do_not_count() -> None:
+    async def scenario(port: Port) -> None:
+        known = [await port.connect() for _ in range(3)]
+        for reader, writer in known:
+            writer.write(PREFACE)
+            await reader.readexactly(1 + len(PREFACE))
+        port.lets_in = False
+        strangers = [await port.connect() for _ in range(2)]
+        for reader, writer in strangers:
+            writer.write(PREFACE)
+            await reader.readexactly(1 + len(PREFACE))
+        reader, writer = await port.connect()
+        writer.write(PREFACE + CALL)
+        assert await reader.read() == farewell(Protocol.HTTP2, PREFACE + CALL)
+        assert port.refused == [(TOO_MANY, "127.0.0.1")]
+        strangers[0][1].close()
+        await until(lambda: port.peers.stranger_counts["127.0.0.1"] == 1)
+        assert await port.ask(PREFACE) == b"p" + PREFACE
+        for _, other in (*known, *strangers, (reader, writer)):
+            other.close()
+        await until(lambda: not port.peers.stranger_counts)
+
+    play(scenario, Limits(strangers_per_address=2), pace=Pace(lambda: 0.0))
+
+
+def test_a_probe_of_health_stays_connected_though_it_is_never_let_in() -> None:
+    clock = [0.0]
+
+    async def scenario(port: Port) -> None:
+        port.lets_in = False
+        reader, writer = await port.connect()
+        writer.write(PREFACE)
+        await reader.readexactly(1 + len(PREFACE))
+        for _ in range(200):
+            clock[0] += 1
+            writer.write(bytes(STRANGER_BYTES_PER_SECOND))
+            await reader.readexactly(STRANGER_BYTES_PER_SECOND)
+        assert port.heard_bytes > 4 * STRANGER_FREE_BYTES
+        assert [one.is_greedy for one in port.peers.strangers.values()] == [False]
+        assert port.refused == []
+        writer.close()
+
+    play(
+        scenario,
+        Limits(stranger_seconds=0.01),
+        pace=Pace(lambda: clock[0], burst_bytes=1, bytes_per_second=1),
+    )
+
+
+def test_who_is_let_in_in_time_stays() -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.connect()
+        writer.write(PREFACE)
+        await reader.readexactly(1 + len(PREFACE))
+        await asyncio.sleep(0.05)
+        writer.write(b"more")
+        assert await reader.readexactly(4) == b"more"
+        assert port.refused == []
+        writer.close()
+
+    play(scenario, Limits(stranger_seconds=0.02), pace=Pace(lambda: 0.0))
 
 
 def test_http1_is_answered_and_refused() -> None:

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from commitlog import limits
-from commitlog.errors import ResultUnknown
+from commitlog.errors import ResultUnknown, StoreUnwell
 from commitlog.layout import SNAPSHOTS
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
@@ -51,10 +51,12 @@ def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatc
         while disk.failing_syncs:
             await asyncio.sleep(0)
         await asyncio.to_thread(int)
-        assert live.core is core
-        disk.allowed.set()
         with pytest.raises(ResultUnknown):
             await unknown
+        with pytest.raises(StoreUnwell):
+            _ = live.core
+        disk.allowed.set()
+        await live.well()
         assert live.core is not core
         assert [one.message.message_id for one in live.core.find("t", "k", 9)] == ["kept"]
         await live.close()

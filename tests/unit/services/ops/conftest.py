@@ -85,7 +85,7 @@ async def run(scenario: Scenario) -> None:
         live = LiveBroker(disk, settings, lambda: START_MS, call_later, writer, kept_offset(disk, "virtual"))
         app = make_app(live, Metrics(live, []), files=disk)
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             await scenario(Desk(live, app, http))
         for tasks in app.state.tasks:
             await tasks.close()

@@ -11,6 +11,7 @@ import pytest
 
 from services.auth.vault import KEY_BYTES
 from services.ops.app import make_app
+from services.ops.gate import Demands
 from services.ops.metrics import Metrics
 from services.refusals import Refusals
 
@@ -28,7 +29,7 @@ def test_a_secret_is_told_once_and_opens_what_the_core_keeps(at_desk: Any) -> No
         made = await added(desk)
         assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
         secret = made.json()["secret"]
-        assert made.json() == {"access_key": "orders", "secret": secret}
+        assert made.json() == {"access_key": "orders", "secret": secret, "is_asked": False}
         assert desk.live.access.secret_of("orders") == secret.encode()
         listed = await desk.http.get("/api/auth/users")
         assert listed.json() == {"users": [{"name": "orders", "made_ms": str(desk.now_ms)}]}
@@ -42,12 +43,21 @@ def test_a_secret_is_told_once_and_opens_what_the_core_keeps(at_desk: Any) -> No
     at_desk(scenario)
 
 
+def test_who_makes_a_user_is_told_whether_the_broker_asks_for_one(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        assert (await desk.http.get("/api/auth/rules")).json()["is_asked"] is False
+        desk.live.access.open_all()  # what --auth does
+        assert (await added(desk)).json()["is_asked"] is True
+
+    at_desk(scenario)
+
+
 def test_a_removed_user_is_gone_with_its_rules(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         await added(desk)
         await allowed(desk, topics=["orders*"], verbs=["send"])
         assert (await desk.http.delete("/api/auth/users/orders")).json() == {"name": "orders"}
-        assert (await desk.http.get("/api/auth/rules")).json() == {"rules": []}
+        assert (await desk.http.get("/api/auth/rules")).json()["rules"] == []
         assert (await desk.http.delete("/api/auth/users/orders")).status_code == 404
         assert desk.live.access.secret_of("orders") is None
 
@@ -72,7 +82,7 @@ def test_rules_are_set_for_topics_and_groups_together(at_desk: Any) -> None:
         assert denied.json()["rules"][-1]["effect"] == "deny"
         left = await desk.http.post("/api/auth/rules/remove", json={"user": "orders", "topics": ["orders*"]})
         assert [one["kind"] for one in left.json()["rules"]] == ["group"]
-        assert (await desk.http.get("/api/auth/rules", params={"user": "carts"})).json() == {"rules": []}
+        assert (await desk.http.get("/api/auth/rules", params={"user": "carts"})).json()["rules"] == []
 
     at_desk(scenario)
 
@@ -134,9 +144,9 @@ async def behind_token(desk: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Refu
     """Give the same broker's interface behind a token, and what it has refused."""
     refusals = Refusals(lambda: 5)
     metrics = Metrics(desk.live, [], sent_away=refusals.counts)
-    app = make_app(desk.live, metrics, refusals=refusals, token=TOKEN)
+    app = make_app(desk.live, metrics, refusals=refusals, demands=Demands(TOKEN))
     transport = httpx.ASGITransport(app, client=("10.1.2.3", 5))
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http, refusals
     for tasks in app.state.tasks:
         await tasks.close()

@@ -25,6 +25,7 @@ from services.ops.metrics import Metrics
 from services.ops.shapes import NewMessage
 
 NOW_MS = 1_763_700_000_000
+JSON = {"Content-Type": "application/json"}
 
 
 @dataclass
@@ -60,7 +61,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]], clock: ClockKind = "real"
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer, kept)
             metrics = Metrics(live, [Connected(True), Connected(False)], lambda group: CONSUMERS)
             transport = httpx.ASGITransport(make_app(live, metrics))
-            async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 await scenario(Stage(live, metrics, http))
             await live.close()
 
@@ -71,9 +72,11 @@ def test_a_broken_core_is_alive_but_not_ready() -> None:
     async def scenario(stage: Stage) -> None:
         assert (await stage.http.get("/livez")).status_code == 200
         assert (await stage.http.get("/readyz")).status_code == 200
-        stage.live.broken.set_exception(AssertionError("a bug"))
+        stage.live.break_down(AssertionError("a bug"))
         assert (await stage.http.get("/livez")).status_code == 200
-        assert (await stage.http.get("/readyz")).status_code == 503
+        unready = await stage.http.get("/readyz")
+        assert unready.status_code == 503
+        assert unready.text.startswith("TW-223 The broker has met a bug")
         stage.live.broken.exception()
 
     play(scenario)
@@ -156,7 +159,7 @@ def test_a_request_beyond_every_bound_is_refused_before_it_is_whole() -> None:
                 assert sent <= 33, "it goes on reading"
                 yield b"x" * 1024 * 1024
 
-        refused = await stage.http.post("/api/timers", content=endless())
+        refused = await stage.http.post("/api/timers", content=endless(), headers=JSON)
         assert (refused.status_code, refused.json()["code"]) == (400, "TW-142")
 
     play(scenario)

@@ -67,12 +67,29 @@ def test_dead_letters_are_listed_by_group_page_and_filter(at_desk: AtDesk) -> No
         assert await keys_of(desk, query="tag=red&key=b") == ["b"]
         assert await keys_of(desk, query="key=t-a") == ["a"], "a message id is a key, too"
         assert await keys_of(desk, query="reason=nothing-of-the-kind") == []
-        assert await keys_of(desk, query="until=1s") == []
-        assert await keys_of(desk, query="from=1s") == ["a", "b", "c"]
+        assert await keys_of(desk, query="until=-1s") == []
+        assert await keys_of(desk, query="from=-1s") == ["a", "b", "c"]
         page = await call(desk, "GET", "/groups/g?limit=2")
         assert (len(page["letters"]), page["after"]) == (2, "1")
         rest = await call(desk, "GET", f"/groups/g?limit=2&after={page['after']}")
         assert ([letter["keys"] for letter in rest["letters"]], rest["after"]) == ([["c"]], None)
+
+    at_desk(scenario)
+
+
+def test_a_message_that_kills_every_consumer_is_listed_though_none_is_left(
+    at_desk: AtDesk,
+) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.live.send(Message(topic="t", body=b"poison", message_id="M1", keys=("k",)))
+        await desk.http.post("/api/groups", json={"name": "g", "topic": "t"})
+        await desk.http.put("/api/groups/g", json={"attempts_max": 2})
+        for _ in range(2):
+            assert len(await take(desk, "g", "t")) == 1
+            await desk.advance("61s")
+        assert await keys_of(desk) == ["k"]
+        [letter] = (await call(desk, "GET", "/groups/g"))["letters"]
+        assert (letter["attempts"], letter["reason"]) == (2, "attempts used up")
 
     at_desk(scenario)
 

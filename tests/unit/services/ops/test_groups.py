@@ -65,11 +65,45 @@ def test_a_group_is_made_at_a_place_before_it_first_receives(at_desk: AtDesk) ->
         assert (made["lag"], made["queues"][0]["low_offset"]) == (0, "3")
         made = await call(desk, "POST", "", {"name": "some", "topic": "t", "start": "offset:1"}, 201)
         assert made["lag"] == 2
-        made = await call(desk, "POST", "", {"name": "young", "topic": "t", "start": "30m"}, 201)
+        made = await call(desk, "POST", "", {"name": "young", "topic": "t", "start": "30m ago"}, 201)
         assert made["lag"] == 3
         assert len(await take(desk, "some", "t")) == 2
         again = await call(desk, "POST", "", {"name": "some", "topic": "t"}, 409)
         assert again["code"] == "TW-166"
+
+    at_desk(scenario)
+
+
+def test_a_group_is_made_with_its_policy_before_anybody_uses_it(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        wanted = {"name": "g", "attempts_max": 1, "fifo_run_max": 4}
+        made = await call(desk, "POST", "", wanted, 201)
+        assert (made["topics"], made["lag"], made["queues"]) == ([], 0, [])
+        assert (made["policy"]["attempts_max"], made["policy"]["fifo_run_max"]) == (1, 4)
+        assert [one["name"] for one in (await call(desk, "GET", ""))["groups"]] == ["g"]
+        assert await call(desk, "POST", "", wanted) == made, "the same again changes nothing"
+        assert await call(desk, "POST", "", {"name": "g"}) == made
+        other = await call(desk, "POST", "", {"name": "g", "attempts_max": 2}, 409)
+        assert (other["code"], "tidewheel group set g" in other["message"]) == ("TW-166", True)
+        await send(desk, "t", "a")
+        assert len(await take(desk, "g", "t")) == 1
+        await desk.advance("61s")
+        assert desk.live.core.dead_letter_counts()[0].count == 1, "its one attempt is used up"
+        assert (await call(desk, "GET", "/g"))["topics"] == ["t"]
+
+    at_desk(scenario)
+
+
+def test_a_group_is_made_with_its_policy_and_its_place_at_once_or_not_at_all(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "t", "a", "b")
+        wanted = {"name": "g", "topic": "t", "start": "latest", "attempts_max": 3}
+        made = await call(desk, "POST", "", wanted, 201)
+        assert (made["lag"], made["topics"], made["policy"]["attempts_max"]) == (0, ["t"], 3)
+        await call(desk, "POST", "", wanted | {"attempts_max": 4}, 409)
+        assert (await call(desk, "GET", "/g"))["policy"]["attempts_max"] == 3
+        await call(desk, "POST", "", {"name": "h", "topic": "none", "attempts_max": 4}, 404)
+        await call(desk, "GET", "/h", status=404)
 
     at_desk(scenario)
 
@@ -127,7 +161,7 @@ def test_a_reset_says_what_it_would_move_before_it_does(at_desk: AtDesk) -> None
         assert len(await take(desk, "g", "t")) == 2
         await call(desk, "POST", "/g/reset", {"to": "latest"})
         assert await take(desk, "g", "t") == []
-        await call(desk, "POST", "/g/reset", {"to": "30m"})
+        await call(desk, "POST", "/g/reset", {"to": "30m ago"})
         assert len(await take(desk, "g", "t")) == 3
 
     at_desk(scenario)
@@ -192,6 +226,9 @@ def test_who_consumes_and_what_they_hold(at_desk: AtDesk) -> None:
         ("POST", "", {"name": "h", "topic": "t", "start": "soon"}, 400, "TW-130"),
         ("POST", "", {"name": "h", "topic": "TW_SYS_ACK"}, 400, "TW-131"),
         ("POST", "", {"name": "h", "topic": "none"}, 404, "TW-151"),
+        ("POST", "", {"name": "h", "start": "latest"}, 400, "TW-130"),
+        ("POST", "", {"name": "h", "attempts_max": 0}, 400, "TW-130"),
+        ("POST", "", {"name": "no no"}, 400, "TW-132"),
         ("POST", "/g/reset", {}, 400, "TW-130"),
         ("POST", "/g/reset", {"to": "yesterday"}, 400, "TW-130"),
         ("POST", "/g/reset", {"to": "offset:1"}, 400, "TW-130"),

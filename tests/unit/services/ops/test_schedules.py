@@ -48,7 +48,7 @@ def play(scenario: Callable[[Desk], Awaitable[None]], clock: ClockKind = "real")
             disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer, kept_offset(disk, clock))
             transport = httpx.ASGITransport(make_app(live, Metrics(live, [])))
-            async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 await scenario(Desk(live, http))
             await live.close()
 

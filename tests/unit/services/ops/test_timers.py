@@ -10,6 +10,7 @@ import pytest
 
 from commitlog import limits
 from consumequeue.filter import EVERYTHING
+from services.broker.values import Damaged
 
 START_MS = 1_763_700_000_000
 MINUTE_MS = 60_000
@@ -478,5 +479,37 @@ def test_times_are_real_time_however_far_the_clock_was_advanced(at_desk: Any) ->
         assert page["timers"][0]["message_id"] == first["message_id"]
         (rest,) = (await desk.get("", after=page["after"]))["timers"]
         assert rest["message_id"] == second["message_id"]
+
+    at_desk(scenario)
+
+
+def test_what_is_damaged_is_listed_counted_and_told_by_the_probes(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.set("orders", "5h")
+        nothing = await desk.get("/damaged")
+        assert nothing == {"count": 0, "rebuilt": 0, "unreadable": 0, "damage": [], "timers": []}
+        assert (await desk.http.get("/readyz")).text == "ready\n"
+        core = desk.live.core
+        core.note_damage(Damaged("partition", "timers/x", "timers/x is damaged.", 3, 1))
+        core._timers.unreadable("orders", 4711, START_MS + MINUTE_MS, START_MS)
+        found = await desk.get("/damaged", limit=1)
+        assert (found["count"], found["unreadable"]) == (1, 1)
+        part = {
+            "part": "partition",
+            "path": "timers/x",
+            "what": "timers/x is damaged.",
+            "rebuilt": 3,
+            "lost": 1,
+        }
+        assert found["damage"] == [part]
+        due_ms = str(START_MS + MINUTE_MS)
+        lost = {"timer_offset": "4711", "topic": "orders", "due_ms": due_ms, "ended_ms": str(START_MS)}
+        assert found["timers"] == [lost]
+        ready = await desk.http.get("/readyz")
+        assert ready.status_code == 200
+        assert "damaged: 1" in ready.text
+        scraped = (await desk.http.get("/metrics")).text
+        assert "mq_store_damage{" in scraped
+        assert "mq_timers_unreadable{" in scraped
 
     at_desk(scenario)

@@ -44,15 +44,13 @@ class Front:
         """Call a unary RPC."""
         rpc = self.rpcs[name]
         assert isinstance(rpc, Unary)
-        return await reply_to(
-            name, rpc, request, caller, lambda rpc, code, _: self.observed.append((rpc, code))
-        )
+        return await reply_to(name, rpc, request, caller, self._observe)
 
     def stream(self, name: str, request: Any, caller: Caller = SOMEBODY) -> AsyncIterator[Any]:
         """Call a streaming RPC."""
         rpc = self.rpcs[name]
         assert isinstance(rpc, Streaming)
-        return stream_to(name, rpc, request, caller)
+        return stream_to(name, rpc, request, caller, self._observe)
 
     async def send(self, topic: str, body: bytes = b"x", **system: Any) -> Any:
         """Send one message and return the reply."""
@@ -78,6 +76,9 @@ class Front:
         waiting, self.later = self.later, []
         for _, call in waiting:
             call()
+
+    def _observe(self, rpc: str, code: str, seconds: float) -> None:
+        self.observed.append((rpc, code))
 
     def _call_later(self, seconds: float, call: Callable[[], None]) -> Any:
         planned = (seconds, call)

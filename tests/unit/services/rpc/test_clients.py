@@ -142,6 +142,41 @@ def test_a_client_we_do_not_know_may_beat(play: Any) -> None:
     play(scenario)
 
 
+def test_settings_that_are_refused_are_counted(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        telemetry = Telemetry(front, "client-1")
+        topic = wire.Resource(resource_namespace="a%b", name="t")
+        settings = wire.Settings(client_type="PRODUCER", publishing=wire.Publishing(topics=[topic]))
+        assert (await telemetry.introduce(settings)).status.code == Code.ILLEGAL_TOPIC
+        assert front.observed == [("Telemetry", "ILLEGAL_TOPIC")]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "beat",
+    [
+        service.HeartbeatRequest(),
+        service.HeartbeatRequest(group=wire.Resource(name="g")),
+        service.HeartbeatRequest(client_type="PRODUCER", group=wire.Resource(name="another")),
+    ],
+    ids=["nothing", "only its group", "something else"],
+)
+def test_a_heartbeat_never_erases_what_the_settings_said(play: Any, beat: Any) -> None:
+    """Java's client says no type in its heartbeats before 5.0.4."""
+
+    async def scenario(front: Any) -> None:
+        telemetry = Telemetry(front, "client-1")
+        await telemetry.introduce(PUSH)
+        [session] = front.sessions
+        said = session.client_type, session.group
+        assert all(said)
+        assert (await front.call("Heartbeat", beat)).status.code == Code.OK
+        assert (session.client_type, session.group) == said
+
+    play(scenario)
+
+
 def test_a_goodbye_frees_leases_and_ends_the_stream(play: Any) -> None:
     async def scenario(front: Any) -> None:
         telemetry = Telemetry(front, "client-1")

@@ -95,6 +95,23 @@ def test_a_wrong_expression_is_refused_with_its_place(
     play(scenario)
 
 
+def test_a_refused_receive_is_counted_and_an_empty_one_is_none(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("t")
+        front.observed.clear()
+        assert kinds(await front.receive("t")) == ["status", "message", "delivery_timestamp"]
+        assert kinds(await front.receive("t")) == ["status"]
+        assert front.observed == []
+        await front.receive("t", filter_expression=wire.FilterExpression(expression="||"))
+        await front.receive("no such name")
+        assert front.observed == [
+            ("ReceiveMessage", "ILLEGAL_FILTER_EXPRESSION"),
+            ("ReceiveMessage", "ILLEGAL_TOPIC"),
+        ]
+
+    play(scenario)
+
+
 def test_acknowledging_answers_entry_by_entry(play: Any) -> None:
     async def scenario(front: Any) -> None:
         await front.send("t")

@@ -39,6 +39,12 @@ def test_the_next_boot_and_the_next_turn_are_new_to_the_client(asked: Endpoints)
     assert told == facade(next_boot.endpoints(asked, turn=1))
 
 
+def test_a_client_that_redials_by_itself_is_told_the_same_by_every_boot() -> None:
+    asked = dialled(("192.168.1.5", 17881))
+    for boot in (6, 7):
+        assert facade(Advertised("10.0.0.1", 8081, boot).endpoints(asked, None)) == "1 192.168.1.5:17881"
+
+
 def test_a_client_is_told_what_it_dialled_unless_an_address_is_fixed() -> None:
     asked = dialled(("192.168.1.5", 17881))
     assert facade(Advertised("10.0.0.1", 8081, 0).endpoints(asked, 0)) == "1 192.168.1.5:17881"

@@ -27,7 +27,10 @@ def test_a_call_that_does_not_say_who_calls_is_refused(play: Any) -> None:
         assert reply.status.code == Code.CLIENT_ID_REQUIRED
         [lonely] = [one async for one in front.stream("ReceiveMessage", None, Caller(""))]
         assert lonely.status.code == Code.CLIENT_ID_REQUIRED
-        assert front.observed == [("SendMessage", "CLIENT_ID_REQUIRED")]
+        assert front.observed == [
+            ("SendMessage", "CLIENT_ID_REQUIRED"),
+            ("ReceiveMessage", "CLIENT_ID_REQUIRED"),
+        ]
 
     play(scenario)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from commitlog.message import MessageType
+from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
@@ -41,6 +42,34 @@ def test_a_route_names_every_queue_and_what_it_takes(
             assert [wire.MessageType.Name(kind) for kind in queue.accept_message_types] == accepted
             assert queue.permission == wire.Permission.READ_WRITE
             assert queue.broker.endpoints == DIALLED
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("language", "redials"), [("PYTHON", True), ("JAVA", False)])
+def test_only_a_client_that_needs_it_is_ever_told_another_address(
+    play: Any, language: str, redials: bool
+) -> None:
+    """Java's `close()` hung for ever when a route that came meanwhile named another address."""
+    caller = Caller("client", language=language, seconds_left=0.6)
+
+    async def scenario(front: Any) -> None:
+        async def told() -> Any:
+            return (await front.call("QueryRoute", route("t"), caller)).message_queues[0].broker.endpoints
+
+        async def nothing() -> Any:
+            return
+            yield
+
+        assert await told() == DIALLED
+        front.pass_time(60_000)
+        [_ async for _ in front.stream("Telemetry", nothing(), caller)]
+        assert await told() == DIALLED, "its stream has just ended"
+        await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest(), caller)
+        assert await told() == DIALLED, "it has just said goodbye"
+        for _ in range(2):
+            front.pass_time(60_000)
+        assert (await told() != DIALLED) is redials
 
     play(scenario)
 

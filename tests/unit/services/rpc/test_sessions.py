@@ -1,4 +1,4 @@
-"""Clients without a stream are turned until they open one; clients that went are forgotten."""
+"""Clients that need it are made to redial until they have a stream; clients that went are forgotten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.rpc.sessions import (
     Sessions,
 )
 
-PYTHON = Caller("python-client")
+PYTHON = Caller("python-client", language="PYTHON")
 
 
 class Clock:
@@ -54,8 +54,51 @@ def test_a_client_with_a_stream_is_left_in_peace_until_it_has_lost_it() -> None:
         clock.now_ms += TURN_AFTER_MS
         assert sessions.turn(PYTHON) == 0
     sessions.close_stream(stream)
+    assert sessions.turn(PYTHON) == 0, "its stream has just ended: it may be shutting down"
     clock.now_ms += TURN_AFTER_MS
     assert sessions.turn(PYTHON) == 1
+
+
+@pytest.mark.parametrize("language", ["JAVA", "GO", "CPP", "HTTP", ""])
+def test_a_library_that_opens_its_stream_again_by_itself_is_never_made_to_redial(language: str) -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    caller = Caller("client", language=language)
+    for _ in range(3):
+        assert sessions.turn(caller) is None
+        sessions.close_stream(sessions.open_stream(caller))
+        clock.now_ms += TURN_AFTER_MS
+
+
+def test_a_client_that_asks_for_routes_after_its_goodbye_is_told_what_it_knows() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    sessions.turn(PYTHON)
+    clock.now_ms += TURN_AFTER_MS
+    assert sessions.turn(PYTHON) == 1
+    stream = sessions.open_stream(PYTHON)
+    clock.now_ms += 3 * TURN_AFTER_MS
+    sessions.gone(PYTHON.client_id)
+    assert sessions.turn(PYTHON) == 1
+    sessions.close_stream(stream)
+    clock.now_ms += TURN_AFTER_MS - 1
+    assert sessions.turn(PYTHON) == 1
+    clock.now_ms += 1
+    assert sessions.turn(PYTHON) == 2, "it was no goodbye for good"
+
+
+def test_no_more_is_remembered_of_those_that_left_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.rpc.sessions.DEPARTED_MAX", 2)
+    clock = Clock()
+    sessions = Sessions(clock)
+    crowd = [Caller(name, language="PYTHON") for name in ("first", "second", "third")]
+    for _ in range(2):
+        for caller in crowd:
+            sessions.turn(caller)
+        clock.now_ms += TURN_AFTER_MS
+    for caller in crowd:
+        sessions.gone(caller.client_id)
+    assert [sessions.turn(caller) for caller in crowd] == [0, 1, 1]
 
 
 def test_a_client_that_is_silent_is_forgotten_but_not_one_with_a_stream() -> None:

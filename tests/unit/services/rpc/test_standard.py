@@ -33,6 +33,9 @@ def test_a_probe_hears_that_the_server_serves_and_that_it_leaves(play: Any, name
             ).status == HealthReply.SERVING
             watch = health.Watch(health_pb2.HealthCheckRequest(service=name))
             assert (await watch.read()).status == HealthReply.SERVING
+            for is_well, said in ((False, HealthReply.NOT_SERVING), (True, HealthReply.SERVING)):
+                await server.tell_health(is_well)
+                assert (await watch.read()).status == said
             await server.stop(1)
             assert (await watch.read()).status == HealthReply.NOT_SERVING
 

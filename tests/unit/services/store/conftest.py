@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
@@ -73,6 +74,8 @@ class Shop:
                 self.broker.read_ahead(job)
             is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset
             self.flush()
+            due_ms = self.broker.next_due_ms()
+            is_going_on = is_going_on or (due_ms is not None and due_ms <= now_ms)
 
     def _send(self, number: int) -> None:
         message = Message(
@@ -221,3 +224,21 @@ def store_at(tmp_path: Path) -> Callable[[str], Path]:
         return root
 
     return make
+
+
+@pytest.fixture
+def retired() -> Callable[[Path], None]:
+    """Deletes the first segment of a store."""
+    return retire_first_segment
+
+
+def retire_first_segment(root: Path) -> None:
+    """Deletes the first segment of a store as retention does: so that everybody knows."""
+    disk = RealDisk(root)
+    disk.delete(layout.segment_path(0))
+    for offset in snapshot.offsets(disk):
+        found = snapshot.read(disk, offset)
+        assert found is not None
+        found.parts["store"]["may_begin_at"] = SEGMENT_BYTES
+        found.write(disk)
+    disk.close()

@@ -1,8 +1,8 @@
-"""Every 97th bit of a store (fewer of its indexes) is flipped: only the record that it hits is lost.
+"""Bits all over a store (fewer of its indexes) are flipped: only the record that it hits is lost.
 
 A bit may hit a record, a filler, the unused end of a segment, an entry of a queue or a snapshot. Apache
 RocketMQ lost 31 good records of 42 to one such bit. In the files of timers each flip is told too, and costs
-only timers that are named: no other is lost, none is delivered that should not be.
+nothing, for the log has all their records. `tests/endurance/damage.py` has all kinds of files and of faults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.store.opening import look_at
 from services.store.state import fold
 from services.store.verify import verify
 
-BIT_STEP = 389
+BIT_STEP = 1_553
 TIMER_FOLDERS = {layout.TIMERS: 1, layout.TIMER_NAMES: 8, layout.TIMER_ENDS: 8}
 FOLDERS = {layout.COMMITLOG: 2, layout.CONSUMEQUEUE: 1, layout.KEYINDEX: 4, layout.SNAPSHOTS: 1}
 """With how many times longer steps: files of blocks with a CRC each are alike all through, logs are long."""
@@ -139,7 +139,7 @@ def is_of(hit: Found | None, place: tuple[int, int]) -> bool:
 
 
 @pytest.mark.parametrize("folder", TIMER_FOLDERS)
-def test_a_flipped_bit_in_the_files_of_timers_costs_only_timers_that_are_named(
+def test_a_flipped_bit_in_the_files_of_timers_is_told_and_costs_no_timer_that_the_log_has(
     timer_shop: Any, folder: str
 ) -> None:
     disk, files = timer_shop.disk, files_of(timer_shop.disk)
@@ -153,7 +153,7 @@ def test_a_flipped_bit_in_the_files_of_timers_costs_only_timers_that_are_named(
             check_timers(before, waiting, path, one)
             flip_count += 1
         bit = (bit - bits) % BIT_STEP
-    assert flip_count > 40
+    assert flip_count > 10
 
 
 def check_timers(before: Before, waiting: dict[int, str], path: str, bit: int) -> None:
@@ -162,15 +162,11 @@ def check_timers(before: Before, waiting: dict[int, str], path: str, bit: int) -
     disk = before.flipped(path, bit)
     verdict = verify(look_at(disk, where), before.shop.now_ms)
     assert not verdict.is_sound, f"{where}: not told"
-    told = " ".join(one.what for one in verdict.findings)
-    named = {offset for offset in waiting if f" {offset} " in f"{told} "}
     shop = type(before.shop)(disk)
     delivered_before = delivered(shop.broker)
     shop.wait_until(before.shop.now_ms + 2 * max(shop.DELAYS_MS))
     now = delivered(shop.broker) - delivered_before
-    expected = Counter(waiting.values())
-    assert now <= expected, f"{where}: delivered what should not be"
-    assert expected - now <= Counter(waiting[offset] for offset in named), f"{where}: lost without a word"
+    assert now == Counter(waiting.values()), f"{where}: the log has all of them, and each comes once"
 
 
 def delivered(broker: Broker) -> Counter[str]:

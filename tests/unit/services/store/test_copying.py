@@ -12,6 +12,7 @@ import pytest
 from commitlog import layout, snapshot
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
+from services.auth_files import auth_key, key_of
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.timer_files import TIMER_FILES
@@ -72,9 +73,11 @@ def test_the_copy_of_a_virtual_store_keeps_its_clock(store_at: Callable[[str], P
     assert layout.read_clock(RealDisk(root.parent / "copy")) == 1_800_000
 
 
-def test_timers_whose_records_the_log_has_not_any_more_are_copied(timers_at: Callable[[str], Path]) -> None:
+def test_timers_whose_records_the_log_has_not_any_more_are_copied(
+    timers_at: Callable[[str], Path], retired: Callable[[Path], None]
+) -> None:
     root = timers_at("store")
-    (root / layout.segment_path(0)).unlink()
+    retired(root)
     target = root.parent / "copy"
     copy_store(root, target)
     original, copy = (fold(open_store(one), NOW_MS) for one in (root, target))
@@ -99,3 +102,17 @@ def test_a_copy_begins_anew_when_a_newer_snapshot_took_its_files_away(
     old.parts[TIMER_FILES]["partitions"]["files"][largest.name] = [1, 1, 0]
     with ExitStack() as stack:
         assert held_timers(StoreFiles(root), old, stack) is None
+
+
+def test_the_key_of_users_is_copied_when_it_is_asked_for_only(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    with pytest.raises(StoreError, match="--with-key"):
+        copy_store(root, root.parent / "none", with_key=True)
+    key = auth_key(key_of(root), may_make=True)
+    for name, with_key in (("without", False), ("with", True)):
+        copy_store(root, root.parent / name, with_key=with_key)
+        assert (key_of(root.parent / name)).exists() is with_key
+    copied = key_of(root.parent / "with")
+    assert auth_key(copied, may_make=False) == key
+    assert copied.stat().st_mode & 0o777 == 0o600
+    assert (root.parent / "with").stat().st_mode & 0o007 == 0

@@ -23,10 +23,10 @@ NOT_WAITING = {Verdict.TOO_LATE, Verdict.ALREADY, Verdict.NEVER_SET, Verdict.FOR
 
 
 @pytest.fixture
-def root(timers_at: Callable[[str], Path]) -> Path:
+def root(timers_at: Callable[[str], Path], retired: Callable[[Path], None]) -> Path:
     """A store of timers whose first segment retention has deleted."""
     made = timers_at("store")
-    (made / layout.segment_path(0)).unlink()
+    retired(made)
     return made
 
 

@@ -177,7 +177,8 @@ class Run:
         ]
         write(staged.folder / "counts", counts, COUNTS)
         late = [
-            {"topic": "order-timeouts", "minute_ms": minute * MINUTE_MS, "late_ms": late, "deliveries": count}
+            {"topic": "order-timeouts", "minute_ms": minute * MINUTE_MS, "recurs": False}
+            | {"late_ms": late, "deliveries": count}
             for minute in minutes
             if minute % 11
             for late, count in ((0, 30), (2, 15), (9, 4), (40 + minute % 400 * 3, 1))
@@ -196,7 +197,8 @@ COUNTS = pa.schema([
     ("unreadable", pa.int64()), ("unreadable_offset", pa.int64()), ("without_key", pa.int64()),
 ])  # fmt: skip
 LATENESS = pa.schema([
-    ("topic", pa.string()), ("minute_ms", pa.int64()), ("late_ms", pa.int64()), ("deliveries", pa.int64()),
+    ("topic", pa.string()), ("minute_ms", pa.int64()), ("recurs", pa.bool_()), ("late_ms", pa.int64()),
+    ("deliveries", pa.int64()),
 ])  # fmt: skip
 UNREADABLE = pa.schema([
     ("physical_offset", pa.int64()), ("topic", pa.string()), ("body", pa.string()),
@@ -307,7 +309,7 @@ def test_windows_hold_every_order_once(written: Run) -> None:
 def test_a_percentile_is_what_so_many_deliveries_did_not_exceed(tmp_path: Path) -> None:
     staged = Staged(tmp_path)
     late = [(0, 500), (1, 489), (50, 10), (9_000, 1)]
-    rows = [{"topic": "t", "minute_ms": 0, "late_ms": ms, "deliveries": count} for ms, count in late]
+    rows = [{"topic": "t", "minute_ms": 0, "recurs": False, "late_ms": ms, "deliveries": n} for ms, n in late]
     write(staged.folder / "lateness", rows, LATENESS)
     damage = {"damaged_bytes": 1}
     write(

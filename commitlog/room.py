@@ -1,0 +1,61 @@
+"""How much of a volume a new store takes at once: a log segment and the reserve, which is as large.
+
+    free room    segment    taken at once
+    >= 256 GiB     1 GiB       2 GiB
+    80 GiB       256 MiB     512 MiB       a segment is a power of two, at most 1/256 of the free room
+    10 GiB        32 MiB      64 MiB
+    < 4 GiB        8 MiB      16 MiB
+    < 32 MiB     refused (`NoRoom`), rather than started and then refusing every message
+
+The size is chosen once, when the store is made; whoever gives `--segment-bytes` chooses it instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commitlog import layout
+from commitlog.disk import Disk
+from commitlog.errors import NoRoom
+from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
+
+PART_OF_FREE: Final = 256
+SEGMENTS_FREE_MIN: Final = 4
+"""What must be free: for the log, for the reserve, for going on, for what lies beside."""
+MIB: Final = 1 << 20
+
+
+def segment_bytes_for(free_bytes: int) -> int:
+    """The segment of a new store on a volume with so much room."""
+    chosen = SEGMENT_BYTES_DEFAULT
+    while chosen > SEGMENT_BYTES_MIN and chosen * PART_OF_FREE > free_bytes:
+        chosen //= 2
+    return chosen
+
+
+def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
+    """The segment of the store on `disk`, if it is new: `wanted`, or what fits its volume.
+
+    Raises `NoRoom` where a new store of that size could not take a message.
+    """
+    free_bytes, _ = disk.usage()
+    segment_bytes = wanted or segment_bytes_for(free_bytes)
+    if not disk.list(layout.COMMITLOG) and free_bytes < SEGMENTS_FREE_MIN * segment_bytes:
+        raise NoRoom(
+            f"A new store with segments of {segment_bytes // MIB} MiB needs "
+            f"{SEGMENTS_FREE_MIN * segment_bytes // MIB} MiB, {free_bytes // MIB} MiB are free. "
+            f"{_advice(free_bytes)}"
+        )
+    return segment_bytes
+
+
+def taken_at_once(segment_bytes: int) -> int:
+    """What a store takes before its first message: a segment and the reserve."""
+    return 2 * segment_bytes
+
+
+def _advice(free_bytes: int) -> str:
+    fitting = segment_bytes_for(free_bytes)
+    if SEGMENTS_FREE_MIN * fitting <= free_bytes:
+        return f"Give --segment-bytes {fitting}, or leave it out; or choose another volume with --store."
+    return "Free some space, or choose another volume with --store."

@@ -1,0 +1,73 @@
+"""A file to look at in place, as a memory map would be, but read: an I/O error is an OSError.
+
+A page of a mapped file that the disk cannot read, or that was cut off meanwhile, ends the whole process by
+SIGBUS. So nothing of a store is mapped: slices are read when they are asked for, through a window of
+`WINDOW_BYTES` that moves forward, so that a scan costs one read of the file and no more memory than a window.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+WINDOW_BYTES: Final = 1024 * 1024
+Read = Callable[[int, int], bytes]
+"""Reads up to so many bytes from a position; fewer only at the end of the file."""
+
+
+class View:
+    """The first `length` bytes of what `read` reads."""
+
+    __slots__ = ("_length", "_read", "_start", "_window", "_window_bytes")
+
+    def __init__(self, read: Read, length: int, window_bytes: int = WINDOW_BYTES) -> None:
+        self._read, self._length, self._window_bytes = read, length, window_bytes
+        self._start, self._window = 0, memoryview(b"")
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __bytes__(self) -> bytes:
+        return bytes(self[0 : self._length])
+
+    def __getitem__(self, part: slice) -> memoryview:
+        """The bytes of a slice, up to the view's end; raises OSError, also if the file is shorter by now."""
+        start, stop = part.start or 0, self._length if part.stop is None else min(part.stop, self._length)
+        assert start >= 0
+        assert stop >= 0
+        if stop <= start:
+            return self._window[:0]
+        at = start - self._start
+        if at < 0 or stop > self._start + len(self._window):
+            self._move(start, stop)
+            at = 0
+        return self._window[at : at + stop - start]
+
+    def upto(self, end: int) -> View:
+        """The same, without what lies behind `end`."""
+        return View(self._read, min(self._length, max(0, end)), self._window_bytes)
+
+    def by(self, window_bytes: int) -> View:
+        """The same through a window of another size: for many views at once, of which each shows a little."""
+        return View(self._read, self._length, window_bytes)
+
+    def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:
+        """Where a pattern, whose matches have `match_bytes`, is found from a position on."""
+        while position < self._length:
+            end = min(position + self._window_bytes, self._length)
+            for match in pattern.finditer(bytes(self[position:end])):
+                yield position + match.start()
+            position = end - match_bytes + 1 if end < self._length else end
+
+    def _move(self, start: int, stop: int) -> None:
+        wanted = min(max(stop - start, self._window_bytes), self._length - start)
+        self._start, self._window = start, memoryview(self._read(start, wanted))
+        if len(self._window) < stop - start:
+            raise OSError(errno.EIO, f"the file ends at {start + len(self._window)}, not at {self._length}")
+
+
+def whole(content: bytes) -> View:
+    """A view of bytes in memory."""
+    return View(lambda position, length: content[position : position + length], len(content))

@@ -1,0 +1,123 @@
+"""Messages whose attempts are used up go to the dead letters by themselves, whether anybody receives or not.
+
+A message that kills its consumers would otherwise wait for one more receive, which never comes, and nobody
+would see it among the dead letters. So the last attempt's end is itself the burial:
+
+    the last attempt's lease runs out ----+
+    a start finds one without attempts ---+--> the queue of this file --> a dead letter, and done
+    a policy allows fewer attempts -------+
+
+Rules:
+- The lease of the last attempt stands until its message is buried. So one step, as when a consumer gives a
+  message up, ends both; until then an acknowledgement still counts.
+- A tick buries until `UNFLUSHED_BYTES_MAX` wait for the disk; the flush brings the next tick.
+- A receive that comes upon such a message first buries it, too (`receiving.py`).
+
+Memory: one entry for each such message until it is buried. Cost: its record is read and appended once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from commitlog import properties
+from commitlog.record import Record
+from consumequeue.offsets import Lease
+from services.broker.dead_letters import DeadLetters
+from services.broker.groups import GroupQueue, Groups
+from services.broker.leases import Leases, failure_of
+from services.broker.lite_subscriptions import LiteSubscriptions
+from services.broker.reading import Reading
+from services.broker.store import Store
+
+USED_UP = "attempts used up"
+
+
+class Burying:
+    """What is to be buried, in the order in which it was found."""
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        leases: Leases,
+        reading: Reading,
+        dead_letters: DeadLetters,
+        subscriptions: LiteSubscriptions,
+    ) -> None:
+        self._store, self._groups, self._leases = store, groups, leases
+        self._reading, self._dead_letters, self._subscriptions = reading, dead_letters, subscriptions
+        self._last_leases: deque[int] = deque()
+        self._used_up: deque[tuple[GroupQueue, int]] = deque()
+
+    def has_more(self) -> bool:
+        """Whether something could be buried at once."""
+        return bool(self._last_leases or self._used_up) and not self._store.is_behind
+
+    def takes(self, generation: int, now_ms: int) -> str | None:
+        """The topic of a lease that has run out, if it was the last attempt: its message will be buried."""
+        found = self._leases.find(generation)
+        assert found is not None, "a lease that nobody has runs out"
+        key, lease = found
+        if not self._is_last(key, lease) or failure_of(lease, now_ms) is None:
+            return None
+        self._last_leases.append(generation)
+        return key.topic
+
+    def given_back(self, key: GroupQueue, offset: int) -> None:
+        """A lease has ended: fewer attempts may be allowed now than when it began."""
+        if self._groups.look(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
+            self._used_up.append((key, offset))
+
+    def look_for(self, group: str = "") -> None:
+        """Finds what had all its attempts and is leased to nobody, of one group or all."""
+        self._used_up += self._groups.used_up(group)
+
+    def run(self, now_ms: int) -> None:
+        """Buries as much as the disk takes now."""
+        while self._last_leases and not self._store.is_behind:
+            self._bury_leased(self._last_leases.popleft(), now_ms)
+        while self._used_up and not self._store.is_behind:
+            self._bury_waiting(*self._used_up.popleft(), now_ms)
+
+    def _bury_leased(self, generation: int, now_ms: int) -> None:
+        """Ends a lease and buries its message, unless it was answered or renewed meanwhile."""
+        found = self._leases.find(generation)
+        if found is None or found[1].visible_ms > now_ms:
+            return
+        key, lease = self._leases.end(generation)
+        failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
+        if failure is None or record is None or not self._is_last(key, lease):
+            # What is gone or damaged is seen to by the next receive; a policy may allow more attempts now.
+            self._groups.give_back(key, lease, failure, now_ms)
+        else:
+            self._groups.progress(key).attempts(lease.queue_offset).failed(failure)
+            self._dead_letters.bury(key, record, USED_UP, now_ms)
+        self._stir(key, lease.message_group)
+
+    def _is_last(self, key: GroupQueue, lease: Lease) -> bool:
+        count = self._groups.look(key).attempts(lease.queue_offset).count
+        return count >= self._groups.policy(key.group).attempts_max
+
+    def _bury_waiting(self, key: GroupQueue, offset: int, now_ms: int) -> None:
+        """Buries a message that is leased to nobody, unless it was given out, finished or moved meanwhile."""
+        attempts_max = self._groups.policy(key.group).attempts_max
+        if not self._groups.look(key).is_used_up(offset, attempts_max):
+            return
+        record = self._record(key, offset)
+        if record is None:
+            return
+        message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
+        self._groups.progress(key).withdraw(offset, message_group)
+        self._dead_letters.bury(key, record, USED_UP, now_ms)
+        self._stir(key, properties.value_of(record.properties, properties.LITE_TOPIC))
+
+    def _record(self, key: GroupQueue, offset: int) -> Record | None:
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        is_there = queue.min_offset <= offset < queue.next_offset
+        return self._reading.record(queue.entry(offset), offset) if is_there else None
+
+    def _stir(self, key: GroupQueue, lite_topic: str) -> None:
+        """If the message was of a lite topic, the next of that may go out."""
+        if lite_topic:
+            self._subscriptions.stir(key.topic, lite_topic, key.group)

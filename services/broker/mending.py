@@ -1,0 +1,594 @@
+"""What became of the timers in damaged files: rebuilt from what still has them, or ended as UNREADABLE.
+
+    Check     --- reads files through, some megabytes at a time: at a start, then once a day ---+
+    ReadAhead --- finds damage when it reads what is due soon                                   +--> gaps
+    a split   --- likewise                                                                   ---+     |
+                                                                                                      v
+    Rescue    a worker finds which timers the gaps held <---------------------------------------------+
+    step      the core appends those that can be read again, and ends the others
+
+Which timers a gap held is known by difference, exactly: the timers with a name that are due in the window of
+the damaged file, less those in any sound batch or in memory, less those that have ended. Where that accounts
+for fewer rows than the snapshot counts, the log is read through as well (timers without a message id). A gap
+may also have held that timers are gone: rows of that window that have ended are taken out again.
+
+A rebuilt timer is a new record of the log that takes the place of the old one, as a move does, to the same
+time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
+or from an older file of the timers. A row whose record alone is damaged goes the same way. What nobody has
+ends as UNREADABLE: it is counted, listed, and never pending again.
+
+Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
+the window in memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from commitlog import bulk, layout, limits
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged, StoreError
+from commitlog.layout import TIMERS
+from commitlog.log import CommitLog
+from commitlog.record import CRC_BYTES, Record
+from commitlog.recovery import Damage, Found, LogScan
+from consumequeue.keyindex_run import BLOCK_BYTES, Run
+from consumequeue.timerindex_run import FactRun
+from services.broker import timer_records
+from services.broker.store import Store
+from services.broker.timer_records import TIMER_TOPIC, due_ms_of
+from services.broker.timers import Timers
+from services.broker.values import Damaged
+from timingwheel import partition
+from timingwheel.boundaries import Numbers, Slot, slot_named
+from timingwheel.cascade import File
+from timingwheel.due_run import within
+from timingwheel.partition import PAIR, WITH_RECORDS, Gap, Rows, Window
+
+_NOTHING: Final = np.empty(0, PAIR)
+_NO_OFFSETS: Final = np.empty(0, np.uint64)
+_FOREVER_MS: Final = 1 << 62
+_REASON: Final = "rebuilt: {} was damaged"
+
+
+class Bare(NamedTuple):
+    """A row that is sound and whose record is not: its place, and the number of its queue."""
+
+    due_ms: int
+    timer_offset: int
+    queue: int
+    path: str
+
+
+class Copy(NamedTuple):
+    """Where an older file has a record."""
+
+    path: str
+    position: int
+    record_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Check:
+    """Files to be read through in a worker thread, and what is damaged of them."""
+
+    files: list[tuple[Slot, File, int]]
+    """Each with the position from which on it is to be read."""
+    runs: list[FactRun]
+    keys: list[Run]
+    bytes_max: int
+    rest: list[tuple[Slot, int]] = field(default_factory=list)
+    """What of the files was left for the next check."""
+    log: LogPass | None = None
+    log_damage: list[Damage] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    bare: list[Bare] = field(default_factory=list)
+    damaged_runs: list[FactRun] = field(default_factory=list)
+    damaged_keys: list[str] = field(default_factory=list)
+
+    def run(self, disk: Disk) -> None:
+        """Reads; raises OSError."""
+        left_bytes = self.bytes_max
+        for slot, file, position in self.files:
+            if left_bytes <= 0:
+                self.rest.append((slot, position))
+                continue
+            window = Window(disk, slot.path, file.length, limits.TIMER_BATCH_BYTES_MAX)
+            for batch in partition.batches(window, self.gaps, position):
+                if batch.kind == WITH_RECORDS:
+                    self.bare += _bare(window, batch)
+                left_bytes -= batch.end - batch.position
+                if left_bytes <= 0 and batch.end < file.length:
+                    self.rest.append((slot, batch.end))
+                    break
+        for run in self.runs:
+            if not run.is_sound(disk):
+                self.damaged_runs.append(run)
+        for key_run in self.keys:
+            try:
+                for _ in key_run.chunks(disk):
+                    pass
+            except StoreDamaged as error:
+                self.damaged_keys.append(error.detail)
+        if self.log is not None:
+            self.log_damage = self.log.step(disk, max(1, left_bytes // limits.LOG_CHECKED_SHARE))
+
+
+class LogPass:
+    """One pass over the log up to `until`, some megabytes at a time."""
+
+    def __init__(self, segment_bytes: int, until: int) -> None:
+        self._segment_bytes, self._until = segment_bytes, until
+        self._scan: LogScan | None = None
+        self._found: Iterator[Found] | None = None
+        self._told_count = 0
+        self.is_done = False
+
+    def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
+        """Reads on; returns what is damaged of it. Raises OSError."""
+        self.is_done = True
+        with suppress(StoreError):  # whatever keeps a log from being read through was told at the start
+            if self._scan is None or self._found is None:
+                self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
+                self._found = iter(self._scan)
+            for one in self._found:
+                bytes_max -= one.record_bytes
+                if bytes_max <= 0:
+                    self.is_done = False
+                    break
+        if self._scan is None:
+            return []
+        new = self._scan.damaged[self._told_count :]
+        self._told_count += len(new)
+        ends = (Damage(one.first_offset, min(one.end_offset, self._until)) for one in new)
+        return [one for one in ends if one.first_offset < one.end_offset]
+
+
+def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
+    rows = batch.rows[batch.rows["record_bytes"] > 0]
+    content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
+    content.extend(bytes(batch.end - batch.position - len(content)))
+    starts = rows["record_at"].astype(np.int64) - batch.position
+    ends = starts + rows["record_bytes"].astype(np.int64)
+    for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
+        yield Bare(int(row["due_ms"]), int(row["timer_offset"]), int(row["queue"]), window.path)
+
+
+@dataclass(slots=True, eq=False)
+class Rescue:
+    """Finds the timers of gaps, in a worker thread: those that are missing, and those that are back."""
+
+    gaps: tuple[Gap, ...]
+    bare: list[Bare]
+    windows: list[tuple[int, int]]
+    files: dict[Slot, File]
+    in_memory: Numbers
+    names: tuple[FactRun, ...]
+    ends: tuple[FactRun, ...]
+    deviating: dict[int, int]
+    frontier_ms: int
+    forgotten_ms: int
+    """What was last known before this and lies before the frontier is not asked for any more."""
+    segment_bytes: int
+    end_offset: int
+    missing: Rows = field(default_factory=_NOTHING.copy)
+    revived: Rows = field(default_factory=_NOTHING.copy)
+    copies: dict[int, Copy] = field(default_factory=dict)
+    unknown_count: int = 0
+    """How many rows were in gaps of which nothing tells what they were."""
+    blocked: str = ""
+    """Why nothing could be found out; empty if it could."""
+
+    def run(self, disk: Disk) -> None:
+        """Reads; raises OSError."""
+        try:
+            for from_ms, until_ms in self.windows:
+                self._see(disk, from_ms, until_ms)
+        except StoreError as error:
+            self.blocked = error.detail
+            return
+        self._find_copies(disk)
+
+    def _see(self, disk: Disk, from_ms: int, until_ms: int) -> None:
+        present, lost_count = self._present(disk, from_ms, until_ms)
+        held = np.union1d(present["timer_offset"], self.in_memory)
+        wanted, is_sure = self._named(disk, from_ms, until_ms)
+        wanted = _without(wanted, held)
+        if not is_sure or len(wanted) < lost_count or self._is_split():
+            wanted = _without(_once(np.concatenate([wanted, self._logged(disk, from_ms, until_ms)])), held)
+        self.unknown_count += max(0, lost_count - len(wanted))
+        ended = self._ended(disk, np.sort(np.concatenate([wanted["timer_offset"], present["timer_offset"]])))
+        self.missing = np.concatenate([self.missing, _without(wanted, ended)])
+        back = present[
+            np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.frontier_ms))
+        ]
+        self.revived = np.concatenate([self.revived, back])
+
+    def _is_split(self) -> bool:
+        """Whether a damaged file is none of the present ones, so that nothing tells how much it held."""
+        return any(_slot_of(gap) not in self.files for gap in self.gaps)
+
+    def _present(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
+        """The live rows of the window in sound batches, and how many rows the other batches had."""
+        found, lost_count = [_NOTHING], 0
+        for slot, file in self.files.items():
+            if slot.start_ms >= until_ms or slot.end_ms <= from_ms:
+                continue
+            gone = partition.gone_offsets(disk, slot.path, file.length)
+            gaps: list[Gap] = []
+            row_count = 0
+            for rows in partition.parts(disk, slot.path, file.length, gaps):
+                row_count += len(rows)
+                near = within(partition.alive(rows, gone), from_ms, until_ms)
+                pairs = np.empty(len(near), PAIR)
+                pairs["due_ms"], pairs["timer_offset"] = near["due_ms"], near["timer_offset"]
+                found.append(pairs)
+            lost_count += max(0, file.row_count - row_count) if gaps else 0
+        return np.concatenate(found), lost_count
+
+    def _named(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
+        """The timers of the window that have a name, and whether all names could be read."""
+        found, is_sure = [self._deviated(from_ms, until_ms)], True
+        for run in self.names:
+            damaged: list[int] = []
+            for facts in run.readable(disk, damaged):
+                near = facts[(facts["at"] >= np.uint64(from_ms)) & (facts["at"] < np.uint64(until_ms))]
+                near = near[near["offset"] < np.uint64(self.end_offset)]
+                last_ms = np.maximum(near["at"], near["extra"])
+                is_over = (last_ms < np.uint64(self.forgotten_ms)) & (
+                    near["at"] <= np.uint64(self.frontier_ms)
+                )
+                pairs = np.empty(len(near), PAIR)
+                pairs["due_ms"], pairs["timer_offset"] = near["at"], near["offset"]
+                found.append(self._placed(pairs[~is_over], from_ms, until_ms))
+            is_sure = is_sure and not damaged
+        return _once(np.concatenate(found)), is_sure
+
+    def _deviated(self, from_ms: int, until_ms: int) -> Rows:
+        """The timers whose place is in the window, though they are due at another time."""
+        near = [(place, offset) for offset, place in self.deviating.items() if from_ms <= place < until_ms]
+        return np.array(near, PAIR)
+
+    def _placed(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
+        """Without those whose place is elsewhere."""
+        if not self.deviating or not len(pairs):
+            return pairs
+        elsewhere = [offset for offset, place in self.deviating.items() if not from_ms <= place < until_ms]
+        return _without(pairs, np.array(sorted(elsewhere), np.uint64))
+
+    def _logged(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
+        """The timers of the window that the log tells of."""
+        found = [
+            (due_ms_of(one.record), one.record.physical_offset)
+            for one in LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
+            if one.record.topic == TIMER_TOPIC and from_ms <= due_ms_of(one.record) < until_ms
+        ]
+        return self._placed(np.array(found, PAIR), from_ms, until_ms)
+
+    def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
+        """Those of the timers that have ended, as far as files tell."""
+        found = [_NO_OFFSETS]
+        for run in self.ends:
+            for facts in run.chunks(disk):
+                found.append(np.intersect1d(facts["key"], offsets))
+        return np.unique(np.concatenate(found))
+
+    def _find_copies(self, disk: Disk) -> None:
+        """Where older files have the records of those that are missing."""
+        wanted = {int(offset) for offset in self.missing["timer_offset"]}
+        wanted |= {one.timer_offset for one in self.bare}
+        for slot in _slots_named(disk) if wanted else ():
+            length = disk.size(slot.path)
+            for batch in partition.batches(Window(disk, slot.path, length), []):
+                if batch.kind != WITH_RECORDS:
+                    continue
+                for place in np.flatnonzero(np.isin(batch.rows["timer_offset"], sorted(wanted))).tolist():
+                    row = batch.rows[place]
+                    copy = Copy(slot.path, int(row["record_at"]), int(row["record_bytes"]))
+                    if _is_sound(disk, copy):
+                        self.copies[int(row["timer_offset"])] = copy
+
+
+def _slots_named(disk: Disk) -> Iterator[Slot]:
+    """All slots that have a file, whoever names it."""
+    for name in disk.list(TIMERS):
+        with suppress(ValueError):
+            yield slot_named(name)
+
+
+def _is_sound(disk: Disk, copy: Copy) -> bool:
+    stored = bytearray(disk.read(*copy))
+    if len(stored) < max(copy.record_bytes, CRC_BYTES):
+        return False
+    return bool(bulk.are_sound(stored, np.array([0]), np.array([len(stored)]))[0])
+
+
+def _without(pairs: Rows, offsets: Numbers) -> Rows:
+    kept: Rows = pairs[~np.isin(pairs["timer_offset"], offsets)]
+    return kept
+
+
+def _once(pairs: Rows) -> Rows:
+    _, firsts = np.unique(pairs["timer_offset"], return_index=True)
+    kept: Rows = pairs[firsts]
+    return kept
+
+
+def _slot_of(gap: Gap) -> Slot:
+    return slot_named(gap.path.removeprefix(f"{TIMERS}/"))
+
+
+def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
+    """The times that slots cover, without overlaps."""
+    merged: list[tuple[int, int]] = []
+    for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
+        if merged and slot.start_ms < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], slot.end_ms)
+        else:
+            merged.append((slot.start_ms, slot.end_ms))
+    return merged
+
+
+class Mending:
+    """Sees to the damaged files of timers of one broker."""
+
+    def __init__(self, store: Store, timers: Timers) -> None:
+        self._store, self._timers = store, timers
+        self._partitions = timers.partitions
+        self._unchecked: deque[tuple[Slot, int] | FactRun | Run] = deque()
+        self._check_bytes = 0
+        self._may_check = False
+        self._next_check_ms = 0
+        self._running: Check | Rescue | None = None
+        self._bare: list[Bare] = []
+        self._applying: Rescue | None = None
+        self._left: deque[tuple[int, int, str, str]] = deque()
+        self._rebuilt_count = self._lost_count = 0
+        self._blocked = ""
+        self._told: set[str] = set()
+        self._log_pass: LogPass | None = None
+        self._new: list[Damaged] = []
+
+    def begin(self, now_ms: int) -> None:
+        """From now on everything is read through, the first due first."""
+        files = sorted(self._partitions.files, key=lambda slot: slot.start_ms)
+        places = ((slot, 0) for slot in files)
+        self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
+        self._unchecked.extend(self._store.keys.runs)
+        log = self._store.log
+        self._log_pass = LogPass(log.segment_bytes, log.durable_offset) if log.durable_offset else None
+        self._may_check, self._check_bytes = True, limits.CHECKED_AT_START_BYTES
+        self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
+
+    def keep_house(self, now_ms: int) -> list[Damaged]:
+        """Lets some more be checked; says what of names, ends and keys was met damaged."""
+        self._may_check = True
+        self._blocked = ""
+        if not self._has_unchecked and now_ms >= self._next_check_ms:
+            self.begin(now_ms)
+        self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
+        return self._tell_of_indexes()
+
+    def go_on_checking(self) -> None:
+        """Lets some more be checked at once."""
+        self._may_check = True
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is something to do at once."""
+        if self._applying is not None:
+            return not self._timers.is_held()
+        return bool(self._new) or (
+            self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
+        )
+
+    def next_job(self) -> Check | Rescue | None:
+        """What a worker should read now."""
+        if self._running is not None or self._applying is not None:
+            return None
+        if self._can_rescue():
+            self._running = self._rescue()
+        elif self._may_check and self._has_unchecked:
+            self._may_check = False
+            self._running = self._check()
+        return self._running
+
+    def done(self, job: Check | Rescue) -> None:
+        """A worker has read."""
+        assert job is self._running
+        self._running = None
+        if isinstance(job, Rescue):
+            self._take_over(job)
+            return
+        self._unchecked.extendleft(reversed(job.rest))
+        there = self._partitions.files
+        self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
+        self._bare += [one for one in job.bare if self._is_there(one) and self._waits(one)]
+        for index in (self._timers.ends.names, self._timers.ends.ends):
+            index.found_damaged(job.damaged_runs)
+        for what in job.damaged_keys:
+            self._store.keys.found_damaged(what)
+        log = self._store.log
+        self._new += [log_damage(log, one) for one in job.log_damage if one.end_offset > log.first_offset]
+        if self._log_pass is not None and self._log_pass.is_done:
+            self._log_pass = None
+
+    def failed(self, job: Check | Rescue) -> None:
+        """A worker could not read; it is tried again with the next look after the house."""
+        assert job is self._running
+        self._running = None
+        if isinstance(job, Rescue):
+            self._bare = job.bare + self._bare
+            self._blocked = "the disk failed"
+        else:
+            places = ((slot, position) for slot, _, position in job.files)
+            self._unchecked.extendleft(reversed([*places, *job.runs, *job.keys]))
+
+    def step(self, now_ms: int) -> list[Damaged]:
+        """Rebuilds or ends some of the timers that a rescue has found."""
+        count = 0
+        while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
+            self._mend(*self._left.popleft(), now_ms)
+            count += 1
+        if self._new or self._timers.statistics.unread:
+            return self._tell_of_log()
+        if self._applying is None or self._left:
+            return []
+        return self._finish(self._applying)
+
+    @property
+    def _has_unchecked(self) -> bool:
+        return bool(self._unchecked) or self._log_pass is not None
+
+    def _tell_of_log(self) -> list[Damaged]:
+        """What of the log was found damaged, or met by somebody who read it."""
+        new, self._new = self._new, []
+        unread = self._timers.statistics.unread
+        while unread:
+            offset, why = unread.popleft()
+            new.append(Damaged("log", _segment_of(self._store.log, offset), why))
+        new = [one for one in dict.fromkeys(new) if one.what not in self._told]
+        if len(self._told) < limits.DAMAGE_KEPT_MAX:
+            self._told.update(one.what for one in new)
+        return new
+
+    def _can_rescue(self) -> bool:
+        is_needed = bool(self._partitions.damage or self._bare)
+        return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
+
+    def _is_there(self, one: Bare) -> bool:
+        return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
+
+    def _waits(self, one: Bare) -> bool:
+        return self._timers.ends.ended(one.timer_offset) is None
+
+    def _check(self) -> Check:
+        job, left_bytes = Check([], [], [], self._check_bytes), self._check_bytes
+        files = self._partitions.files
+        while self._unchecked and left_bytes > 0:
+            one = self._unchecked.popleft()
+            if isinstance(one, tuple):
+                slot, position = one
+                if slot in files:
+                    job.files.append((slot, files[slot], position))
+                    left_bytes -= files[slot].length - position
+            elif isinstance(one, FactRun):
+                job.runs.append(one)
+                left_bytes -= (1 + one.block_count) * BLOCK_BYTES
+            else:
+                job.keys.append(one)
+                left_bytes -= (1 + one.block_count) * BLOCK_BYTES
+        if left_bytes > 0 and not self._unchecked:
+            job.log = self._log_pass
+        return job
+
+    def _rescue(self) -> Rescue:
+        gaps, bare = tuple(self._partitions.damage), self._bare
+        self._bare = []
+        windows = _windows(map(_slot_of, gaps))
+        ends, log = self._timers.ends, self._store.log
+        memory = [self._partitions.in_memory(*window) for window in windows]
+        return Rescue(
+            gaps=gaps,
+            bare=bare,
+            windows=windows,
+            files=self._partitions.files,
+            in_memory=np.concatenate([_NO_OFFSETS, *memory]),
+            names=ends.names.runs,
+            ends=ends.ends.runs,
+            deviating=dict(self._timers.near.deviating),
+            frontier_ms=self._partitions.frontier[0],
+            forgotten_ms=ends.forgotten_ms,
+            segment_bytes=log.segment_bytes,
+            end_offset=log.durable_offset,
+        )
+
+    def _take_over(self, job: Rescue) -> None:
+        if job.blocked:
+            self._blocked = job.blocked
+            what = f"Which timers damaged bytes held cannot be found out now: {job.blocked}"
+            self._new.append(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
+            self._bare = job.bare + self._bare
+            return
+        self._applying, self._rebuilt_count, self._lost_count = job, 0, job.unknown_count
+        for due_ms, timer_offset in job.revived.tolist():
+            self._partitions.gone(due_ms, timer_offset)
+        names = self._timers.queues.names
+        what = ", ".join(sorted({gap.path for gap in job.gaps}))
+        self._left.extend((due_ms, offset, "", what) for due_ms, offset in job.missing.tolist())
+        self._left.extend((one.due_ms, one.timer_offset, names[one.queue][0], one.path) for one in job.bare)
+
+    def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
+        if self._timers.ends.ended(timer_offset) is not None:
+            return
+        timer = self._record(timer_offset)
+        if timer is None:
+            self._lost_count += 1
+            self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
+            self._timers.near.cancel(timer_offset)
+            self._partitions.gone(self._timers.near.placed_ms(timer_offset, due_ms), timer_offset)
+            return
+        new = timer_records.moved_record(
+            timer, timer_offset, due_ms, due_ms_of(timer), reason=_REASON.format(what)
+        )
+        self._store.append(new, now_ms)
+        self._timers.added(new)
+        self._rebuilt_count += 1
+
+    def _record(self, timer_offset: int) -> Record | None:
+        """The timer record, from the log, or else from an older file."""
+        with suppress(StoreDamaged):
+            return self._store.log.read(timer_offset)
+        assert self._applying is not None
+        copy = self._applying.copies.get(timer_offset)
+        with suppress(StoreDamaged):
+            return None if copy is None else self._timers.read_row(*copy)
+        return None
+
+    def _finish(self, job: Rescue) -> list[Damaged]:
+        self._applying = None
+        self._partitions.mended(job.gaps, is_all_there=self._lost_count == 0)
+        statistics = self._timers.statistics
+        statistics.timers_rebuilt += self._rebuilt_count
+        statistics.timers_unknown += job.unknown_count
+        paths = [gap.path for gap in job.gaps] + [one.path for one in job.bare]
+        wheres = [str(gap) for gap in job.gaps]
+        wheres += [
+            f"the record of timer {one.timer_offset} in {one.path} does not match its CRC."
+            for one in job.bare
+        ]
+        what = (
+            f"{' '.join(wheres[:_WHERES_MAX])} {self._rebuilt_count} timers were rebuilt, "
+            f"{self._lost_count} nobody has any more"
+            f"{': tidewheel timer ls --damaged' if self._lost_count else ''}."
+        )
+        return [Damaged("partition", paths[0], what, self._rebuilt_count, self._lost_count)]
+
+    def _tell_of_indexes(self) -> list[Damaged]:
+        found = {
+            "names": self._timers.ends.names.damage,
+            "ends": self._timers.ends.ends.damage,
+            "index": self._store.keys.damage,
+        }
+        new = [Damaged(part, "", what) for part, what in found.items() if what and what not in self._told]
+        self._told.update(one.what for one in new)
+        return new
+
+
+def log_damage(log: CommitLog, one: Damage) -> Damaged:
+    """What is said of damaged bytes of the log."""
+    what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
+    return Damaged("log", _segment_of(log, one.first_offset), what)
+
+
+def _segment_of(log: CommitLog, offset: int) -> str:
+    return layout.segment_path(offset // log.segment_bytes * log.segment_bytes)
+
+
+_WHERES_MAX: Final = 3

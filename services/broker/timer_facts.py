@@ -1,0 +1,127 @@
+"""Names and ends of timers, made again at a start where a file of theirs is damaged.
+
+1. What can be read of the damaged runs.
+2. What the log tells, up to the snapshot; what lies behind it is replayed anyway.
+3. The names of the timers that wait and whose records the log has no more, from the partitions.
+4. For each timer with a name that does not wait and of which no end is known now, an end that says no more
+   than that it is over: so nobody takes it for one that waits.
+
+If the log reaches back to the run's first fact, nothing is missing afterwards. Else facts of timers that had
+ended before the log begins may be: verbs on them say that they came too late, or were never set. The runs
+are written anew by the next checkpoint. Cost: one read of the log, and of the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from commitlog import properties
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.record import Record
+from commitlog.recovery import LogScan
+from consumequeue.timerindex import FactIndex
+from consumequeue.timerindex_run import FactRun
+from services.broker.endings import endings
+from services.broker.timer_ends import End, TimerEnd
+from services.broker.timer_records import TIMER_TOPIC, due_ms_of
+from services.broker.timers import Timers
+from services.broker.values import Damaged, TimerName
+from timingwheel import partition
+from timingwheel.boundaries import Numbers
+from timingwheel.partition import Gap
+
+_FOREVER_MS: Final = 1 << 62
+_CHUNK_FACTS: Final = 65_536
+
+
+def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[Damaged]:
+    """Makes names and ends again, if any file of theirs is damaged; says which. Raises OSError.
+
+    The log reaches from `log_from`; the state is that of the snapshot at `until`.
+    """
+    ends = timers.ends
+    has_names, has_ends = bool(ends.names.damaged_runs), bool(ends.ends.damaged_runs)
+    if not (has_names or has_ends):
+        return []
+    told = [
+        *(_taken_out(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
+        *(_taken_out(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
+    ]
+    for found in LogScan(disk, segment_bytes, stop_at=until):
+        if has_names and found.record.topic == TIMER_TOPIC:
+            _name(timers, found.record)
+        for ending in endings(found.record) if has_ends else ():
+            ended = TimerEnd(ending.end, found.record.store_ms, found.record.physical_offset)
+            ends.end(ending.timer_offset, ending.due_ms, ended)
+        ends.spill(found.record.store_ms)
+    for timer in _waiting(timers, log_from) if has_names else ():
+        _name(timers, timer)
+    if has_ends:
+        _close(timers, disk)
+    return told
+
+
+def _taken_out(index: FactIndex, run: FactRun, part: str, log_from: int) -> Damaged:
+    read_count = index.take_out(run)
+    left = "what it said is made again from the log"
+    if run.first_offset < log_from and read_count < run.entry_count:
+        left = (
+            f"{run.entry_count - read_count} of its {run.entry_count} facts cannot be read; they are made "
+            "again as far as the log and the timers that wait tell, and how others ended may be unknown"
+        )
+    return Damaged(part, run.path, f"{run.path} does not match its CRC; {left}.")
+
+
+def _name(timers: Timers, timer: Record) -> None:
+    stored, due_ms = timer.properties, due_ms_of(timer)
+    topic = properties.value_of(stored, properties.REAL_TOPIC)
+    names = [TimerName(topic, properties.value_of(stored, properties.MESSAGE_ID))]
+    key = properties.value_of(stored, properties.TIMER_KEY)
+    for name in [*names, TimerName(topic, key=key)] if key else names:
+        timers.ends.name(name, timer.physical_offset, due_ms, timer.store_ms)
+
+
+def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
+    """The records of the timers in partitions that lie before the log."""
+    for rows, path in timers.partitions.scan(0, _FOREVER_MS) if before_offset else ():
+        for row in rows[rows["timer_offset"] < np.uint64(before_offset)]:
+            if path is not None and int(row["record_at"]) != partition.IN_LOG:
+                try:
+                    yield timers.read_row(path, int(row["record_at"]), int(row["record_bytes"]))
+                except StoreDamaged:
+                    continue
+
+
+def _close(timers: Timers, disk: Disk) -> None:
+    """Ends the timers that have a name and do not wait, if nothing says how they ended."""
+    waiting, gaps = _places(timers, disk)
+    for run in timers.ends.names.runs:
+        for facts in run.readable(disk, []):
+            _close_some(timers, facts["offset"], facts["at"], waiting, gaps)
+    for recent in timers.ends.names.recents():
+        for facts in recent.chunks():
+            _close_some(timers, facts["offset"], facts["at"], waiting, gaps)
+
+
+def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
+    """The offsets of all rows of partitions, ascending, and what of them is damaged."""
+    found, gaps = [np.empty(0, np.uint64)], list[Gap]()
+    for slot, file in timers.partitions.files.items():
+        gone = partition.gone_offsets(disk, slot.path, file.length)
+        for rows in partition.parts(disk, slot.path, file.length, gaps):
+            found.append(partition.alive(rows, gone)["timer_offset"].copy())
+    return np.sort(np.concatenate(found)), gaps
+
+
+def _close_some(timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]) -> None:
+    if gaps:
+        return  # a timer that is not in a partition may be in what is damaged of them
+    is_over = ~np.isin(offsets, waiting)
+    offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
+    ended, _ = timers.ends.ends.all_newest(offsets, np.zeros(len(offsets), np.uint64))
+    for offset, ms in zip(offsets[~ended].tolist(), due_ms[~ended].tolist(), strict=True):
+        timers.ends.end(offset, ms, TimerEnd(End.UNREADABLE, ms, offset))

@@ -1,0 +1,47 @@
+"""Bodies on the command line: the text itself, @FILE, or - for what comes in on stdin.
+
+What a file or stdin holds is taken as it is, a last line break included. @@ begins a text that begins with @.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from commitlog import limits
+from commitlog.errors import BodyTooLarge, InputUnreadable
+
+HELP = "The text, @FILE, or - for stdin; @@ is an @."
+
+
+def body_text(said: str) -> str:
+    """Return the body that was meant; raises `InputUnreadable` or `BodyTooLarge`."""
+    if said.startswith("@@"):
+        return said[1:]
+    if said in ("-", "@-"):
+        return decoded(sys.stdin.buffer.read(limits.BODY_BYTES_MAX + 1), "stdin")
+    if said.startswith("@"):
+        return decoded(read(Path(said[1:])), said[1:])
+    return said
+
+
+def read(path: Path) -> bytes:
+    """Return what a file holds, as far as a body may go and a byte more."""
+    try:
+        with path.open("rb") as file:
+            return file.read(limits.BODY_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputUnreadable(f"{path}: {reason}. A text that begins with @ is written @@.") from error
+
+
+def decoded(body: bytes, where: str) -> str:
+    """Return bytes as the text that the HTTP interface takes."""
+    if len(body) > limits.BODY_BYTES_MAX:
+        raise BodyTooLarge(f"{where} is longer than {limits.BODY_BYTES_MAX} bytes.")
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise InputUnreadable(
+            f"{where} is no UTF-8 text (byte {error.start}). Send other bytes with a client's library."
+        ) from error

@@ -1,0 +1,94 @@
+"""Calls to a broker's HTTP interface, plain or over TLS: what the commands and the shop's services share.
+
+Over TLS the broker must show a certificate that the authorities of the system vouch for, or those in the file
+that `TIDEWHEEL_HTTP_CA` names: for a certificate that a broker has made for itself, that very certificate
+(`<store>/tls/certificate.pem`). There is no way to look past a wrong one.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+from commitlog.errors import BrokerUnreachable, ConfigurationError, TokenAstray
+from services.config import ClientSettings, HttpAddress, is_loopback, look_up, secret_in
+from services.setting import settings_of
+from services.sources import FILE_NAME, FILE_VARIABLE
+
+JSON = "application/json"
+EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class HttpCalls:
+    """A broker's HTTP interface at an address; `http` goes before the environment."""
+
+    def __init__(self, http: str | None) -> None:
+        settings = client_settings(http)
+        self.address: HttpAddress = settings.http
+        self._token = secret_in(settings.http_token, "http_token")
+        self._tls = trusting(settings.http_ca) if self.address.is_tls else None
+
+    def open(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> Any:
+        """Return the answer to a request; raises `BrokerUnreachable`, HTTPError, OSError, HTTPException."""
+        headers = {"Content-Type": JSON} if body is not None else {}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = Request(f"{self.address.url}{path}", body, headers, method=method)
+        try:
+            return urlopen(request, timeout=wait_seconds, context=self._tls)
+        except URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise untrusted(self.address, error.reason) from None
+            raise
+
+    def unreachable(self) -> BrokerUnreachable:
+        """Return the error for an address where no broker answers."""
+        tls = "" if self.address.is_tls else " One that is reached from elsewhere speaks https://."
+        return BrokerUnreachable(
+            f"There is no Tidewheel HTTP interface at {self.address}."
+            f" Start a broker with 'tidewheel serve', or name its HTTP address with --http.{tls}"
+        )
+
+
+def client_settings(http: str | None) -> ClientSettings:
+    """Return which broker is called; `http` goes before the environment and the file.
+
+    What a broker listens on may be "every address" (0.0.0.0): from here that is this machine. A file that
+    nobody has named, but that lies in the working directory, may have come with somebody's code: it sends a
+    token nowhere else. Raises `ConfigurationError`, `TokenAstray`.
+    """
+    found = look_up(settings_of(ClientSettings), {"http": http})
+    address: HttpAddress = found["http"].value
+    if address.host in EVERY_ADDRESS:
+        address = address._replace(host=EVERY_ADDRESS[address.host])
+    token = found["http_token"].value
+    is_unnamed = found["http"].origin == f"http in {FILE_NAME}" and not os.environ.get(FILE_VARIABLE)
+    if token and is_unnamed and not is_loopback(address.host):
+        raise TokenAstray(
+            f"http in {FILE_NAME} would have {token} sent to {address}. If that is your broker, say so by "
+            f"--http, or name the file: export {FILE_VARIABLE}={FILE_NAME}."
+        )
+    return ClientSettings(address, token, found["http_ca"].value)
+
+
+def trusting(authorities: Path | None) -> ssl.SSLContext:
+    """Return a context that trusts a file's certificates, or the system's; raises `ConfigurationError`."""
+    try:
+        return ssl.create_default_context(cafile=str(authorities) if authorities else None)
+    except OSError as error:  # an SSLError is one
+        raise ConfigurationError(
+            f"TIDEWHEEL_HTTP_CA is {str(authorities)!r}: {error.strerror or error}."
+            " Name a file of certificates (PEM)."
+        ) from error
+
+
+def untrusted(address: HttpAddress, error: ssl.SSLCertVerificationError) -> BrokerUnreachable:
+    """Return the error for a certificate that nobody vouches for, or that is another's."""
+    return BrokerUnreachable(
+        f"What answers at {address} is not trusted: {error.verify_message}. If it is your broker, set "
+        "TIDEWHEEL_HTTP_CA to its certificate: certificate.pem in the folder tls of its store."
+    )

@@ -1,0 +1,158 @@
+"""A setting, declared once: its name, type, default, bounds and meaning.
+
+A class of settings is a frozen dataclass whose fields are `Annotated[type, About(...)]`. From that come the
+flag (`--queue-count`), the variable (`TIDEWHEEL_QUEUE_COUNT`), the key of the file (`queue_count`), the help
+of the command, the documented example and the table in docs/configuration.md. Whatever its source, a value is
+read by `Setting.parse`: text as people type it, or a number or truth value as TOML has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+VARIABLE_PREFIX: Final = "TIDEWHEEL_"
+TRUE: Final = frozenset({"true", "yes", "on", "1"})
+FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+@dataclass(frozen=True)
+class About:
+    """What a field means, under which heading help shows it, its bounds (of text: those of its length)."""
+
+    meaning: str
+    heading: str = ""
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+
+
+class Setting(NamedTuple):
+    """One setting; `choices` is empty unless its type is a `Literal`."""
+
+    name: str
+    kind: Any
+    choices: tuple[str, ...]
+    default: Any
+    about: About
+
+    @property
+    def flag(self) -> str:
+        """The flag that sets it."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"{VARIABLE_PREFIX}{self.name.upper()}"
+
+    def parse(self, value: object) -> Any:
+        """Return a value of the setting's type; raises ValueError that says what it must be."""
+        if self.choices:
+            if value not in self.choices:
+                raise ValueError(f"it must be {' or '.join(map(repr, self.choices))}")
+            return value
+        read = READERS.get(self.kind) or self.kind.parse
+        return self._bounded(read(value))
+
+    def _bounded(self, value: Any) -> Any:
+        size = len(value) if isinstance(value, str) else value
+        unit = " characters long" if isinstance(value, str) else ""
+        about = self.about
+        if about.above is not None and size <= about.above:
+            raise ValueError(f"it must be greater than {about.above:g}")
+        if about.least is not None and size < about.least:
+            raise ValueError(f"it must be at least {plain(about.least)}{unit}")
+        if about.most is not None and size > about.most:
+            raise ValueError(f"it must be at most {plain(about.most)}{unit}")
+        return value
+
+
+def settings_of(*kinds: type) -> dict[str, Setting]:
+    """Return the settings of classes by name, in the order of declaration; of two alike the first counts."""
+    found: dict[str, Setting] = {}
+    for setting in (setting for kind in kinds for setting in declared(kind)):
+        found.setdefault(setting.name, setting)
+    return found
+
+
+def declared(kind: type) -> Iterable[Setting]:
+    """Yield what a class of settings declares."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        assert get_origin(hints[field.name]) is Annotated, f"{field.name} does not say what it is about"
+        assert field.default is not MISSING, f"{field.name} has no default"
+        type_, about = get_args(hints[field.name])
+        bare = without_none(type_)
+        choices = get_args(bare) if get_origin(bare) is Literal else ()
+        yield Setting(field.name, bare, choices, field.default, about)
+
+
+def without_none(type_: Any) -> Any:
+    """Return X of `X | None`."""
+    if get_origin(type_) not in (Union, UnionType):
+        return type_
+    (bare,) = (part for part in get_args(type_) if part is not NoneType)
+    return bare
+
+
+def plain(number: float) -> str:
+    """Return a number without a needless point."""
+    return str(int(number)) if number == int(number) else str(number)
+
+
+def truth(value: object) -> bool:
+    """Read a truth value."""
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in TRUE | FALSE:
+        return str(value).lower() in TRUE
+    raise ValueError("it must be true or false")
+
+
+def whole(value: object) -> int:
+    """Read a whole number; 1_000 is one, too."""
+    try:
+        if isinstance(value, str) or type(value) is int:
+            return int(value)
+    except ValueError:
+        pass
+    raise ValueError("it must be a whole number")
+
+
+def number(value: object) -> float:
+    """Read a number; infinity and NaN are none."""
+    try:
+        found = float(value) if isinstance(value, str) or type(value) in (int, float) else math.nan  # type: ignore[arg-type]
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError("it must be a number")
+    return found
+
+
+def text(value: object) -> str:
+    """Read text."""
+    if not isinstance(value, str):
+        raise ValueError("it must be text, in quotes")
+    return value
+
+
+def path(value: object) -> Path:
+    """Read a path."""
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("it must be a path")
+    return Path(value)
+
+
+READERS: Final[dict[Any, Callable[[object], Any]]] = {
+    bool: truth,
+    int: whole,
+    float: number,
+    str: text,
+    Path: path,
+}

@@ -1,0 +1,144 @@
+"""Where the values of settings come from: a flag goes before the environment, that before the file, that
+before the default, setting by setting.
+
+The file is TOML with one key a setting: the one that is named (`--config`, `TIDEWHEEL_CONFIG`), else
+`tidewheel.toml` of the working directory, if there is one. A relative path in it is relative to the file.
+A variable that is set to nothing counts as not set. An unknown key or `TIDEWHEEL_*` variable is refused with
+the nearest name, because a setting that is silently not in force is worse than a broker that does not start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from commitlog.errors import ConfigurationError, InputUnreadable, UnknownSetting
+from services.setting import VARIABLE_PREFIX, Setting
+
+FILE_NAME: Final = "tidewheel.toml"
+FILE_VARIABLE: Final = f"{VARIABLE_PREFIX}CONFIG"
+
+OTHER_VARIABLES: Final = {
+    FILE_VARIABLE: "The file of settings, where no --config is given.",
+    "TIDEWHEEL_SECRET_KEY": "The secret of the access key, for the programs of `tidewheel sample`.",
+    "TIDEWHEEL_SHOP_FAULTS": "What goes wrong in the services of the shop (services/shop/faults.py).",
+    "TIDEWHEEL_SHOP_FAULT_LOG": "Where the shop notes what went wrong.",
+    "TIDEWHEEL_BUILD_CLIENTS": "Tests build the official clients first (make test-clients).",
+    "TIDEWHEEL_CLIENT_ACCESS_KEY": "Who the test clients are.",
+    "TIDEWHEEL_CLIENT_SECRET": "The secret of the test clients.",
+    "TIDEWHEEL_CLIENT_PLAINTEXT": "Test clients connect without TLS.",
+    "TIDEWHEEL_LONG": "Tests that take minutes run, too (make endurance).",
+    "TIDEWHEEL_BENCH_PYVOY": "A benchmark's server finds its part.",
+}
+"""Variables that are no settings, and what each is for; others that begin so are refused."""
+
+KUBERNETES: Final = re.compile(
+    r"TIDEWHEEL_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""What Kubernetes sets in every pod beside a Service whose name begins with `tidewheel`."""
+
+
+DEFAULT: Final = "default"
+
+
+class Found(NamedTuple):
+    """A value, and where it is from: a flag, a variable, a key of a file, or `default`."""
+
+    value: Any
+    origin: str
+
+
+def resolve(
+    settings: Mapping[str, Setting],
+    known: Iterable[str],
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    file: Path | None,
+) -> dict[str, Found]:
+    """Return the value of each setting; raises `ConfigurationError` that names every source that is wrong.
+
+    `flags` hold what was given (None: not given); `known` are all names that a file or variable may have.
+    """
+    refuse_unknown(environ, known)
+    assert flags.keys() <= settings.keys(), "a flag of no setting"
+    in_file = read_file(file, known) if file else {}
+    found, wrong = {}, []
+    for name, setting in settings.items():
+        value, origin, base = first_given(setting, flags, environ, in_file, file)
+        try:
+            parsed = setting.default if origin == DEFAULT else anchored(setting.parse(value), base)
+        except ValueError as error:
+            wrong.append(f"{origin} is {str(value)!r}: {error}.")
+        else:
+            found[name] = Found(parsed, origin)
+    if wrong:
+        raise ConfigurationError(" ".join(wrong))
+    return found
+
+
+def first_given(
+    setting: Setting,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    in_file: Mapping[str, Any],
+    file: Path | None,
+) -> tuple[Any, str, Path | None]:
+    """Return the raw value that goes before the others, its origin, and the folder its paths start from."""
+    if flags.get(setting.name) is not None:
+        return flags[setting.name], setting.flag, None
+    if environ.get(setting.variable):
+        return environ[setting.variable], setting.variable, None
+    if setting.name in in_file:
+        assert file is not None, "a value of no file"
+        return in_file[setting.name], f"{setting.name} in {file}", file.parent
+    return setting.default, DEFAULT, None
+
+
+def anchored(value: Any, base: Path | None) -> Any:
+    """Return a value; a relative path from `base`, if there is one."""
+    return base / value if base is not None and isinstance(value, Path) else value
+
+
+def file_to_read(named: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the file of settings: the named one, or the one of the working directory, or None."""
+    if named is not None:
+        return named
+    if environ.get(FILE_VARIABLE):
+        return Path(environ[FILE_VARIABLE])
+    return Path(FILE_NAME) if Path(FILE_NAME).exists() else None
+
+
+def read_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
+    """Return the keys and values of a file; raises `InputUnreadable`, or `UnknownSetting` for a key."""
+    import tomllib
+
+    try:
+        held = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputUnreadable(f"{file}: {error.strerror}.") from error
+    except ValueError as error:
+        raise InputUnreadable(f"{file} is no TOML: {error}.") from error
+    names = set(known)
+    for key in held:
+        if key not in names:
+            raise UnknownSetting(unknown(f"{key} in {file}", key.replace("-", "_").lower(), names))
+    return held
+
+
+def refuse_unknown(environ: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raises `UnknownSetting` for a variable that looks like a setting and is none."""
+    variables = {f"{VARIABLE_PREFIX}{name.upper()}" for name in known} | OTHER_VARIABLES.keys()
+    for name in environ:
+        if name.startswith(VARIABLE_PREFIX) and name not in variables and not KUBERNETES.fullmatch(name):
+            raise UnknownSetting(unknown(name, name, variables))
+
+
+def unknown(where: str, name: str, names: Iterable[str]) -> str:
+    """Return the sentence about a name that is none, with the nearest one that is."""
+    (nearest, *_) = [*get_close_matches(name, names, 1), ""]
+    return f"{where} is no setting; " + (
+        f"did you mean {nearest}?" if nearest else "tidewheel config example lists all."
+    )

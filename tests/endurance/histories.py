@@ -1,0 +1,123 @@
+"""What clients were told, and what of it a broker must keep: the histories of a run and their checker.
+
+Every call has an outcome: `ok`, `refused` (the broker said so and did nothing), or `unknown` (the connection
+broke, or the answer was that nobody knows). What is unknown may have happened or not; all else binds:
+
+    lost       an ok send, or commit, that was never delivered (unless it was cancelled)
+    phantom    a delivery of what was refused, rolled back, never committed or cancelled
+    early      a delivery before its time
+    again      a receive that began after an ok acknowledgement, and got the message all the same
+    order      in a message group, a delivery behind a later one, or before an earlier one was acknowledged
+    twice      one message at two places of its topic's queues
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Outcome(Enum):
+    """What a caller knows of a call."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message as its sender knows it; `ending` is commit or rollback, None of what is no half."""
+
+    message_id: str
+    topic: str
+    outcome: Outcome
+    due_ms: int = 0
+    group: str = ""
+    number: int = 0
+    is_half: bool = False
+    is_commit: bool = False
+    end_outcome: Outcome | None = None
+    cancel_outcome: Outcome | None = None
+
+    @property
+    def must_come(self) -> bool:
+        """Whether it has to be delivered."""
+        if self.outcome is not Outcome.OK or self.cancel_outcome in (Outcome.OK, Outcome.UNKNOWN):
+            return False
+        return not self.is_half or (self.is_commit and self.end_outcome is Outcome.OK)
+
+    @property
+    def may_come(self) -> bool:
+        """Whether it may be delivered at all."""
+        if self.outcome is Outcome.REFUSED or self.cancel_outcome is Outcome.OK:
+            return False
+        return not self.is_half or (self.is_commit and self.end_outcome in (Outcome.OK, Outcome.UNKNOWN))
+
+
+@dataclass(slots=True, frozen=True)
+class Delivered:
+    """A message as a consumer got it: where it lay, when its receive began, and when it was seen."""
+
+    message_id: str
+    place: tuple[str, int, int]
+    began_s: float
+    seen_s: float
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that clients did and saw."""
+
+    sent: dict[str, Sent] = field(default_factory=dict)
+    delivered: list[Delivered] = field(default_factory=list)
+    acknowledged_s: dict[str, float] = field(default_factory=dict)
+    """When an acknowledgement was answered with ok."""
+    tried_s: dict[str, float] = field(default_factory=dict)
+    """When the first acknowledgement was begun, whatever came of it."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def missing(self) -> list[str]:
+        """Return what has to be delivered and was not yet."""
+        came = {one.message_id for one in self.delivered}
+        return [one.message_id for one in self.sent.values() if one.must_come and one.message_id not in came]
+
+    def violations(self) -> list[str]:
+        """Return every promise that was broken."""
+        return [*(f"lost: {one}" for one in self.missing()), *self._wrong_deliveries(), *self._wrong_orders()]
+
+    def _wrong_deliveries(self) -> Iterator[str]:
+        places: defaultdict[str, set[tuple[str, int, int]]] = defaultdict(set)
+        for one in self.delivered:
+            sent = self.sent.get(one.message_id)
+            if sent is None or not sent.may_come:
+                yield f"phantom: {one} of {sent}"
+                continue
+            if one.seen_ms < sent.due_ms:
+                yield f"early: {one.message_id} by {sent.due_ms - one.seen_ms} ms"
+            if one.began_s > self.acknowledged_s.get(one.message_id, one.began_s):
+                yield f"again: {one} after an acknowledgement at {self.acknowledged_s[one.message_id]}"
+            places[one.message_id].add(one.place)
+        yield from (f"twice: {name} at {found}" for name, found in places.items() if len(found) > 1)
+
+    def _wrong_orders(self) -> Iterator[str]:
+        highest: dict[str, int] = {}
+        by_group: defaultdict[str, list[Sent]] = defaultdict(list)
+        for sent in self.sent.values():
+            if sent.group and sent.outcome is Outcome.OK:
+                by_group[sent.group].append(sent)
+        for one in sorted(self.delivered, key=lambda one: one.seen_s):
+            sent = self.sent.get(one.message_id)
+            if sent is None or not sent.group:
+                continue
+            if sent.number < highest.get(sent.group, -1):
+                yield f"order: {one.message_id} behind {sent.group}-{highest[sent.group]}"
+            for earlier in by_group[sent.group]:
+                if earlier.number >= sent.number:
+                    break
+                if self.tried_s.get(earlier.message_id, one.seen_s) >= one.seen_s:
+                    yield f"order: {one.message_id} before {earlier.message_id} was acknowledged"
+            highest[sent.group] = max(sent.number, highest.get(sent.group, -1))

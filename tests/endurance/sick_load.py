@@ -1,0 +1,207 @@
+"""The load of `test_sick_disk`: clients that send, delay, cancel, transact, receive, and note it all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated import service_pb2 as service
+from tests.endurance.histories import Delivered, History, Outcome, Sent
+
+METADATA = (("x-mq-client-id", "histories"),)
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+]
+GROUP = "g"
+CALL_SECONDS = 5.0
+INVISIBLE_MS = 2_000
+PLAIN, LATER, LINES, HALVES = "plain", "later", "lines", "halves"
+SPAN_MS = (200, 3_000)
+FAR_MS = (16_000, 30_000)
+END_TRIES = 40
+BODY_BYTES_MAX = 12_000
+NOBODY_KNOWS = frozenset((wire.Code.INTERNAL_SERVER_ERROR, wire.Code.INTERNAL_ERROR))
+
+
+def outcome_of(code: int) -> Outcome:
+    """Return what a status tells; TW-220 has the same code as what nobody knows, so it counts as that."""
+    if code == wire.Code.OK:
+        return Outcome.OK
+    return Outcome.UNKNOWN if code in NOBODY_KNOWS else Outcome.REFUSED
+
+
+class Load:
+    """Clients of one broker until `is_over`; the far timers are set until `is_late`."""
+
+    def __init__(self, listen: str, seed: int) -> None:
+        self._channel = grpc.aio.insecure_channel(listen, options=CHANNEL_OPTIONS)
+        self._chance = random.Random(seed)
+        self._count = 0
+        self.history = History()
+        self.is_over = self.is_late = False
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._channel.close()
+
+    def senders(self) -> list[Callable[[], Awaitable[None]]]:
+        """Return what each sender does, again and again."""
+        lines = [lambda group=f"line-{number}": self._send_line(group) for number in range(4)]
+        return [self._send_plain, self._send_plain, *[self._send_later] * 4, self._send_half, *lines]
+
+    def receivers(self) -> list[Callable[[], Awaitable[None]]]:
+        """Return what each receiver does, again and again."""
+        topics = (PLAIN, PLAIN, LATER, LINES, LINES, HALVES)
+        return [lambda topic=topic: self.receive(topic) for topic in topics]
+
+    async def go_on(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a step until it is over, whatever becomes of the broker."""
+        while not self.is_over:
+            await step()
+            await asyncio.sleep(0.01)
+
+    async def receive(self, topic: str, seconds: float = 1.0) -> int:
+        """Receive once and acknowledge most of it; returns how many came."""
+        began = time.monotonic()
+        request = service.ReceiveMessageRequest(
+            group=wire.Resource(name=GROUP),
+            message_queue=wire.MessageQueue(topic=wire.Resource(name=topic)),
+            batch_size=16,
+        )
+        request.invisible_duration.FromMilliseconds(INVISIBLE_MS)
+        request.long_polling_timeout.FromMilliseconds(int(seconds * 1000))
+        call = self._channel.unary_stream(
+            SERVICE + "ReceiveMessage",
+            request_serializer=service.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=service.ReceiveMessageResponse.FromString,
+        )(request, metadata=METADATA, timeout=seconds + CALL_SECONDS)
+        got: list[Any] = []
+        with suppress(grpc.aio.AioRpcError):
+            async for reply in call:
+                if reply.HasField("message"):
+                    got.append(self._saw(topic, reply.message, began))
+        if not got:
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*(self._ack(topic, one) for one in got if self._chance.random() < 0.9))
+        return len(got)
+
+    def _saw(self, topic: str, message: Any, began: float) -> Any:
+        system = message.system_properties
+        place = (topic, system.queue_id, system.queue_offset)
+        seen = Delivered(system.message_id, place, began, time.monotonic(), time.time_ns() // 1_000_000)
+        self.history.delivered.append(seen)
+        return message
+
+    async def _ack(self, topic: str, message: Any) -> None:
+        system = message.system_properties
+        entry = service.AckMessageEntry(message_id=system.message_id, receipt_handle=system.receipt_handle)
+        request = service.AckMessageRequest(
+            group=wire.Resource(name=GROUP), topic=wire.Resource(name=topic), entries=[entry]
+        )
+        self.history.tried_s.setdefault(system.message_id, time.monotonic())
+        outcome, _ = await self._call("AckMessage", request, service.AckMessageResponse)
+        self._note("ack", outcome)
+        if outcome is Outcome.OK:
+            self.history.acknowledged_s.setdefault(system.message_id, time.monotonic())
+
+    async def _send_plain(self) -> None:
+        await self._send(Sent(self._name("P"), PLAIN, Outcome.UNKNOWN))
+
+    async def _send_line(self, group: str) -> None:
+        """Send the next of a message group, the same again until it is known what became of it."""
+        number = 1 + max((one.number for one in self.history.sent.values() if one.group == group), default=0)
+        await self._send(Sent(f"{group}-{number}", LINES, Outcome.UNKNOWN, group=group, number=number))
+
+    async def _send_later(self) -> None:
+        is_far = self._chance.random() < 0.1 and not self.is_late
+        span_ms = self._chance.randint(*(FAR_MS if is_far else SPAN_MS))
+        due_ms = time.time_ns() // 1_000_000 + span_ms
+        sent = Sent(self._name("L"), LATER, Outcome.UNKNOWN, due_ms=due_ms)
+        reply = await self._send(sent)
+        if sent.outcome is Outcome.OK and self._chance.random() < 0.3:
+            await asyncio.sleep(self._chance.random() * span_ms / 1000)
+            request = service.RecallMessageRequest(
+                topic=wire.Resource(name=LATER), recall_handle=reply.entries[0].recall_handle
+            )
+            sent.cancel_outcome = Outcome.UNKNOWN
+            sent.cancel_outcome, _ = await self._call("RecallMessage", request, service.RecallMessageResponse)
+            self._note("cancel", sent.cancel_outcome)
+
+    async def _send_half(self) -> None:
+        sent = Sent(self._name("H"), HALVES, Outcome.UNKNOWN, is_half=True)
+        sent.is_commit = self._chance.random() < 0.7
+        reply = await self._send(sent)
+        if sent.outcome is not Outcome.OK:
+            return
+        kinds = wire.TransactionResolution
+        request = service.EndTransactionRequest(
+            topic=wire.Resource(name=HALVES),
+            message_id=sent.message_id,
+            transaction_id=reply.entries[0].transaction_id,
+            resolution=kinds.COMMIT if sent.is_commit else kinds.ROLLBACK,
+        )
+        sent.end_outcome = Outcome.UNKNOWN
+        for _ in range(END_TRIES):
+            outcome, _ = await self._call("EndTransaction", request, service.EndTransactionResponse)
+            self._note("end", outcome)
+            if outcome is not Outcome.UNKNOWN:
+                assert outcome is Outcome.OK, "an end that nobody gave otherwise was refused"
+                sent.end_outcome = outcome
+                return
+            await asyncio.sleep(0.2)
+
+    async def _send(self, sent: Sent) -> Any:
+        self.history.sent[sent.message_id] = sent
+        properties = wire.SystemProperties(message_id=sent.message_id, message_group=sent.group)
+        properties.message_type = wire.MessageType.NORMAL
+        if sent.due_ms:
+            properties.message_type = wire.MessageType.DELAY
+            properties.delivery_timestamp.FromMilliseconds(sent.due_ms)
+        elif sent.group:
+            properties.message_type = wire.MessageType.FIFO
+        elif sent.is_half:
+            properties.message_type = wire.MessageType.TRANSACTION
+        message = wire.Message(
+            topic=wire.Resource(name=sent.topic),
+            body=self._chance.randbytes(self._chance.randint(1, BODY_BYTES_MAX)),
+            system_properties=properties,
+        )
+        request = service.SendMessageRequest(messages=[message])
+        sent.outcome, reply = await self._call("SendMessage", request, service.SendMessageResponse)
+        self._note("send", sent.outcome)
+        return reply
+
+    async def _call(self, name: str, request: Any, reply: Any) -> tuple[Outcome, Any]:
+        """Call an RPC; where no connection stood it was surely not carried, yet it counts as unknown."""
+        call = self._channel.unary_unary(
+            SERVICE + name,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=reply.FromString,
+        )
+        try:
+            answer = await call(request, metadata=METADATA, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError:
+            await asyncio.sleep(0.3)
+            return Outcome.UNKNOWN, None
+        status = answer.entries[0].status if name == "AckMessage" and answer.entries else answer.status
+        outcome = outcome_of(status.code)
+        if outcome is not Outcome.OK:
+            await asyncio.sleep(0.05)
+        return outcome, answer
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}{self._count}"
+
+    def _note(self, verb: str, outcome: Outcome) -> None:
+        self.history.outcomes[f"{verb} {outcome.value}"] += 1

@@ -1,0 +1,267 @@
+"""Damaged files of timers: what they held is rebuilt and delivered once, or told and never pending again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from commitlog import bulk, layout, properties
+from commitlog.disk import Disk
+from services.broker.broker import Broker
+from services.broker.values import TimerFilter, TimerVerdict, Verdict
+from services.store.opening import look_at
+from services.store.verify import verify
+from tests.unit.services.broker.test_timers import DAY, HOUR, MINUTE, Store, by_id
+from timingwheel import partition
+from timingwheel.partition import HEAD, WITH_RECORDS, Window
+
+IDS = ("soon", "hour", "day", "month")
+DELAYS = dict(zip(IDS, (30 * 1_000, HOUR, DAY, 40 * DAY), strict=True))
+
+
+def filled() -> Store:
+    """Timers near and far in files, one of them cancelled since, and one that shares its file."""
+    store = Store()
+    for message_id, delay_ms in DELAYS.items():
+        store.send(message_id, delay_ms, key=f"key {message_id}")
+        store.send(f"{message_id} cancelled", delay_ms + 1)
+    store.checkpoint()
+    for message_id in IDS:
+        store.broker.cancel_timer(by_id(f"{message_id} cancelled"), "", store.now_ms)
+    store.checkpoint()
+    return store
+
+
+def files(store: Store) -> list[str]:
+    return [f"timers/{name}" for name in store.disk.list("timers")]
+
+
+def spoil_batch(store: Store, path: str, number: int) -> None:
+    """Flips a bit in the head of a file's batch."""
+    found = list(partition.batches(Window(store.disk, path, store.disk.size(path)), []))
+    store.disk.flip_bit(path, (found[number].position + HEAD.size + 3) * 8)
+
+
+def spoil_record(store: Store, path: str) -> None:
+    found = partition.batches(Window(store.disk, path, store.disk.size(path)), [])
+    batch = next(one for one in found if one.kind == WITH_RECORDS)
+    store.disk.flip_bit(path, (int(batch.rows["record_at"][0]) + 90) * 8)
+
+
+def reopen(store: Store) -> None:
+    store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+
+
+def drained(store: Store) -> list[str]:
+    for step_ms in (MINUTE, HOUR, 2 * HOUR, 2 * DAY, 60 * DAY):
+        store.go(step_ms)
+    return sorted(one.message_id for one in store.delivered())
+
+
+def forget_log(store: Store) -> None:
+    """The log's first segment is gone, as retention does it."""
+    offset = 0
+    while (
+        store.disk.list(layout.COMMITLOG)[0] == f"{offset:020d}"
+        and len(store.disk.list(layout.COMMITLOG)) < 2
+    ):
+        store.send(f"filler {store.broker.end_offset}", None)
+    store.checkpoint()
+    store.send("last", None)
+    store.checkpoint()
+    store.broker._store.may_begin_at = store.settings.segment_bytes
+    store.send("very last", None)
+    store.checkpoint()
+    store.disk.delete(layout.segment_path(0))
+
+
+@pytest.mark.parametrize("spoil", ["batch", "gone batch", "record", "zeros", "cut", "deleted"])
+def test_a_damaged_partition_costs_nothing_while_the_log_has_its_records(spoil: str) -> None:
+    for number in range(len(files(filled()))):
+        store = filled()
+        path = files(store)[number]
+        match spoil:
+            case "batch":
+                spoil_batch(store, path, 0)
+            case "gone batch":
+                spoil_batch(store, path, 1)
+            case "record":
+                spoil_record(store, path)
+            case "zeros":
+                store.disk.write(path, 0, bytes(store.disk.size(path)))
+            case "cut":
+                store.disk.truncate(path, store.disk.size(path) // 2)
+            case "deleted":
+                store.disk.delete(path)
+        assert not verify(look_at(store.disk, path), store.now_ms).is_sound
+        reopen(store)
+        assert drained(store) == sorted(IDS), path
+        assert any(path in one.what for one in store.broker.damage), path
+        assert store.broker.lost_timers() == []
+        assert store.broker.gauges().pending_timers == 0
+
+
+def test_damage_that_a_running_broker_meets_is_mended_while_it_runs() -> None:
+    store = filled()
+    store.go(0)
+    for path in files(store):
+        spoil_batch(store, path, 0)
+    assert drained(store) == sorted(IDS)
+    assert store.broker.statistics.timers_rebuilt == len(IDS)
+
+
+def test_a_rebuilt_timer_is_found_by_its_names_and_survives_a_crash_at_any_step() -> None:
+    for steps in range(6):
+        store = filled()
+        for path in files(store):
+            spoil_batch(store, path, 0)
+        reopen(store)
+        for _ in range(steps):
+            for effect in store.broker.tick(store.now_ms):
+                if hasattr(effect, "job"):
+                    effect.job.run(store.disk)
+                    store.broker.read_ahead(effect.job)
+            store.flush()
+        store.crash()
+        store.go(0)
+        assert sorted(store.waiting()) == sorted(IDS)
+        verdict = store.broker.cancel_timer(by_id("month"), "", store.now_ms)
+        assert verdict.verdict is Verdict.CANCELLED
+        assert drained(store) == sorted(set(IDS) - {"month"})
+
+
+def test_what_nobody_has_any_more_is_told_listed_and_never_pending_again() -> None:
+    store = filled()
+    forget_log(store)
+    path = files(store)[-1]
+    spoil_batch(store, path, 0)
+    reopen(store)
+    due_ms = store.now_ms + DELAYS["month"]
+    store.go(0)
+    (lost,) = store.broker.lost_timers()
+    assert (lost.due_ms, lost.ended_ms) == (due_ms, store.now_ms)
+    (told,) = [one for one in store.broker.damage if one.part == "partition"]
+    assert (told.path, told.lost_count, told.rebuilt_count) == (path, 1, 0)
+    assert store.broker.gauges().pending_timers == len(IDS) - 1
+    assert "month" not in store.waiting()
+    verdict = store.broker.timer(by_id("month"), store.now_ms)
+    assert isinstance(verdict, TimerVerdict)
+    assert verdict.verdict is Verdict.TOO_LATE
+    store.checkpoint()
+    reopen(store)
+    store.go(0)
+    assert [one.timer_offset for one in store.broker.lost_timers()] == [lost.timer_offset]
+    assert not store.broker.damage, "it is known"
+    assert set(drained(store)) & set(IDS) == {*IDS} - {"month"}
+
+
+def test_a_record_that_an_older_file_has_is_rebuilt_from_there() -> None:
+    store = filled()
+    store.now_ms += 39 * DAY
+    forget_log(store)
+    parent = files(store)[-1]
+    store.go(0)
+    store.checkpoint()
+    children = [path for path in files(store) if path != parent]
+    assert parent in files(store), "the snapshot before names it"
+    spoil_record(store, children[-1])
+    reopen(store)
+    assert "month" in drained(store)
+    assert store.broker.lost_timers() == []
+
+
+def test_timers_without_a_name_of_their_own_are_found_in_the_log() -> None:
+    store = Store()
+    for number in range(3):
+        message = store.message("twin", HOUR + number * MINUTE)
+        store.broker.send(message, store.now_ms)
+        store.flush()
+        store.now_ms += 11 * MINUTE
+    store.checkpoint()
+    count = store.broker.gauges().pending_timers
+    for path in files(store):
+        spoil_batch(store, path, 0)
+    reopen(store)
+    assert len(drained(store)) == count > 1
+
+
+@pytest.mark.parametrize("folder", [layout.TIMER_NAMES, layout.TIMER_ENDS])
+@pytest.mark.parametrize("fault", ["block", "cut", "deleted"])
+def test_names_and_ends_are_made_again_at_a_start(folder: str, fault: str) -> None:
+    store = filled()
+    for name in store.disk.list(folder):
+        path = f"{folder}/{name}"
+        match fault:
+            case "block":
+                store.disk.flip_bit(path, 8 * (4096 + 50))
+            case "cut":
+                store.disk.truncate(path, 100)
+            case "deleted":
+                store.disk.delete(path)
+    reopen(store)
+    assert {one.path for one in store.broker.damage} >= {
+        f"{folder}/{name}" for name in store.disk.list(folder)
+    }
+    assert store.broker.damage
+    for message_id in IDS:
+        found = store.broker.timer(by_id(f"{message_id} cancelled"), store.now_ms)
+        assert isinstance(found, TimerVerdict)
+        assert found.verdict is Verdict.ALREADY
+    assert sorted(one.message_id for one in store.broker.timers(TimerFilter(), None, 9).timers) == sorted(IDS)
+    assert store.broker.cancel_timer(by_id("day"), "", store.now_ms).verdict is Verdict.CANCELLED
+    store.checkpoint()
+    reopen(store)
+    assert not store.broker.damage, "the runs were written anew"
+    assert drained(store) == sorted(set(IDS) - {"day"})
+
+
+def test_a_record_of_the_log_below_the_snapshot_that_is_damaged_is_told_without_anybody_reading_it() -> None:
+    store = Store()
+    offset = store.send("m", None)
+    store.send("n", None)
+    store.checkpoint()
+    store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
+    reopen(store)
+    store.go(0)
+    store.go(0)
+    assert [one.part for one in store.broker.damage] == ["log"]
+
+
+def test_a_checkpoint_that_failed_costs_no_mended_timer() -> None:
+    store = filled()
+    for path in files(store):
+        spoil_batch(store, path, 0)
+    reopen(store)
+    store.go(0)
+    checkpoint = store.broker.checkpoint(store.now_ms)
+    store.broker.checkpoint_failed(checkpoint)
+    assert drained(store) == sorted(IDS)
+
+
+def test_the_last_byte_of_a_record_counts() -> None:
+    content = bytearray(_stored(filled().disk))
+    ends = np.array([len(content)])
+    assert bulk.are_sound(content, np.array([0]), ends).all()
+    content[-1] ^= 1
+    assert not bulk.are_sound(content, np.array([0]), ends).any()
+
+
+def _stored(disk: Disk) -> bytes:
+    path = f"timers/{disk.list('timers')[0]}"
+    batch = next(partition.batches(Window(disk, path, disk.size(path)), []))
+    row = batch.rows[0]
+    return disk.read(path, int(row["record_at"]), int(row["record_bytes"]))
+
+
+def test_a_rebuilt_timer_says_why_in_the_log() -> None:
+    store = filled()
+    for path in files(store):
+        spoil_batch(store, path, 0)
+    reopen(store)
+    store.go(0)
+    log = store.broker._store.log
+    newest = [store.broker.timer(by_id(one), store.now_ms) for one in IDS]
+    offsets = [one.timer_offset for one in newest if not isinstance(one, TimerVerdict)]
+    reasons = [properties.value_of(log.read(one).properties, properties.REASON) for one in offsets]
+    assert len(reasons) == len(IDS)
+    assert all("was damaged" in one for one in reasons)

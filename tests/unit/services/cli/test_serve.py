@@ -1,0 +1,69 @@
+"""`tidewheel serve`: the banner on stdout for people, the log on stderr for whoever keeps it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.cli.serve import announce
+from services.config import Address, HttpAddress, ServeSettings
+from services.run import Ready
+from tidewheel.testing.process import BrokerProcess
+
+READY = Ready(Address("127.0.0.1", 1), HttpAddress("127.0.0.1", 2), 0, 1 << 24)
+
+
+def test_the_banner_is_on_stdout_and_off_when_not_wanted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    announce(ServeSettings(store=tmp_path), READY)
+    said = capsys.readouterr()
+    assert "Ctrl-C stops it" in said.out
+    assert "http://127.0.0.1:2" in said.out
+    announce(ServeSettings(store=tmp_path, banner=False), READY)
+    assert capsys.readouterr().out == said.err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_log_says_where_it_serves_and_why_it_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('listen = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nstore = "data"\nlog_format = "json"\n')
+    command = [sys.executable, "-m", "services.cli.main", "serve", "--config", str(file)]
+    options = ["--segment-bytes", str(1 << 23), "--no-banner"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        events = []
+        for line in process.stderr:
+            events.append(json.loads(line))
+            if events[-1]["event"] == "serving":
+                process.send_signal(number)
+        assert process.stdout.read() == b""
+    assert process.returncode == 0
+    told = ("store opened", "serving", "stopping", "stopped")
+    opened, serving, stopping, stopped = (one for one in events if one["event"] in told)
+    assert [one["event"] for one in events if one["event"] in told] == list(told)
+    assert (serving["boot"], serving["pid"], opened["topics"]) == (0, process.pid, 0)
+    assert stopping["why"] == stopped["why"] == number.name
+    assert (stopping["unflushed_bytes"], stopped["flushed_bytes"]) == (0, 0)
+    assert stopped["took_ms"] >= 0
+    assert (tmp_path / "data").is_dir()
+
+
+def test_the_broker_of_tests_takes_nothing_from_the_folder_that_they_run_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tidewheel.toml").write_text('auth = "perhaps"\n')
+    (tmp_path / "broker").mkdir()
+    broker = BrokerProcess(tmp_path / "broker")
+    broker.start()
+    try:
+        assert broker.get("/api/topics")["topics"] == []
+    finally:
+        broker.kill()

@@ -1,0 +1,211 @@
+"""A disk that fails makes the core void: nothing is served by it, and it is made anew when the disk works."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from commitlog import layout
+from commitlog.errors import DiskFailed, NoRoom, ResultUnknown, StoreUnwell, TidewheelError
+from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
+from services.broker.settings import BrokerSettings
+from services.live.live_broker import LiveBroker
+from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing
+
+NOW_MS = 1_763_700_000_000
+SEGMENT_BYTES = 1 << 16
+
+
+Scenario = Callable[[LiveBroker, FailingDisk, Pauses], Awaitable[None]]
+
+
+def play(scenario: Scenario, *, sync_flush: bool = True) -> None:
+    async def run() -> None:
+        disk, pauses = FailingDisk(), Pauses()
+        with ThreadPoolExecutor(3) as writer:
+            settings = BrokerSettings(
+                segment_bytes=SEGMENT_BYTES, sync_flush=sync_flush, housekeeping_ms=10_000_000
+            )
+            live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer)
+            await asyncio.wait_for(scenario(live, disk, pauses), 20)
+            assert not live.broken.done(), "no bug"
+            await live.close()
+
+    asyncio.run(run())
+
+
+def message(message_id: str, due_ms: int | None = None) -> Message:
+    return Message(topic="t", body=b"x", message_id=message_id, keys=("k",), delivery_ms=due_ms)
+
+
+async def receive(live: LiveBroker) -> list[str]:
+    got = await live.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, 0.0)
+    return [one.message.message_id for one in got]
+
+
+async def till_well(live: LiveBroker, pauses: Pauses) -> None:
+    while live.unwell is not None:
+        pauses.pass_by()
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        failing("write", under=layout.COMMITLOG),
+        failing("sync", under=layout.COMMITLOG),
+        failing("write", under="", number=errno.ENOSPC),
+    ],
+    ids=["the log", "its sync", "no room"],
+)
+def test_what_fails_on_the_way_of_a_send_is_told_and_not_survived_by_the_core(
+    fails: Callable[[str, str], int],
+) -> None:
+    async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
+        await live.send(message("kept"))
+        core = live.core
+        disk.fails = fails
+        with pytest.raises(ResultUnknown, match="Send again with the same message id"):
+            await live.send(message("unknown"))
+        disk.heal()
+        await till_well(live, pauses)
+        assert live.core is not core
+        await live.send(message("later"))
+        got = await receive(live)
+        assert {"kept", "later"} <= set(got) <= {"kept", "unknown", "later"}
+        assert len(got) == len(set(got))
+
+    play(scenario)
+
+
+def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there() -> None:
+    async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
+        health: list[bool] = []
+        live.tell_health_to(health.append)
+        await live.send(message("kept"))
+        await live.send(message("soon", NOW_MS + 60_000))
+        disk.fails = failing("sync", "allocate", "delete", "read")
+        with pytest.raises(ResultUnknown):
+            await live.send(message("unknown"))
+        unwell: list[Callable[[], object]] = [
+            lambda: live.core,
+            lambda: live.find("t", "k", 9),
+            lambda: live.read("t", 0, 0, 1),
+            lambda: live.groups.all(),
+        ]
+        for look in unwell:
+            with pytest.raises(StoreUnwell, match="EIO"):
+                look()
+        for attempt in (live.send(message("refused")), live.route("t"), live.recall("t", "x")):
+            with pytest.raises(StoreUnwell):
+                await attempt
+        with pytest.raises(StoreUnwell):
+            await receive(live)
+        live.client_alive("c")
+        live.client_gone("c")
+        live.said_goodbye("c")
+        assert live.tick() is False
+        lengths: list[float] = []
+        while len(lengths) < 8:
+            lengths += [seconds for seconds in pauses.pass_by() if seconds != 1.0]
+            await asyncio.sleep(0.001)
+        assert lengths == sorted(lengths)
+        assert lengths[-1] == 5.0
+        disk.heal()
+        await till_well(live, pauses)
+        assert health == [False, True]
+        assert live.core.gauges().pending_timers == 1
+        await live.send(message("later"))
+        assert sorted(await receive(live)) == ["kept", "later"]
+
+    play(scenario)
+
+
+def test_a_read_that_fails_in_a_receive_is_no_bug() -> None:
+    async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
+        await live.send(message("kept"))
+        disk.fails = failing("read", under=layout.COMMITLOG)
+        with pytest.raises(StoreUnwell, match="Send again"):
+            await receive(live)
+        disk.heal()
+        await till_well(live, pauses)
+        assert await receive(live) == ["kept"]
+
+    play(scenario)
+
+
+def test_asynchronous_flushes_keep_what_was_answered_when_something_else_fails() -> None:
+    async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
+        await live.send(message("answered"))
+        disk.fails = failing("write", under=layout.COMMITLOG)
+        with pytest.raises(ResultUnknown):
+            await live.send(message("unknown"))
+        disk.heal()
+        await till_well(live, pauses)
+        assert await receive(live) == ["answered"]
+
+    play(scenario, sync_flush=False)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, NoRoom), (errno.EIO, DiskFailed)])
+def test_a_snapshot_that_cannot_be_written_at_the_end_is_one_sentence(
+    number: int, kind: type[TidewheelError]
+) -> None:
+    async def run() -> None:
+        disk = FailingDisk()
+        with ThreadPoolExecutor(3) as writer:
+            call_later = asyncio.get_running_loop().call_later
+            live = LiveBroker(
+                disk, BrokerSettings(segment_bytes=SEGMENT_BYTES), lambda: NOW_MS, call_later, writer
+            )
+            await live.send(message("kept"))
+            disk.fails = failing("write", under=layout.SNAPSHOTS, number=number)
+            with pytest.raises(kind, match="All that was acknowledged is on disk"):
+                await live.close()
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_is_stopped_while_its_disk_fails_says_so() -> None:
+    async def run() -> None:
+        disk, pauses = FailingDisk(), Pauses()
+        with ThreadPoolExecutor(3) as writer:
+            live = LiveBroker(
+                disk, BrokerSettings(segment_bytes=SEGMENT_BYTES), lambda: NOW_MS, pauses, writer
+            )
+            disk.fails = failing("write", "sync", "delete", "allocate", "read")
+            with pytest.raises(ResultUnknown):
+                await live.send(message("unknown"))
+            with pytest.raises(DiskFailed, match="start it once the disk works"):
+                await live.close()
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_starts_with_the_room_of_the_reserve() -> None:
+    async def run() -> None:
+        disk = FailingDisk()
+        settings = BrokerSettings(segment_bytes=SEGMENT_BYTES)
+        with ThreadPoolExecutor(3) as writer:
+            call_later = asyncio.get_running_loop().call_later
+            live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
+            await live.send(message("kept"))
+            await live.close()
+            assert disk.size(layout.RESERVE) == SEGMENT_BYTES
+
+            def full(operation: str, path: str) -> int:
+                takes_room = operation in ("write", "allocate")
+                return errno.ENOSPC if takes_room and disk.size(layout.RESERVE) >= 0 else 0
+
+            disk.fails = full
+            live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
+            disk.heal()
+            assert await receive(live) == ["kept"]
+            await live.close()
+
+    asyncio.run(run())

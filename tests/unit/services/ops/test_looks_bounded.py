@@ -1,0 +1,89 @@
+"""Answers to who looks are bounded by bytes: at the limit they are whole, above it they say how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from commitlog import limits
+from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
+
+Desk = Any
+AtDesk = Callable[..., None]
+BODY_BYTES = 1_000
+LIMITS = [(3 * BODY_BYTES, 3), (3 * BODY_BYTES - 1, 2), (1, 1)]
+"""The limit, and how many messages an answer has."""
+
+
+@pytest.fixture(params=LIMITS, ids=["at the limit", "above it", "one in any case"])
+def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(limits, "LOOK_BYTES_MAX", request.param[0])
+    return int(request.param[1])
+
+
+async def get(desk: Desk, path: str) -> Any:
+    answer = await desk.http.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def send(desk: Desk, count: int, queue_count: int) -> None:
+    await desk.http.post("/api/topics", json={"name": "t", "queue_count": queue_count})
+    for number in range(count):
+        body = bytes(BODY_BYTES)
+        await desk.live.send(Message(topic="t", body=body, message_id=f"M{number}", keys=("k",)))
+
+
+def ids(answer: Any) -> list[str]:
+    return [one["message_id"] for one in answer["messages"]]
+
+
+def test_messages_of_a_queue(at_desk: AtDesk, shown: int) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, 4, 1)
+        first = await get(desk, "/api/topics/t/messages?limit=1000")
+        assert ids(first) == ["M0", "M1", "M2", "M3"][:shown]
+        rest = await get(desk, f"/api/topics/t/messages?offset={shown}")
+        assert ids(rest) == ["M0", "M1", "M2", "M3"][shown : 2 * shown]
+
+    at_desk(scenario)
+
+
+def test_what_a_tail_gets_of_all_queues_together(at_desk: AtDesk, shown: int) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, 8, 4)
+        seen, after = [], "0:0,1:0,2:0,3:0"
+        while len(seen) < 8:
+            answer = await get(desk, f"/api/topics/t/arrivals?limit=1000&after={after}")
+            assert 1 <= len(ids(answer)) <= shown
+            seen, after = [*seen, *ids(answer)], answer["after"]
+        assert seen == [f"M{number}" for number in range(8)]
+
+    at_desk(scenario)
+
+
+def test_messages_of_a_key_and_whether_some_were_left_out(at_desk: AtDesk, shown: int) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, 3, 1)
+        answer = await get(desk, "/api/messages?topic=t&key=k&limit=1000")
+        assert (ids(answer), answer["cut"]) == (["M2", "M1", "M0"][:shown], shown < 3)
+        one = await get(desk, "/api/messages?topic=t&key=k&limit=1")
+        assert (ids(one), one["cut"]) == (["M2"], False)
+
+    at_desk(scenario)
+
+
+def test_dead_letters_are_looked_at_in_pieces_and_all_of_them(at_desk: AtDesk, shown: int) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, 4, 1)
+        for one in await desk.live.receive("g", "t", EVERYTHING, 32, 60_000, "c", False, 0):
+            await desk.live.forward_to_dead_letter("g", "t", one.receipt_handle)
+        page = desk.live.groups.dead_letters("g", None, 32)
+        assert (len(page.letters), page.after) == (shown, shown - 1)
+        listed = await get(desk, "/api/dead-letters/groups/g")
+        assert (len(listed["letters"]), listed["after"]) == (4, None)
+
+    at_desk(scenario)

@@ -1,0 +1,251 @@
+"""The outbox on real databases; the producer is a double here, a real one is in the endurance tests."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rocketmq import Message
+from sqlalchemy import create_engine, select, text
+from sqlalchemy.orm import sessionmaker
+
+from commitlog.errors import (
+    BodyEmpty,
+    BodyTooLarge,
+    ClientMistake,
+    ConfigurationError,
+    IllegalTopic,
+    UnknownChoice,
+)
+from tidewheel import outbox, outbox_relay
+from tidewheel.outbox import OUTBOX_ID, Relay, Round, outbox_sql, outbox_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+
+class Producing:
+    """A producer that writes down what it is given, and refuses what it is told to."""
+
+    def __init__(self, *refused: bytes) -> None:
+        self.sent: list[Message] = []
+        self.refused = set(refused)
+        self.inside: Callable[[Message], object] = lambda message: None
+
+    def send(self, message: Message) -> None:
+        self.inside(message)
+        if message.body in self.refused:
+            raise ConnectionError("no broker")
+        self.sent.append(message)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.sent]
+
+
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    outbox.create_table(database)
+    return database
+
+
+def message(body: bytes, key: str = "", group: str = "") -> Message:
+    made = Message()
+    made.topic, made.body = "orders", body
+    if key:
+        made.keys = key
+    if group:
+        made.message_group = group
+    return made
+
+
+def add(engine: Engine, *messages: Message) -> None:
+    with sessionmaker(engine).begin() as session:
+        for one in messages:
+            outbox.add(session, one)
+
+
+def relay(engine: Engine, producer: Producing, **settings: Any) -> Relay:
+    return Relay(engine, producer, **settings)
+
+
+def rows(engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        return list(connection.execute(select(outbox_table).order_by(outbox_table.c.id)))
+
+
+def test_a_message_comes_as_it_was_added(engine: Engine) -> None:
+    full = message(b"paid", key="k1")
+    full.keys = "k2"
+    full.tag, full.delivery_timestamp = "t", 1_900_000_000
+    full.add_property("colour", "blue ⌛")
+    grouped = message(b"g", group="G")
+    add(engine, full, grouped)
+    producer = Producing()
+    with relay(engine, producer) as sending:
+        assert sending.run_once() == Round(2, 0)
+        assert sending.run_once() == Round(0, 0)
+    got, got_grouped = sorted(producer.sent, key=lambda one: one.body, reverse=True)
+    assert (got.topic, got.body, got.tag, got.keys) == ("orders", b"paid", "t", {"k1", "k2"})
+    assert (got.delivery_timestamp, got.properties["colour"]) == (1_900_000_000, "blue ⌛")
+    assert got_grouped.message_group == "G"
+    assert [row.outbox_id for row in rows(engine)] == [
+        got.properties[OUTBOX_ID],
+        got_grouped.properties[OUTBOX_ID],
+    ]
+    assert all(row.sent_ms for row in rows(engine))
+
+
+def test_a_transaction_that_rolls_back_sends_nothing(engine: Engine) -> None:
+    with sessionmaker(engine)() as session:
+        outbox.add(session, message(b"x"))
+        session.rollback()
+    with relay(engine, Producing()) as sending:
+        assert sending.run_once() == Round(0, 0)
+
+
+def test_a_keys_rows_go_out_in_order_also_over_batches(engine: Engine) -> None:
+    add(engine, *(message(f"{key}{number:02}".encode(), key) for number in range(20) for key in "abc"))
+    producer = Producing()
+    with relay(engine, producer, batch=7) as sending:
+        while sending.run_once().sent:
+            pass
+    for key in "abc":
+        mine = [body for body in producer.bodies if body.startswith(key.encode())]
+        assert mine == [f"{key}{number:02}".encode() for number in range(20)]
+
+
+def test_a_row_that_fails_holds_back_its_key_only_and_says_why(engine: Engine) -> None:
+    add(engine, message(b"a1", "a"), message(b"a2", "a"), message(b"b1", "b"), message(b"lone"))
+    producer, now_ms = Producing(b"a1"), [1_000]
+    with relay(engine, producer, clock_ms=lambda: now_ms[0]) as sending:
+        assert sending.run_once() == Round(2, 1)
+        assert sorted(producer.bodies) == [b"b1", b"lone"]
+        assert sending.run_once() == Round(0, 0)
+        first = rows(engine)[0]
+        assert (first.attempts, first.last_error, first.retry_ms) == (1, "no broker", 1_500)
+        producer.refused.clear()
+        now_ms[0] = 1_500
+        assert sending.run_once() == Round(2, 0)
+    assert producer.bodies[2:] == [b"a1", b"a2"]
+
+
+def test_a_second_relay_takes_other_keys_and_never_one_that_is_in_hand(engine: Engine) -> None:
+    add(engine, message(b"a1", "a"), message(b"a2", "a"), message(b"b1", "b"))
+    first, second = Producing(), Producing()
+    other = relay(engine, second)
+    first.inside = lambda _: other.run_once()
+    with other, relay(engine, first, batch=1) as sending:
+        assert sending.run_once() == Round(1, 0)
+    assert (first.bodies, second.bodies) == ([b"a1"], [b"b1"])
+
+
+def test_a_relay_that_is_ended_inside_a_batch_marks_what_it_sent(engine: Engine) -> None:
+    add(engine, message(b"a1", "a"), message(b"a2", "a"))
+    producer = Producing()
+
+    def interrupt(one: Message) -> None:
+        if one.body == b"a2":
+            raise KeyboardInterrupt
+
+    producer.inside = interrupt
+    with relay(engine, producer) as sending:
+        with pytest.raises(KeyboardInterrupt):
+            sending.run_once()
+        producer.inside = lambda _: None
+        assert sending.run_once().failed == 0
+    assert producer.bodies[-1] == b"a2"
+
+
+def test_a_dead_relays_claim_on_sqlite_ends_with_its_lease(tmp_path: Any) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
+    outbox.create_table(engine)
+    add(engine, message(b"a1", "a"), message(b"a2", "a"), message(b"b1", "b"))
+    dead = outbox_relay.claims_of(engine, 1_000).claim(2, 5_000)
+    dead.__enter__()
+    producer, now_ms = Producing(), [5_999]
+    with relay(engine, producer, clock_ms=lambda: now_ms[0]) as sending:
+        assert sending.run_once() == Round(0, 0) or producer.bodies == [b"b1"]
+        now_ms[0] = 6_000
+        sending.run_once()
+    assert sorted(producer.bodies) == [b"a1", b"a2", b"b1"]
+    engine.dispose()
+
+
+def test_a_relay_stops_sending_at_half_of_its_lease(tmp_path: Any) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
+    outbox.create_table(engine)
+    add(engine, message(b"a1", "a"), message(b"a2", "a"))
+    with relay(engine, Producing(), lease_ms=0) as sending:
+        assert sending.run_once() == Round(0, 0)
+    engine.dispose()
+
+
+def test_run_goes_on_until_it_is_told_to_stop(engine: Engine) -> None:
+    producer, stop, came = Producing(), threading.Event(), threading.Event()
+    producer.inside = lambda _: came.set()
+    with relay(engine, producer) as sending:
+        running = threading.Thread(target=sending.run, args=(stop,))
+        running.start()
+        add(engine, message(b"x"))
+        assert came.wait(10)
+        stop.set()
+        running.join()
+    assert producer.bodies == [b"x"]
+
+
+def test_forget_deletes_sent_rows_only(engine: Engine) -> None:
+    add(engine, message(b"x"))
+    with relay(engine, Producing(), clock_ms=lambda: 1_000) as sending:
+        sending.run_once()
+    add(engine, message(b"y"))
+    assert (outbox.forget(engine, 1_000), outbox.forget(engine, 1_001)) == (0, 1)
+    assert [bytes(row.body) for row in rows(engine)] == [b"y"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"_Message__topic": None}, IllegalTopic),
+        ({"_Message__body": None}, BodyEmpty),
+        ({"body": b"x" * (4 * 1024 * 1024 + 1)}, BodyTooLarge),
+        ({"priority": 1}, ClientMistake),
+    ],
+)
+def test_what_could_never_be_sent_is_refused_when_it_is_added(
+    engine: Engine, change: dict[str, Any], error: type[Exception]
+) -> None:
+    bad = message(b"x")
+    for name, value in change.items():
+        setattr(bad, name, value)
+    with sessionmaker(engine)() as session, pytest.raises(error):
+        outbox.add(session, bad)
+
+
+def test_a_missing_or_older_table_is_one_clear_sentence(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE tidewheel_outbox"))
+    with (
+        sessionmaker(engine)() as session,
+        pytest.raises(ConfigurationError, match=r"no table.*create_table"),
+    ):
+        outbox.add(session, message(b"x"))
+    with pytest.raises(ConfigurationError, match=r"no table.*create_table"):
+        Relay(engine, Producing())
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE tidewheel_outbox (id INTEGER PRIMARY KEY)"))
+    with sessionmaker(engine)() as session, pytest.raises(ConfigurationError, match="older version"):
+        outbox.add(session, message(b"x"))
+
+
+def test_the_plain_sql_makes_the_table(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE tidewheel_outbox"))
+        for statement in outbox_sql(engine.dialect.name).split(";")[:-1]:
+            connection.execute(text(statement))
+    add(engine, message(b"x"))
+    with pytest.raises(UnknownChoice, match="oracle"):
+        outbox_sql("oracle")

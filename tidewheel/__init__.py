@@ -1,0 +1,70 @@
+"""What runs in a user's own process: the barrier, the outbox, the guard, the pytest plugin.
+
+    from tidewheel import Barrier
+
+Rules:
+1. This is the only name that an installation adds to a user's imports. The broker's packages (`services`,
+   `commitlog`, ...) lie in the folder `broker` of this package and are importable in its own processes only.
+2. Nothing here imports them: this package goes to the broker over its ports.
+3. A name is imported when it is first used, so `import tidewheel` costs nothing and needs no library. A
+   library that is not installed is `LibraryMissing`, with the pip command that brings it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidewheel import errors as errors
+    from tidewheel import idempotence as idempotence
+    from tidewheel import outbox as outbox
+    from tidewheel.barrier import Barrier as Barrier
+    from tidewheel.barrier import Outcome as Outcome
+    from tidewheel.barrier import barrier_sql as barrier_sql
+    from tidewheel.errors import TidewheelError as TidewheelError
+    from tidewheel.errors import TransactionEnded as TransactionEnded
+    from tidewheel.idempotence import OnceListener as OnceListener
+    from tidewheel.idempotence import RedisGuard as RedisGuard
+    from tidewheel.idempotence import async_once as async_once
+    from tidewheel.idempotence import consumed_sql as consumed_sql
+    from tidewheel.idempotence import identity_of as identity_of
+    from tidewheel.idempotence import once as once
+    from tidewheel.idempotence import once_listener as once_listener
+    from tidewheel.outbox import Relay as Relay
+    from tidewheel.outbox import outbox_sql as outbox_sql
+    from tidewheel.testing.kit import Tidewheel as Tidewheel
+
+HOME_OF = {
+    "Barrier": "barrier",
+    "Outcome": "barrier",
+    "barrier_sql": "barrier",
+    "TidewheelError": "errors",
+    "TransactionEnded": "errors",
+    "OnceListener": "idempotence",
+    "RedisGuard": "idempotence",
+    "async_once": "idempotence",
+    "consumed_sql": "idempotence",
+    "identity_of": "idempotence",
+    "once": "idempotence",
+    "once_listener": "idempotence",
+    "Relay": "outbox",
+    "outbox_sql": "outbox",
+    "Tidewheel": "testing.kit",
+}
+"""The module of each name that is imported when it is first used."""
+MODULES = ("errors", "idempotence", "outbox")
+
+__all__ = [*HOME_OF, *MODULES]  # strings, all of them
+
+
+def __getattr__(name: str) -> Any:
+    if name in HOME_OF:
+        return getattr(importlib.import_module(f"tidewheel.{HOME_OF[name]}"), name)
+    if name in MODULES:
+        return importlib.import_module(f"tidewheel.{name}")
+    raise AttributeError(f"module 'tidewheel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,340 @@
+"""Messages and a database transaction that agree, without a hand-written checker.
+
+    barrier = Barrier(sessionmaker(engine))
+    producer = Producer(configuration, ["order-created"], checker=barrier)
+    ...
+    with barrier.transaction(producer, message) as session:
+        session.add(order)
+
+Several messages that stand or fall together are given together:
+`barrier.transaction(producer, created, deadline)`. For asyncio over the same database:
+`Barrier(sessionmaker(engine), async_sessionmaker(async_engine))` and
+`async with barrier.async_transaction(producer, message) as session`.
+
+The idea: the half messages' ids are inserted into `tidewheel_barrier` as the first statement of the user's
+own transaction, so that the rows are there exactly when the user's rows are. Whoever wants to know later how
+the transaction went looks for the row.
+
+Rules:
+1. Halves first, then their rows, then the user's statements, then the database commit, then the halves' ends.
+2. The table decides, always. When anything fails (the user's code, a statement, the commit itself, whose
+   answer may have been lost), each half is ended as the table says, never as the exception suggests.
+3. Asked about a message without a row, the answerer inserts the row itself, as ROLLED_BACK: the fence. Both
+   insert the same primary key, so a slow transaction that comes behind the fence fails with
+   `TransactionEnded` instead of committing rows whose message is gone. Several ids are one statement: a fence
+   for one of them refuses all.
+4. The fence waits for locks no longer than `FENCE_LOCK_MS`. A lock that is held longer, a busy or unreachable
+   database: the answer is UNKNOWN, the half stays open and the broker asks again.
+5. Once the database has committed, a failure to tell the broker is not the user's failure: it is logged, and
+   the check-back commits the half.
+6. A half carries the name of its database (`tidewheel_database`). A barrier of another database answers
+   UNKNOWN, and the broker goes on to the next producer of the topic; so services may share topics.
+7. The broker asks for a limited time only (by its settings, 55 minutes). A block that lasts longer than
+   `longest_s` is rolled back before its commit, as its message may have expired.
+8. What would make a commit mean less than it says is refused before the first half is sent: a session or
+   connection that is in a transaction of someone else's, an engine that commits each statement.
+
+Cost: one insert of about 100 bytes per message, in a transaction that is written anyway; one primary-key
+read per check-back. Rows may be deleted (`forget`) once their halves have ended or expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tidewheel.barrier_halves import BARRIER, Half, Outcome, end_halves, ids_of, send_halves
+from tidewheel.barrier_table import (
+    barrier_sql,
+    barrier_table,
+    database_name,
+    lock_timeout_of,
+    metadata,
+    refuse_autocommit,
+    refuse_unfit_table,
+)
+from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
+from tidewheel.extras import needing
+
+with needing("txn"):
+    from rocketmq import TransactionChecker, TransactionResolution
+    from sqlalchemy import Connection, delete, insert, select
+    from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+    from sqlalchemy.orm import Session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from rocketmq import Message, Producer
+    from sqlalchemy import Engine, Insert
+    from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+    from sqlalchemy.orm import sessionmaker
+
+__all__ = ["Barrier", "Outcome", "barrier_sql", "barrier_table", "metadata"]
+
+LONGEST_S = 1_800
+FORGET_ROWS = 10_000
+REMEDY = (
+    "Call barrier.create_table() once, or with Alembic put the tables of tidewheel.barrier.metadata "
+    "beside your models and migrate."
+)
+
+log = logging.getLogger(__name__)
+
+RESOLUTIONS = {
+    Outcome.COMMITTED: TransactionResolution.COMMIT,
+    Outcome.ROLLED_BACK: TransactionResolution.ROLLBACK,
+    Outcome.UNKNOWN: TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+}
+
+
+class Barrier(TransactionChecker):  # type: ignore[misc] # the official client carries no types
+    """The barrier of one database (SQLite or PostgreSQL), and the checker of every producer that uses it.
+
+    Raises:
+        UnknownChoice: when the database is neither of the two; the fence's lock timeout is not portable.
+        ConfigurationError: when the asynchronous sessions lead to another database.
+    """
+
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        async_sessions: async_sessionmaker[AsyncSession] | None = None,
+        *,
+        longest_s: float = LONGEST_S,
+        clock_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self._sessions = sessions
+        self._async_sessions = async_sessions
+        self._engine = engine_of(sessions)
+        self._lock_timeout = lock_timeout_of(self._engine)
+        self._clock_ms = clock_ms or wall_clock_ms
+        self._longest_s = longest_s
+        self._database = ""
+        self._found_async_fit = False
+        if async_sessions is not None:
+            refuse_other_database(self._engine, async_sessions().get_bind().engine)
+
+    def create_table(self) -> None:
+        """Create the barrier's tables where they are missing."""
+        metadata.create_all(self._engine)
+
+    @contextmanager
+    def transaction(self, producer: Producer, message: Message, *more: Message) -> Iterator[Session]:
+        """Open a session whose transaction commits together with the messages.
+
+        An exception that leaves the block rolls all back.
+
+        Raises:
+            ConfigurationError: when the barrier's table is missing or older, or the engine commits by itself.
+            TransactionEnded: when the broker's check-back came first and closed the door with the fence.
+            RefusedByState: when the session is in a transaction already, or the block ended it itself or took
+                longer than `longest_s` (seconds).
+        """
+        session = self._sessions()
+        refuse_joined(session)
+        self._refuse_unfit_database()
+        with session:
+            ends_s = time.monotonic() + self._longest_s
+            halves = send_halves(producer, (message, *more), self._database)
+            try:
+                with session.begin() as transaction:
+                    with fence_is_an_end(halves):
+                        session.execute(self._rows(halves))
+                    yield session
+                    refuse_early_end(transaction.is_active, halves)
+                    refuse_late_commit(ends_s, halves)
+            except BaseException:
+                end_halves(halves, self.outcome)
+                raise
+        end_halves(halves, lambda _: Outcome.COMMITTED)
+
+    @asynccontextmanager
+    async def async_transaction(
+        self, producer: Producer, message: Message, *more: Message
+    ) -> AsyncIterator[AsyncSession]:
+        """The same for an AsyncSession; the client's blocking calls run in threads. Raises the same."""
+        if self._async_sessions is None:
+            raise ConfigurationError(
+                "This barrier has no asynchronous sessions. "
+                "Make it as Barrier(sessionmaker(engine), async_sessionmaker(async_engine))."
+            )
+        session = self._async_sessions()
+        refuse_joined(session.sync_session)
+        async with session:
+            await self._refuse_unfit_async_database(session)
+            ends_s = time.monotonic() + self._longest_s
+            halves = await asyncio.to_thread(send_halves, producer, (message, *more), self._database)
+            try:
+                async with session.begin() as transaction:
+                    with fence_is_an_end(halves):
+                        await session.execute(self._rows(halves))
+                    yield session
+                    refuse_early_end(transaction.is_active, halves)
+                    refuse_late_commit(ends_s, halves)
+            except BaseException:
+                await asyncio.to_thread(end_halves, halves, self.outcome)
+                raise
+        await asyncio.to_thread(end_halves, halves, lambda _: Outcome.COMMITTED)
+
+    def check(self, message: Message) -> Any:
+        """Answer the broker's check-back (the official client calls this)."""
+        named = message.properties.get(BARRIER)
+        if named and not self._is_here(named):
+            return RESOLUTIONS[Outcome.UNKNOWN]
+        return RESOLUTIONS[self.outcome(message.message_id)]
+
+    def _is_here(self, database: str) -> bool:
+        """Whether rows of that database are in ours; not as long as ours cannot be asked."""
+        try:
+            self._refuse_unfit_database()
+        except (SQLAlchemyError, ConfigurationError) as error:
+            log.warning("The barrier's database cannot be asked now: %s", error)
+        return database == self._database
+
+    def outcome(self, message_id: str) -> Outcome:
+        """Say how a message's transaction ended; one that left no row is fenced off and has rolled back."""
+        try:
+            found = self._look(message_id) or self._fence(message_id) or self._look(message_id)
+        except SQLAlchemyError as error:
+            log.warning("The outcome of message %s is unknown for now: %s", message_id, error)
+            return Outcome.UNKNOWN
+        return found or Outcome.UNKNOWN
+
+    def forget(self, before_ms: int) -> int:
+        """Delete rows created before a time (milliseconds since 1970); returns how many.
+
+        Keep at least what the broker may still ask about: its check-back interval times its check count. A
+        committed half whose row is gone too early would be rolled back by its check. Goes in steps of
+        `FORGET_ROWS`, so that nobody waits long for a lock.
+        """
+        forgotten = 0
+        while deleted := self._forget_some(before_ms):
+            forgotten += deleted
+        return forgotten
+
+    def _forget_some(self, before_ms: int) -> int:
+        old = select(barrier_table.c.message_id).where(barrier_table.c.created_ms < before_ms)
+        with self._engine.begin() as connection:
+            some = barrier_table.c.message_id.in_(old.limit(FORGET_ROWS))
+            return connection.execute(delete(barrier_table).where(some)).rowcount
+
+    def _look(self, message_id: str) -> Outcome | None:
+        query = select(barrier_table.c.outcome).where(barrier_table.c.message_id == message_id)
+        with self._engine.connect() as connection:
+            found = connection.execute(query).scalar_one_or_none()
+        return None if found is None else Outcome(found)
+
+    def _fence(self, message_id: str) -> Outcome | None:
+        """Insert the fence; None when another row was there first (a second look tells which)."""
+        fence = insert(barrier_table).values(self._row(message_id, Outcome.ROLLED_BACK))
+        try:
+            with self._engine.connect() as connection, self._lock_timeout(connection):
+                connection.execute(fence)
+                connection.commit()
+        except IntegrityError:
+            return None
+        return Outcome.ROLLED_BACK
+
+    def _rows(self, halves: Sequence[Half]) -> Insert:
+        rows = [self._row(half.message_id, Outcome.COMMITTED) for half in halves]
+        return insert(barrier_table).values(rows)
+
+    def _row(self, message_id: str, outcome: Outcome) -> dict[str, object]:
+        return {"message_id": message_id, "outcome": outcome.value, "created_ms": self._clock_ms()}
+
+    def _refuse_unfit_database(self) -> None:
+        """Look at the database once, before the first half is sent, so that a mistake leaves no half open."""
+        if not self._database:
+            with self._engine.begin() as connection:
+                self._database = fit_database(connection)
+
+    async def _refuse_unfit_async_database(self, session: AsyncSession) -> None:
+        if not self._found_async_fit:
+            async with session.begin():
+                self._database = await (await session.connection()).run_sync(fit_database)
+            self._found_async_fit = True
+
+
+def fit_database(connection: Connection) -> str:
+    """The database's name; a database in which the barrier cannot keep its word is refused."""
+    refuse_autocommit(connection)
+    for table in metadata.sorted_tables:
+        refuse_unfit_table(connection, table, REMEDY)
+    return database_name(connection)
+
+
+@contextmanager
+def fence_is_an_end(halves: Sequence[Half]) -> Iterator[None]:
+    """A row that is there already was written by a check-back."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise TransactionEnded(
+            f"A check-back of message {ids_of(halves)} found no commit and rolled it back. "
+            "Repeat the whole transaction with new messages."
+        ) from error
+
+
+def refuse_joined(session: Session) -> None:
+    """Refuse a session whose commit would not be the database's commit."""
+    bind = session.get_bind()
+    if session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
+        raise RefusedByState(
+            "The session is in a transaction already, so its commit is not the barrier's to make. "
+            "Give the barrier a sessionmaker over an engine, and let it open the session."
+        )
+
+
+def refuse_early_end(is_active: bool, halves: Sequence[Half]) -> None:
+    """Refuse a block that ended its transaction itself, or broke it and went on; SQLAlchemy says nothing."""
+    if not is_active:
+        raise RefusedByState(
+            f"The session of message {ids_of(halves)} was ended or left broken inside its block. "
+            "Leave the end to the block, and let exceptions out of it."
+        )
+
+
+def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
+    """Refuse to commit rows whose message the broker may have given up."""
+    if time.monotonic() > ends_s:
+        raise RefusedByState(
+            f"The block of message {ids_of(halves)} took so long that the broker may have given up asking. "
+            "Make it shorter, or raise the topic's check-backs (tidewheel txn policy) and longest_s."
+        )
+
+
+def refuse_other_database(engine: Engine, other: Engine) -> None:
+    """Refuse to look for rows in another database than the one that they are written to."""
+    ours, theirs = (
+        (url.get_backend_name(), url.host or url.query.get("host"), url.port, url.database)
+        for url in (engine.url, other.url)
+    )
+    if ours != theirs or (ours[0] == "sqlite" and ours[-1] in (None, "", ":memory:")):
+        raise ConfigurationError(
+            f"The barrier's two session factories lead to different databases, {engine.url!r} and "
+            f"{other.url!r}. A check-back would look where the rows are not."
+        )
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def engine_of(sessions: sessionmaker[Session]) -> Engine:
+    """The engine that a session factory is bound to.
+
+    Raises:
+        ConfigurationError: when it is no factory of (blocking) sessions.
+    """
+    session = sessions() if callable(sessions) else None
+    if not isinstance(session, Session):
+        raise ConfigurationError(
+            "The barrier takes a session factory, as in Barrier(sessionmaker(engine)), as check-backs come "
+            "in threads of their own; an async_sessionmaker may stand behind it."
+        )
+    return session.get_bind().engine

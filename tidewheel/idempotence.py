@@ -1,0 +1,208 @@
+"""The consumer's guard: a message that comes again has its effect once.
+
+In a listener, one line:
+
+    PushConsumer(configuration, "billing", once_listener(sessions, "billing", handle), subscriptions)
+
+where `handle(session, message)` works in the given session. Or by hand:
+
+    with sessions.begin() as session, once(session, "billing", identity_of(message)) as is_first:
+        if is_first:
+            session.add(invoice)
+
+Strong (`once`): the row (group, message) is inserted in the transaction of the effect, so both are there or
+neither. A rival that handles the same message at the same time waits for the first one's commit and then sees
+False; when the first one rolls back, the rival is the first.
+
+Weak (`RedisGuard`): for effects outside a database. `SET NX EX` in two steps: "at work" for `work_s`, then
+"done" for `keep_s`. A consumer that dies at work delays the message, it does not lose it; one that dies
+between the effect and "done" has the effect a second time. That is the most that two systems without a common
+commit can do.
+
+Who is the same message: `identity_of` takes the outbox's row id where there is one, else the message id; a
+redelivery keeps both, a second send by a relay keeps the first only.
+
+Cost: one insert of about 100 bytes per message; `forget` deletes old ones. Keep them for as long as a message
+may come again: the consumer's retries, or a reset of the group's progress.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tidewheel.barrier import wall_clock_ms
+from tidewheel.barrier_table import DIALECTS, INSERTS, explained, refuse_autocommit, table_sql
+from tidewheel.errors import RefusedByState, UnknownChoice
+from tidewheel.extras import needing
+from tidewheel.outbox_table import OUTBOX_ID
+
+with needing("txn"):
+    from rocketmq import ConsumeResult, MessageListener
+    from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, delete
+    from sqlalchemy.schema import CreateIndex
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from redis import Redis
+    from rocketmq import Message
+    from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session, sessionmaker
+
+WORK_S = 60
+KEEP_S = 7 * 24 * 3600
+AT_WORK, DONE = "at work ", "done"
+REMEDY = (
+    "Call idempotence.create_table(engine) once, or with Alembic put "
+    "consumed_table.to_metadata(Base.metadata) beside your models and migrate."
+)
+CLOSE_IF_OURS = """
+if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end
+if ARGV[2] == "" then return redis.call("DEL", KEYS[1]) end
+redis.call("SET", KEYS[1], ARGV[2], "EX", ARGV[3])
+return 1
+"""
+
+metadata = MetaData()
+consumed_table = Table(
+    "tidewheel_consumed",
+    metadata,
+    Column("consumer_group", String(255), primary_key=True),
+    Column("message_id", String(128), primary_key=True),
+    Column("consumed_ms", BigInteger, nullable=False),
+)
+consumed_index = Index("tidewheel_consumed_when", consumed_table.c.consumed_ms)
+
+
+def create_table(engine: Engine) -> None:
+    """Create `tidewheel_consumed` where it is missing (with Alembic: `consumed_table.to_metadata`)."""
+    metadata.create_all(engine)
+
+
+def consumed_sql(dialect: str) -> str:
+    """The statements that create the table and its index.
+
+    Raises:
+        UnknownChoice: when the dialect is neither sqlite nor postgresql.
+    """
+    table = table_sql(consumed_table, dialect)
+    return f"{table}\n{CreateIndex(consumed_index).compile(dialect=DIALECTS[dialect]())};"
+
+
+def identity_of(message: Message) -> str:
+    """What is the same for two deliveries of one message, also when a relay sent it twice."""
+    return str(message.properties.get(OUTBOX_ID) or message.message_id)
+
+
+@contextmanager
+def once(session: Session, consumer_group: str, message_id: str) -> Iterator[bool]:
+    """Whether the group sees this message for the first time; stands with the session's transaction.
+
+    An exception that leaves the block rolls the session back: the answer cannot stand without the effect.
+
+    Raises:
+        ConfigurationError: when the table is missing, or each statement commits by itself.
+    """
+    try:
+        yield first_of(session.connection(), consumer_group, message_id)
+    except BaseException:
+        session.rollback()
+        raise
+
+
+@asynccontextmanager
+async def async_once(session: AsyncSession, consumer_group: str, message_id: str) -> AsyncIterator[bool]:
+    """The same for an AsyncSession."""
+    try:
+        connection = await session.connection()
+        yield await connection.run_sync(first_of, consumer_group, message_id)
+    except BaseException:
+        await session.rollback()
+        raise
+
+
+def first_of(connection: Connection, consumer_group: str, message_id: str) -> bool:
+    """Insert the row, waiting for a rival that has inserted it; False when it was there."""
+    dialect = connection.dialect.name
+    if dialect not in INSERTS:
+        raise UnknownChoice(f"The guard works on {' and '.join(INSERTS)}, not on {dialect}.")
+    row = {"consumer_group": consumer_group, "message_id": message_id, "consumed_ms": wall_clock_ms()}
+    if_new = INSERTS[dialect](consumed_table).values(row).on_conflict_do_nothing()
+    with explained(connection.engine, consumed_table, REMEDY):
+        inserted = connection.execute(if_new.returning(consumed_table.c.message_id)).first()
+    refuse_autocommit(connection)
+    return inserted is not None
+
+
+def forget(engine: Engine, before_ms: int) -> int:
+    """Delete what was consumed before a time (milliseconds since 1970); returns how many."""
+    with engine.begin() as connection:
+        old = delete(consumed_table).where(consumed_table.c.consumed_ms < before_ms)
+        return connection.execute(old).rowcount
+
+
+class OnceListener(MessageListener):  # type: ignore[misc] # the official client carries no types
+    """Hands each message once to `handle(session, message)`, in a transaction of its own.
+
+    When that raises, the transaction rolls back, the client logs it, and the broker delivers again later.
+    """
+
+    def __init__(
+        self, sessions: sessionmaker[Session], group: str, handle: Callable[[Session, Message], object]
+    ) -> None:
+        self._sessions, self._group, self._handle = sessions, group, handle
+
+    def consume(self, message: Message) -> ConsumeResult:
+        """Handle one message (the official client calls this on its own threads)."""
+        with (
+            self._sessions.begin() as session,
+            once(session, self._group, identity_of(message)) as is_first,
+        ):
+            if is_first:
+                self._handle(session, message)
+        return ConsumeResult.SUCCESS
+
+
+once_listener = OnceListener
+
+
+class RedisGuard:
+    """The weak guard over one Redis; keys are `tidewheel:once:GROUP:MESSAGE`."""
+
+    def __init__(self, redis: Redis, *, work_s: int = WORK_S, keep_s: int = KEEP_S) -> None:
+        self._redis, self._work_s, self._keep_s = redis, work_s, keep_s
+        self._close = redis.register_script(CLOSE_IF_OURS)
+
+    @contextmanager
+    def once(self, consumer_group: str, message_id: str) -> Iterator[bool]:
+        """Whether the group sees this message for the first time.
+
+        An exception that leaves the block lets the next delivery be the first. `work_s` must be longer than
+        the work: after it another may begin.
+
+        Raises:
+            RefusedByState: when another is at work on it; let it out of the listener.
+        """
+        key, ours = f"tidewheel:once:{consumer_group}:{message_id}", AT_WORK + uuid4().hex
+        if not self._redis.set(key, ours, nx=True, ex=self._work_s):
+            if text_of(self._redis.get(key)) != DONE:
+                raise RefusedByState(
+                    f"Another consumer of group {consumer_group} is at work on message {message_id}. "
+                    "Let this out of the listener, and the message comes again."
+                )
+            yield False
+            return
+        try:
+            yield True
+        except BaseException:
+            self._close([key], [ours, "", 0])
+            raise
+        self._close([key], [ours, DONE, self._keep_s])
+
+
+def text_of(value: Any) -> str | None:
+    """What Redis stored, whether the client decodes or not."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,98 @@
+"""The local message table: a message is a row of the user's own transaction, and a relay sends it later.
+
+    outbox.create_table(engine)                      # once; or Alembic, or outbox_sql(dialect)
+    with sessions.begin() as session:
+        session.add(order)
+        outbox.add(session, message)                 # both rows or neither
+    ...
+    Relay(engine, producer).run(stop)                # in any process, in as many as you like
+
+Which one to take, barrier or outbox? The barrier's message is there when the block ends and needs no relay;
+the outbox needs no broker while the user's transaction runs, keeps the order per key, and sends only once the
+transaction is committed.
+
+Rules:
+1. A row is sent only when its transaction has committed: another transaction does not see it before.
+2. The order per key is that of the rows' ids. Two transactions that add with the same key at the same time
+   have no order of their own; let them lock what they both change (the order's row) before they add.
+3. A relay holds a key by holding its oldest unsent row; whoever is behind it waits. So several relays share
+   the keys, and each key is in one hand. Rows without a key are independent.
+4. A row that cannot be sent holds back its key, with growing pauses, and says why in `last_error`; other keys
+   go on. Delete the row to give the message up.
+5. A row is marked after it was sent. A relay that dies, or loses its database, in between leaves rows that
+   are sent again by the next: at most `batch` of them. Each send carries the row's id as the property
+   TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises the second one.
+
+Cost: one insert with the transaction; in the relay one claim and one mark per batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidewheel.barrier import wall_clock_ms
+from tidewheel.barrier_table import explained
+from tidewheel.extras import needing
+from tidewheel.outbox_relay import REMEDY, Relay, Round
+from tidewheel.outbox_table import OUTBOX_ID, metadata, outbox_sql, outbox_table, row_of
+
+with needing("txn"):
+    from sqlalchemy import delete, insert, select
+
+if TYPE_CHECKING:
+    from rocketmq import Message
+    from sqlalchemy import Engine, Insert
+    from sqlalchemy.orm import Session
+
+__all__ = [
+    "OUTBOX_ID",
+    "Relay",
+    "Round",
+    "add",
+    "adding",
+    "create_table",
+    "forget",
+    "metadata",
+    "outbox_sql",
+    "outbox_table",
+]
+
+FORGET_ROWS = 10_000
+
+
+def create_table(engine: Engine) -> None:
+    """Create `tidewheel_outbox` where it is missing (with Alembic: `outbox_table.to_metadata`)."""
+    metadata.create_all(engine)
+
+
+def add(session: Session, message: Message, key: str | None = None) -> None:
+    """Add a message to the session's transaction; `key` is what its order is kept by.
+
+    Without `key` that is the message group, else the message's only key.
+
+    Raises:
+        ClientMistake: when the message could never be sent.
+        ConfigurationError: when the outbox's table is missing or of an older version.
+    """
+    with explained(session.get_bind().engine, outbox_table, REMEDY):
+        session.execute(adding(message, key))
+
+
+def adding(message: Message, key: str | None = None) -> Insert:
+    """The statement of `add`, for an AsyncSession: `await session.execute(outbox.adding(message))`."""
+    return insert(outbox_table).values(row_of(message, key, wall_clock_ms()))
+
+
+def forget(engine: Engine, before_ms: int) -> int:
+    """Delete rows that were sent before a time (milliseconds since 1970), in steps; returns how many."""
+    forgotten = 0
+    while deleted := forget_some(engine, before_ms):
+        forgotten += deleted
+    return forgotten
+
+
+def forget_some(engine: Engine, before_ms: int) -> int:
+    """One step of `forget`."""
+    old = select(outbox_table.c.id).where(outbox_table.c.sent_ms < before_ms).limit(FORGET_ROWS)
+    with engine.begin() as connection:
+        return connection.execute(delete(outbox_table).where(outbox_table.c.id.in_(old))).rowcount

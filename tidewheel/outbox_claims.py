@@ -1,0 +1,115 @@
+"""How a relay takes rows so that no other relay has them, and gives them back.
+
+The oldest unsent row of a key is its head. Who holds the head holds the key: rows behind it are never taken
+by others, so they can be taken along.
+
+- PostgreSQL: heads are locked with SKIP LOCKED and stay locked until the marks commit. A relay that dies
+  loses its connection and with it the locks, at once.
+- SQLite: heads and their followers are claimed by name until a time. A relay that dies is waited for until
+  then; one that lives stops sending at half of it (`Relay`).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tidewheel.extras import needing
+from tidewheel.outbox_table import outbox_table, unsent
+
+with needing("txn"):
+    from sqlalchemy import exists, select, update
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Connection, Engine, Row, Select
+
+    from tidewheel.outbox_relay import Sent
+
+rows = outbox_table.c
+before = outbox_table.alias("before")
+
+
+def heads(limit: int, now_ms: int) -> Select[Any]:
+    """The oldest unsent rows of keys, those that may be tried now and are claimed by nobody."""
+    earlier = exists().where(
+        before.c.order_key == rows.order_key, before.c.sent_ms.is_(None), before.c.id < rows.id
+    )
+    mine = (unsent, ~earlier, rows.retry_ms <= now_ms, rows.claimed_until_ms <= now_ms)
+    return select(outbox_table).where(*mine).order_by(rows.id).limit(limit)
+
+
+def with_followers(connection: Connection, found: Sequence[Row[Any]], limit: int) -> list[Row[Any]]:
+    """The heads, and what is behind them, the oldest first; about `limit` rows."""
+    keys = [row.order_key for row in found if row.order_key is not None]
+    lone = [row for row in found if row.order_key is None]
+    if not keys:
+        return lone
+    query = select(outbox_table).where(unsent, rows.order_key.in_(keys)).order_by(rows.id).limit(limit)
+    return sorted([*lone, *connection.execute(query)], key=lambda row: int(row.id))
+
+
+class LockedRows:
+    """Claims of PostgreSQL."""
+
+    lease_ms = None
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @contextmanager
+    def claim(self, limit: int, now_ms: int) -> Iterator[tuple[list[Row[Any]], Sent]]:
+        """Take rows; what the block wrote down about them is marked when it ends."""
+        sent: Sent = {}
+        with self._engine.connect() as connection:
+            query = heads(limit, now_ms).with_for_update(skip_locked=True, of=outbox_table)
+            found = connection.execute(query).all()
+            try:
+                yield with_followers(connection, found, limit), sent
+            finally:
+                mark(connection, sent)
+                connection.commit()
+
+
+class LeasedRows:
+    """Claims of SQLite."""
+
+    def __init__(self, engine: Engine, name: str, lease_ms: int) -> None:
+        self._engine, self._name = engine, name
+        self.lease_ms = lease_ms
+
+    @contextmanager
+    def claim(self, limit: int, now_ms: int) -> Iterator[tuple[list[Row[Any]], Sent]]:
+        """Take rows; what the block wrote down about them is marked when it ends."""
+        sent: Sent = {}
+        taken = self._take(limit, now_ms)
+        try:
+            yield taken, sent
+        finally:
+            if taken:
+                with self._engine.begin() as connection:
+                    mark(connection, sent)
+                    self._release(connection)
+
+    def _take(self, limit: int, now_ms: int) -> list[Row[Any]]:
+        claimed = {"claimed_by": self._name, "claimed_until_ms": now_ms + self.lease_ms}
+        with self._engine.connect() as connection:
+            if connection.execute(heads(1, now_ms)).first() is None:
+                return []
+        with self._engine.begin() as connection:
+            self._release(connection)  # begins to write, so that nobody claims between the look and the claim
+            found = with_followers(connection, connection.execute(heads(limit, now_ms)).all(), limit)
+            ids = [row.id for row in found]
+            connection.execute(update(outbox_table).where(rows.id.in_(ids)).values(claimed))
+        return found
+
+    def _release(self, connection: Connection) -> None:
+        free = {"claimed_by": None, "claimed_until_ms": 0}
+        connection.execute(update(outbox_table).where(unsent, rows.claimed_by == self._name).values(free))
+
+
+def mark(connection: Connection, sent: Sent) -> None:
+    """Write down how the rows fared; one that somebody else has marked stays as it is."""
+    for row_id, values in sent.items():
+        connection.execute(update(outbox_table).where(rows.id == row_id, unsent).values(values))

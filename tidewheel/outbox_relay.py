@@ -1,0 +1,151 @@
+"""The relay of the outbox: takes rows of committed transactions, sends them in order per key, marks them.
+
+    with Relay(engine, producer) as relay:
+        relay.run(stop)          # until the event `stop` is set
+
+A key's rows are sent one after the other, each when the one before is acknowledged; different keys at the
+same time, by `senders` threads. `tidewheel.outbox` has the rules.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tidewheel.barrier import wall_clock_ms
+from tidewheel.barrier_table import refuse_unfit_table
+from tidewheel.errors import UnknownChoice
+from tidewheel.outbox_claims import LeasedRows, LockedRows
+from tidewheel.outbox_table import message_of, outbox_table
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from rocketmq import Producer
+    from sqlalchemy import Engine, Row
+
+Sent = dict[int, dict[str, Any]]
+"""What is to be marked in a row, by its id."""
+
+BATCH_ROWS = 100
+SENDERS = 8
+LEASE_MS = 60_000
+IDLE_S = 0.2
+RETRY_MS, RETRY_MS_MAX = 500, 60_000
+ERROR_CHARACTERS = 500
+REMEDY = (
+    "Call outbox.create_table(engine) once, or with Alembic put outbox_table.to_metadata(Base.metadata) "
+    "beside your models and migrate."
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did: rows sent, and rows that could not be sent now."""
+
+    sent: int
+    failed: int
+
+
+class Relay:
+    """Sends the outbox of one database (SQLite or PostgreSQL) by one started producer.
+
+    Raises:
+        UnknownChoice: when the database is neither of the two.
+        ConfigurationError: when the outbox's table is missing or of an older version.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        producer: Producer,
+        *,
+        batch: int = BATCH_ROWS,
+        senders: int = SENDERS,
+        lease_ms: int = LEASE_MS,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        with engine.connect() as connection:
+            refuse_unfit_table(connection, outbox_table, REMEDY)
+        self._producer, self._batch, self._clock_ms = producer, batch, clock_ms
+        self._claims = claims_of(engine, lease_ms)
+        self._senders = ThreadPoolExecutor(senders, thread_name_prefix="outbox")
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the sending threads."""
+        self._senders.shutdown()
+
+    def run(self, stop: threading.Event) -> None:
+        """Send until `stop` is set; a round that fails as a whole (no database) is tried again."""
+        while not stop.is_set():
+            try:
+                is_idle = self.run_once().sent == 0
+            except Exception as error:  # the relay must outlive its database
+                log.warning("The outbox cannot be read or marked now: %s", error)
+                is_idle = True
+            if is_idle:
+                stop.wait(IDLE_S)
+
+    def run_once(self) -> Round:
+        """Take a batch, send it, mark it."""
+        with self._claims.claim(self._batch, self._clock_ms()) as (taken, sent):
+            lease_ms = self._claims.lease_ms
+            ends_s = None if lease_ms is None else time.monotonic() + lease_ms / 2_000
+            for part in self._senders.map(lambda rows: self._send_in_order(rows, ends_s), by_key(taken)):
+                sent.update(part)
+        done = sum("sent_ms" in values for values in sent.values())
+        return Round(done, len(sent) - done)
+
+    def _send_in_order(self, rows: Sequence[Row[Any]], ends_s: float | None) -> Sent:
+        """Send a key's rows until one fails or the time of the claim is half over."""
+        sent: Sent = {}
+        for row in rows:
+            if ends_s is not None and time.monotonic() > ends_s:
+                break
+            try:
+                self._producer.send(message_of(row))
+            except Exception as error:  # the client raises bare Exceptions, gRPC errors and its own
+                sent[row.id] = self._failed(row, error)
+                break
+            sent[row.id] = {"sent_ms": self._clock_ms(), "last_error": None}
+        return sent
+
+    def _failed(self, row: Row[Any], error: Exception) -> dict[str, Any]:
+        log.warning("Message %s to %s is not sent yet: %s", row.outbox_id, row.topic, error)
+        pause_ms = min(RETRY_MS * 2 ** min(row.attempts, 10), RETRY_MS_MAX)
+        return {
+            "attempts": row.attempts + 1,
+            "retry_ms": self._clock_ms() + pause_ms,
+            "last_error": (str(error) or repr(error))[:ERROR_CHARACTERS],
+        }
+
+
+def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
+    """Rows that must go out one after the other, together."""
+    lists: defaultdict[object, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        lists[(None, row.id) if row.order_key is None else row.order_key].append(row)
+    return list(lists.values())
+
+
+def claims_of(engine: Engine, lease_ms: int) -> LockedRows | LeasedRows:
+    """How rows are claimed in this database."""
+    if engine.dialect.name == "postgresql":
+        return LockedRows(engine)
+    if engine.dialect.name == "sqlite":
+        return LeasedRows(engine, uuid4().hex, lease_ms)
+    raise UnknownChoice(f"The outbox works on sqlite and postgresql, not on {engine.dialect.name}.")

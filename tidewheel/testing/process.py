@@ -1,0 +1,107 @@
+"""A broker in a process of its own: started, killed and started again on the same store and ports.
+
+It is talked to over HTTP only, so that the process of the tests can hold the official client, whose stubs and
+ours do not go together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from tidewheel.command import COMMAND
+
+START_SECONDS = 60
+STOP_SECONDS = 20
+ANSWER_SECONDS = 600
+LOOK_AGAIN_SECONDS = 0.01
+SEGMENT_BYTES = 16 * 1024 * 1024
+
+
+class BrokerFailed(Exception):
+    """The broker under the tests did not start, or refused."""
+
+
+class BrokerProcess:
+    """A broker whose files lie in `folder`, with a virtual clock."""
+
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
+        self._folder, self._options = folder, options
+        self._ready, self._log = folder / "ready.json", folder / "broker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.listen = self.http = "127.0.0.1:0"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it and wait until it serves; raises `BrokerFailed` with its last words."""
+        self._ready.unlink(missing_ok=True)
+        with self._log.open("ab") as log:
+            alone = {"HOME": str(self._folder), "TIDEWHEEL_CONFIG": os.devnull}
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, env=os.environ | alone)
+        self._await_ready()
+        facts = json.loads(self._ready.read_text())
+        self.listen, self.http = facts["listen"], facts["http"]
+
+    def kill(self) -> None:
+        """End it as `kill -9` does; what was acknowledged is on disk."""
+        assert self._process is not None, "it was never started"
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it as Ctrl-C does, or kill it if it does not listen."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def get(self, path: str, **query: str) -> Any:
+        """Ask the JSON interface."""
+        return json.loads(self._answer(Request(f"http://{self.http}{path}?{urlencode(query)}")))
+
+    def post(self, path: str, body: object) -> Any:
+        """Hand something in over the JSON interface."""
+        data, json_type = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        request = Request(f"http://{self.http}{path}", data, json_type, method="POST")
+        return json.loads(self._answer(request))
+
+    def scrape(self) -> str:
+        """Return what Prometheus would get."""
+        return self._answer(Request(f"http://{self.http}/metrics")).decode()
+
+    def _command(self) -> list[str]:
+        serve = [*COMMAND, "serve", "--clock", "virtual"]
+        where = ["--listen", self.listen, "--http", self.http, "--ready-file", str(self._ready)]
+        store = ["--store", str(self._folder / "store"), "--segment-bytes", str(SEGMENT_BYTES)]
+        return [*serve, *where, *store, *self._options]
+
+    def _await_ready(self) -> None:
+        ends = time.monotonic() + START_SECONDS
+        while not self._ready.exists():
+            if not self.is_running or time.monotonic() > ends:
+                self.stop()
+                raise BrokerFailed(f"The broker does not start:\n{self._log.read_text(errors='replace')}")
+            time.sleep(LOOK_AGAIN_SECONDS)
+
+    def _answer(self, request: Request) -> bytes:
+        try:
+            with urlopen(request, timeout=ANSWER_SECONDS) as answer:
+                return bytes(answer.read())
+        except HTTPError as refusal:
+            said = refusal.read().decode(errors="replace")
+            raise BrokerFailed(f"{request.full_url} answered {refusal.code}: {said}") from None
