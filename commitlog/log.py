@@ -164,7 +164,7 @@ class CommitLog:
             raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
         (record_bytes,) = struct.unpack_from(">I", stored)
         if record_bytes > len(stored):
-            stored = self._disk.read(path, position, min(record_bytes, self._record_bytes_max))
+            stored = self._disk.read(path, position, min(record_bytes, self.record_bytes_max))
         return stored[:record_bytes]
 
     def not_synced(self, sync: Sync) -> None:
@@ -186,7 +186,8 @@ class CommitLog:
         self.segments.cut(first_offset)
 
     @property
-    def _record_bytes_max(self) -> int:
+    def record_bytes_max(self) -> int:
+        """No record is longer."""
         return max(self.segment_bytes, RECORD_BYTES_MAX)
 
     def _publish(self, offset: int) -> None:

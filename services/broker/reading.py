@@ -79,7 +79,7 @@ class Reading:
     def _record_at(self, entry: Entry, queue_offset: int) -> Record:
         """The record of an entry, which may have been damaged on disk since the queue was opened."""
         log = self._store.log
-        if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.segment_bytes:
+        if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
         record = inner_batch.pick(log.read(entry.physical_offset, entry.record_bytes), queue_offset)
         if record.queue_offset != queue_offset:

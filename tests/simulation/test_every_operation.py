@@ -275,3 +275,20 @@ def test_whatever_operation_is_the_last_or_fails_the_store_starts_with_all_it_he
             end(ended.disk)
             check(ended, f"at operation {count}, {how}")
     assert count > 5
+
+
+@pytest.mark.parametrize("segments", [1, 4])
+def test_a_store_of_version_1_with_a_short_tail_starts_with_all_it_held(segments: int) -> None:
+    """What version 1 left when it was killed in a start, between truncating the tail and allocating it again."""
+    bench = Bench()
+    bench.start()
+    bench.send(2 if segments == 1 else 12)
+    assert bench.broker is not None
+    end_offset = bench.broker.end_offset
+    tail = layout.segment_offsets(bench.disk)[-1]
+    bench.disk.truncate(layout.segment_path(tail), end_offset - tail)
+    bench.disk.delete(layout.FORMAT)
+    bench.disk.write(layout.FORMAT, 0, b"1\n")
+    bench.disk.sync(layout.FORMAT)
+    assert len(layout.segment_offsets(bench.disk)) == segments
+    check(bench, "in version 1")
