@@ -279,7 +279,7 @@ def test_whatever_operation_is_the_last_or_fails_the_store_starts_with_all_it_he
 
 @pytest.mark.parametrize("segments", [1, 4])
 def test_a_store_of_version_1_with_a_short_tail_starts_with_all_it_held(segments: int) -> None:
-    """What version 1 left when it was killed in a start, between truncating the tail and allocating it again."""
+    """What a kill in a start of version 1 left: the tail was truncated, and not yet allocated again."""
     bench = Bench()
     bench.start()
     bench.send(2 if segments == 1 else 12)
