@@ -23,7 +23,6 @@ from front_grpc import (
 )
 
 from services.rpc.caller import Caller
-from services.rpc.server import HostOf
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -45,7 +44,7 @@ class Application:
 
     def __init__(self) -> None:
         self.routes: dict[str, Route] = {}
-        self.host_of: HostOf = lambda peer: peer.partition(":")[2].rpartition(":")[0]
+        self.host_of: Callable[[str], str] = lambda peer: peer.partition(":")[2].rpartition(":")[0]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""

@@ -29,14 +29,14 @@ from services.front.certificates import TlsFiles
 from services.ops.http_server import HttpServer
 from services.rpc import server as grpc_server
 from services.rpc.caller import Caller
-from services.rpc.server import OPTIONS, GrpcServer, HostOf, caller_of
+from services.rpc.server import OPTIONS, Connections, Direct, GrpcServer, caller_of
 from services.rpc.service import NAME, Observe, Rpc, Unary, reply_to, stream_to
 
 
 class Kind(NamedTuple):
     """One front, the packages it needs, and what else must be there."""
 
-    make: Callable[[HostOf | None], Any]
+    make: Callable[[Connections | None], Any]
     packages: tuple[str, ...]
     is_in_envoy: bool = False
     serves_tls: bool = True
@@ -46,8 +46,8 @@ class Kind(NamedTuple):
 class Tasks(StandIn):
     """A front whose servers are tasks."""
 
-    def __init__(self, host_of: HostOf | None = None) -> None:
-        super().__init__(host_of)
+    def __init__(self, connections: Connections | None = None) -> None:
+        super().__init__(connections)
         self.tasks: list[asyncio.Task[None]] = []
 
     async def stop(self, grace_seconds: float) -> None:
@@ -65,8 +65,8 @@ class Tasks(StandIn):
 class Uvicorn(Tasks):
     """uvicorn with HTTP/2."""
 
-    def __init__(self, host_of: HostOf | None = None) -> None:
-        super().__init__(host_of)
+    def __init__(self, connections: Connections | None = None) -> None:
+        super().__init__(connections)
         self._servers: list[Http2Server] = []
 
     async def serve(self, taken: socket.socket, files: TlsFiles | None) -> None:
@@ -125,8 +125,8 @@ class Hypercorn(Tasks):
 class Grpclib(StandIn):
     """grpclib."""
 
-    def __init__(self, host_of: HostOf | None = None) -> None:
-        super().__init__(host_of)
+    def __init__(self, connections: Connections | None = None) -> None:
+        super().__init__(connections)
         self._servers: list[Any] = []
 
     async def serve(self, taken: socket.socket, files: TlsFiles | None) -> None:
@@ -167,7 +167,7 @@ class Grpclib(StandIn):
 
     def _caller(self, stream: Any) -> Caller:
         context: Any = GrpclibContext(stream)
-        return caller_of(context, self.host_of)
+        return caller_of(context, self.host_of(context.peer()))
 
 
 class GrpclibContext:
@@ -191,6 +191,17 @@ class GrpclibContext:
         return None if deadline is None else deadline.time_remaining()
 
 
+class Unnamed(Direct):
+    """Connections of which those by a socket file have no address."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def host_of(self, peer: str) -> str:
+        """Return the address of the client; empty behind a socket file."""
+        return "" if peer.startswith("unix:") else self._connections.host_of(peer)
+
+
 class Native:
     """pygrpc-native, with the handlers and options that grpc.aio gets.
 
@@ -199,12 +210,11 @@ class Native:
 
     serves_tls = False
 
-    def __init__(self, host_of: HostOf | None = None) -> None:
+    def __init__(self, connections: Connections | None = None) -> None:
         import pygrpc_native.aio
 
         self._server = pygrpc_native.aio.server(options=OPTIONS)
-        known = host_of or grpc_server.peer_host
-        self._host_of: HostOf = lambda peer: "" if peer.startswith("unix:") else known(peer)
+        self._connections = Unnamed(connections or Direct())
 
     def bind(self, host: str, port: int) -> int:
         """Take the address."""
@@ -212,7 +222,9 @@ class Native:
 
     async def start(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
         """Serve a table of RPCs."""
-        handlers = {name: grpc_server.method(name, rpc, observe, self._host_of) for name, rpc in rpcs.items()}
+        handlers = {
+            name: grpc_server.method(name, rpc, observe, self._connections) for name, rpc in rpcs.items()
+        }
         self._server.add_registered_method_handlers(NAME, handlers)
         await self._server.start()
 
@@ -228,7 +240,7 @@ def application(front: StandIn) -> Application:
     return made
 
 
-def in_envoy(_: HostOf | None) -> Any:
+def in_envoy(_: Connections | None) -> Any:
     """pyvoy's is made in Envoy's process (`front_pyvoy`)."""
     raise AssertionError
 

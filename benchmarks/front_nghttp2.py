@@ -34,7 +34,7 @@ from front_standin import BACKLOG, StandIn, tls_context
 
 from services.front.certificates import TlsFiles
 from services.rpc.caller import Caller
-from services.rpc.server import HostOf
+from services.rpc.server import Connections
 
 DATA, HEADERS_FRAME, END_STREAM = 0, 1, 1
 EOF, NO_END_STREAM, DEFERRED = 1, 2, -508
@@ -340,8 +340,8 @@ async def coming(messages: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
 class Nghttp2Server(StandIn):
     """The front; it takes the place of grpc.aio's."""
 
-    def __init__(self, host_of: HostOf | None = None) -> None:
-        super().__init__(host_of)
+    def __init__(self, connections: Connections | None = None) -> None:
+        super().__init__(connections)
         self.connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
 

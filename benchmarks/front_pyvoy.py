@@ -23,7 +23,7 @@ from front_asgi import Application, Receive, Scope, Send
 from front_grpc import routes_of
 
 from services.front.certificates import TlsFiles, own_files
-from services.rpc.server import HostOf, peer_host
+from services.rpc.server import Connections, Direct
 from services.rpc.service import Observe, Rpc
 
 TOLD: Final = "TIDEWHEEL_BENCH_PYVOY"
@@ -65,8 +65,8 @@ def free_port() -> int:
 class Pyvoy:
     """Envoy listens already; the broker's table becomes the application's."""
 
-    def __init__(self, host_of: HostOf | None = None) -> None:
-        app.application.host_of = host_of or peer_host
+    def __init__(self, connections: Connections | None = None) -> None:
+        app.application.host_of = (connections or Direct()).host_of
         told = json.loads(os.environ[TOLD])
         self._port: int = told["port"]
         self.serves_tls, self.serves_plaintext = told["is_tls"], not told["is_tls"]

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from front_grpc import Route, routes_of
 
 from services.front.certificates import TlsFiles
-from services.rpc.server import HostOf, peer_host
+from services.rpc.server import Connections, Direct
 from services.rpc.service import Observe, Rpc
 
 BACKLOG = 1_024
@@ -20,8 +20,8 @@ class StandIn(ABC):
 
     serves_tls = True
 
-    def __init__(self, host_of: HostOf | None = None) -> None:
-        self.host_of = host_of or peer_host
+    def __init__(self, connections: Connections | None = None) -> None:
+        self.host_of = (connections or Direct()).host_of
         self.routes: dict[str, Route] = {}
         self._taken: list[tuple[socket.socket, TlsFiles | None]] = []
 

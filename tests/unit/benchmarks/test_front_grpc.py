@@ -65,4 +65,4 @@ def test_who_calls_is_the_same_as_behind_grpcio(grpc: Any) -> None:
     context: Any = SimpleNamespace(
         invocation_metadata=lambda: tuple(headers.items()), peer=lambda: "peer", time_remaining=lambda: 20.0
     )
-    assert grpc.caller_of(headers, "10.0.0.7") == caller_of(context, lambda _: "10.0.0.7")
+    assert grpc.caller_of(headers, "10.0.0.7") == caller_of(context, "10.0.0.7")
