@@ -1,7 +1,8 @@
 """What gRPC's tools expect of every server: health, for probes, and reflection, for `grpcurl`.
 
 Health is SERVING from the first call on, NOT_SERVING while the disk fails and once the broker is to stop, for
-the whole server ("") and for RocketMQ's service by name (gRPC Health Checking Protocol; gRPC Server Reflection).
+the whole server ("") and for RocketMQ's service by name (gRPC Health Checking Protocol; gRPC Server
+Reflection).
 
 Our generated messages have a package of their own (`generate`), which nobody sees on the wire; reflection
 describes them by the names that are seen.
