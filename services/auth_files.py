@@ -23,6 +23,7 @@ from typing import Final
 
 import structlog
 
+from commitlog.disk import FOLDER_MODE
 from commitlog.errors import ConfigurationError, WrongKey
 from services.auth.vault import KEY_BYTES
 
@@ -95,7 +96,7 @@ def keep_from_repositories(folder: Path) -> None:
 
 def write_for_owner(path: Path, text: str, mode: int = OWNER_ONLY) -> None:
     """Write a small file whole and durable, or leave the one before; `mode` says who may read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     write_whole(path, text, mode, is_durable=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -25,6 +25,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -39,6 +40,7 @@ IMPORTED: Final = (
 READ_AT_START: Final = ("LD_", "PYTHON", "MALLOC", "GRPC", "OPENBLAS", "COVERAGE")
 MESSAGE_BYTES_MAX: Final = 1 << 17
 PR_SET_CHILD_SUBREAPER: Final = 36
+ONE_AT_A_TIME: Final = threading.Lock()
 Popen: Final = subprocess.Popen
 PIPES: Final = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 SIGNATURE: Final = inspect.signature(Popen._execute_child)  # type: ignore[attr-defined]
@@ -110,13 +112,14 @@ def nursery() -> socket.socket:
 def born(request: bytes, streams: list[int]) -> int:
     """Have a process made and return its id; it is a child of this one."""
     adopt = ctypes.CDLL(None).prctl
-    line = nursery()
-    adopt(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        socket.send_fds(line, [request], streams)
-        return int(line.recv(64))
-    finally:
-        adopt(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    with ONE_AT_A_TIME:
+        line = nursery()
+        adopt(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(line, [request], streams)
+            return int(line.recv(64))
+        finally:
+            adopt(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def tend(line: socket.socket) -> None:

@@ -8,6 +8,7 @@ effects go out as values (`services.broker.values`), and the shell does what the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -60,6 +61,7 @@ class Broker(Verbs):
         self._is_refusing = False
         self.is_crowded = False
         """Whether the last tick had more to deliver than its slice."""
+        self._due_schedules: deque[int] = deque()
         self._recoverers: dict[str, Callable[[Record], None]] = {
             TOPIC_TOPIC: self._topics.recovered,
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
@@ -140,11 +142,13 @@ class Broker(Verbs):
             if purpose is Purpose.LEASE:
                 woken[self._receiving.expire(subject, now_ms)] = None
             elif purpose is Purpose.SCHEDULE:
-                self._schedules.occur(subject, now_ms)
+                self._due_schedules.append(subject)
             elif purpose is Purpose.HOUSE:
                 others += self._keep_house(now_ms)
             elif check := self._transactions.check(subject, now_ms):
                 others.append(check)
+        while self._has_due_schedules():
+            self._schedules.occur(self._due_schedules.popleft(), now_ms)
         others += self._transactions.read_due(now_ms)
         self._burying.run(now_ms)
         self._transactions.forget(now_ms)
@@ -155,9 +159,15 @@ class Broker(Verbs):
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending."""
         moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
-        if self._burying.has_more() or self._transactions.has_more() or self._mending.is_wanted:
+        if self._has_due_schedules() or self._burying.has_more() or self._transactions.has_more():
+            return self._ticked_ms
+        if self._mending.is_wanted:
             return self._ticked_ms
         return min((moment for moment in moments if moment is not None), default=None)
+
+    def _has_due_schedules(self) -> bool:
+        """Whether a schedule's moment has come, and its message need not wait for the disk."""
+        return bool(self._due_schedules) and not self._store.is_behind
 
     def read_ahead(self, job: TimersJob) -> None:
         """A worker has read files of timers: what was read ahead will be delivered when due."""

@@ -66,7 +66,7 @@ def add_user(
         output.print_json(made)
         return
     print(f"access key  {made['access_key']}\nsecret      {made['secret']}")
-    output.say("The secret is not shown again. Until a rule allows something, the user may do nothing.")
+    output.say("The secret is not shown again. Under --auth a user may do what rules allow, else nothing.")
 
 
 @users.command("remove")

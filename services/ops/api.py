@@ -197,7 +197,10 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TidewheelError)
     status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
     shape = {"code": error.code, "detail": error.detail, "message": str(error)}
-    return JSONResponse(shape, status_code=status)
+    ends = (
+        {"Connection": "close"} if isinstance(error, BodyUnfinished) else None
+    )  # the rest is not waited for
+    return JSONResponse(shape, status_code=status, headers=ends)
 
 
 async def disk_failed(request: Request, error: Exception) -> JSONResponse:

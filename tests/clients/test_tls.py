@@ -253,7 +253,7 @@ def test_a_changed_certificate_serves_without_a_restart(tmp_path: Path, clients:
 def vouching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker for clients of one authority, `authority.pem` beside its store, with its key."""
     folder = tmp_path_factory.mktemp("vouching")
-    write_pair(folder, "authority", *self_signed(["authority"]))
+    write_pair(folder, "authority", *an_authority())
     yield from serving(BrokerProcess(folder / "store", "--tls-clients", str(folder / "authority.pem")))
 
 
@@ -263,6 +263,28 @@ def write_pair(folder: Path, name: str, certificate: bytes, key: bytes) -> tuple
     files[0].write_bytes(certificate)
     write_for_owner(files[1], key.decode())
     return files
+
+
+def an_authority() -> tuple[bytes, bytes]:
+    """A certificate that may sign others, unlike a broker's own, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name.from_rfc4514_string("CN=authority")
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=9))
+        .not_valid_after(now + timedelta(days=99))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), pem
 
 
 def issued(authority: Path, days_left: int) -> tuple[bytes, bytes]:
@@ -323,7 +345,7 @@ def test_a_client_without_a_valid_certificate_is_let_go_and_listed(
 
 
 def test_an_expired_certificate_of_the_broker_is_warned_of_and_told_by_the_doctor(tmp_path: Path) -> None:
-    write_pair(tmp_path, "authority", *self_signed(["authority"]))
+    write_pair(tmp_path, "authority", *an_authority())
     authority = tmp_path / "authority.pem"
     certificate, key = write_pair(tmp_path, "expired", *issued(authority, -1))
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key)]

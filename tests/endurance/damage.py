@@ -218,6 +218,8 @@ class Known:
     users: int = 0
     schedules: int = 0
     told: list[str] = field(default_factory=list)
+    """First what was made anew, which is no damage where only the mark of whole queues is missing."""
+    remade_count: int = 0
     lost_timers: int = 0
     pending_left: int = 0
     refused: str = ""
@@ -234,6 +236,7 @@ def look(disk: MemoryDisk, now_ms: int, ended_names: tuple[str, ...]) -> Known:
         return known
     broker = world.broker
     known.told += broker.made_anew
+    known.remade_count = len(known.told)
     known.readable = world.messages()
     world.go(0)
     listed = broker.timers(TimerFilter(), None, 10_000).timers
@@ -365,7 +368,8 @@ class Damage:
         if lost and not is_told:
             row.silent += 1
             row.unsaid.append(f"{where}: silent: {lost[:3]}")
-        if (lost or is_told) and "verify" not in told_by:
+        is_damage = bool(lost or known.refused or known.told[known.remade_count :])
+        if is_damage and "verify" not in told_by:
             row.verify_silent += 1
             row.unsaid.append(
                 f"{where}: not told by verify: {known.told[:1]} {known.refused[:80]} {lost[:2]}"

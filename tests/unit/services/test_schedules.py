@@ -531,6 +531,24 @@ def test_there_is_room_for_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch
     bench.set("c", body=b"x")
 
 
+def test_many_that_are_due_at_once_go_as_fast_as_the_disk_takes_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        bench.set(f"s{number}", body=bytes(600))
+    monkeypatch.setattr(limits, "UNFLUSHED_BYTES_MAX", 1_000)
+    bench.now_ms = NOW_MS + MINUTE_MS
+    bench.broker.tick(bench.now_ms)
+    assert 1_000 < bench.broker.end_offset - bench.broker.durable_offset < 3_000
+    assert bench.broker.next_due_ms() > bench.now_ms, "the rest waits for the flush, and nobody turns round"
+    bench.flush()
+    assert bench.broker.next_due_ms() == bench.now_ms
+    while bench.broker.next_due_ms() == bench.now_ms:
+        bench.broker.tick(bench.now_ms)
+        bench.flush()
+    assert len(bench.sent()) == 5
+
+
 def test_while_the_disk_is_full_runs_wait_and_then_go_by_the_policy(bench: Bench) -> None:
     bench.set(missed=Missed.ONCE)
     bench.broker._housekeeping.has_reserve = False

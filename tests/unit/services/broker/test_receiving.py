@@ -13,7 +13,7 @@ from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Wake
+from services.broker.values import Delivery, ReadTimers, Wake
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=1)
@@ -60,8 +60,19 @@ class Bench:
         end_ms, effects = self.now_ms + by_ms, []
         while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            effects += self.broker.tick(self.now_ms) + self.flush()
+            effects += self._tick() + self.flush()
         self.now_ms = end_ms
+        return effects
+
+    def _tick(self) -> list[object]:
+        """What a tick wants done, but for reading files of timers, which is done at once."""
+        effects: list[object] = []
+        for effect in self.broker.tick(self.now_ms):
+            if isinstance(effect, ReadTimers):
+                effect.job.run(self.disk)
+                self.broker.read_ahead(effect.job)
+            else:
+                effects.append(effect)
         return effects
 
     def checkpoint(self) -> None:

@@ -198,8 +198,18 @@ def test_tools_print_what_a_program_can_read(store: Path, capsys: pytest.Capture
     assert run("store", "dump", "queue", "orders", "7", "--store", store) == 4
 
 
-def test_repair_wants_to_be_told_whether_to_write(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("store", "repair", "--store", store) == 2
+def contents(store: Path) -> dict[Path, bytes]:
+    """The files of a store but its lock."""
+    return {path: path.read_bytes() for path in store.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def test_a_repair_is_a_preview_until_it_is_told_to_write(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(store)
+    assert run("store", "repair", "--store", store) == 0
+    assert "there is nothing to repair" in capsys.readouterr().out
+    assert contents(store) == before
     assert run("store", "repair", "--yes", "--dry-run", "--store", store) == 2
 
 

@@ -44,6 +44,8 @@ def test_a_certificate_of_our_own_is_made_once_and_its_key_is_private(tmp_path: 
     files = own_files(tmp_path / "tls", ["broker.example"])
     made = files.certificate.read_bytes()
     assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(files.certificate.stat().st_mode) & 0o137 == 0
+    assert stat.S_IMODE(files.key.parent.stat().st_mode) & 0o007 == 0
     assert own_files(tmp_path / "tls", ["other.example"]).certificate.read_bytes() == made
     assert Reloading(files).read() is not None
 

@@ -157,6 +157,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/timers/count", None),
             ("get", "/api/timers/histogram", None),
             ("get", "/api/timers/summary", None),
+            ("get", "/api/timers/damaged", None),
             ("get", "/api/timers/one?topic=t&key=k", None),
             ("post", "/api/timers/move", name | {"to": "2h"}),
             ("post", "/api/timers/fire", name),
