@@ -165,6 +165,10 @@ class MemoryDisk:
             if bit // 8 < len(image):
                 image[bit // 8] ^= 1 << (bit % 8)
 
+    def paths(self) -> list[str]:
+        """Every file that a reader sees."""
+        return sorted(self._files)
+
     # What a store asks of it.
 
     def list(self, folder: str) -> list[str]:
@@ -251,6 +255,8 @@ class MemoryDisk:
             self._change_names(_Naming(_folder(path), ((name, None),)))
         if fault not in _WITHIN:
             self._sync_names(_folder(path))
+            if names != [path]:
+                self._forget_within(f"{path}/")
         self._end(fault, path, is_done=fault is Fault.FAILS_WITHIN)
 
     # How it fails.
@@ -337,6 +343,13 @@ class MemoryDisk:
             else:
                 left.append(naming)
         self._namings = left
+
+    def _forget_within(self, inside: str) -> None:
+        """With a folder all that it held is gone, also names that were never synced."""
+        left = [one for one in self._namings if not any(name.startswith(inside) for name, _ in one.names)]
+        self._namings = left
+        for name in [name for name in self._durable_files if name.startswith(inside)]:
+            del self._durable_files[name]
 
     def _name(self, files: dict[str, _File], naming: _Naming) -> None:
         for path, file in naming.names:

@@ -28,7 +28,7 @@ from commitlog.errors import NotAStore, StoreTooNew
 VERSION: Final = 2
 _FIRST_BYTES: Final = 64
 _LINE: Final = re.compile(rb"((\d+) segment_bytes (\d{20})) ([0-9a-f]{8})\n")
-_FRESH: Final = f"{layout.FORMAT}.new"
+FRESH: Final = f"{layout.FORMAT}.new"
 
 
 @dataclass(slots=True, frozen=True)
@@ -107,10 +107,10 @@ def read(disk: Disk) -> Format | None:
 
 def write(disk: Disk, content: bytes) -> None:
     """Makes this the content of the file: all of it, durably, or what was there before."""
-    disk.delete(_FRESH)
-    disk.write(_FRESH, 0, content)
-    disk.sync(_FRESH)
-    disk.rename(_FRESH, layout.FORMAT)
+    disk.delete(FRESH)
+    disk.write(FRESH, 0, content)
+    disk.sync(FRESH)
+    disk.rename(FRESH, layout.FORMAT)
 
 
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:

@@ -100,8 +100,10 @@ class Dispatch:
         """Takes over the files of an earlier run; False, with no queues at all, if they are not whole.
 
         Files that were being made anew when the power went may have holes; then their mark is missing.
+        `frozen` is None in the first snapshot of an import, which is written before there are queues: those
+        that are there were made by a start that did not come to a snapshot of its own.
         """
-        if self._disk.size(QUEUES_WHOLE) < 0:
+        if frozen is None or self._disk.size(QUEUES_WHOLE) < 0:
             self.drop()
             return False
         for topic, queue_id, written_count, crcs in frozen:
@@ -114,7 +116,7 @@ class Dispatch:
 
     def complete(self, frozen: Any, log_offset: int) -> None:
         """The queues were made anew from a log that may lack their last records: their ends stay the same."""
-        for topic, queue_id, entry_count, _ in frozen:
+        for topic, queue_id, entry_count, _ in frozen or ():
             queue = self.queue(topic, queue_id)
             queue.pad_to(max(entry_count, queue.next_offset), log_offset)
             self._changed[queue] = None

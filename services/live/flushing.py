@@ -52,11 +52,8 @@ class Owner(Protocol):
     def settle(self, flush: Flush) -> None:
         """A flush is on disk."""
 
-    def void(self, error: OSError, is_sync_failed: bool) -> None:
+    def void(self, error: OSError) -> None:
         """The disk has failed the core: it is not to be used any more."""
-
-    def distrust(self) -> None:
-        """The core is void, and a sync has failed, too: what was not synced may be lost."""
 
     def rebuild(self) -> None:
         """The core is void, and nothing is being written any more."""
@@ -91,16 +88,13 @@ class Flushing:
         """Return when everything appended has been written, or cannot be."""
         await self._idle.wait()
 
-    def fail(self, error: OSError, is_sync_failed: bool = False) -> None:
+    def fail(self, error: OSError) -> None:
         """The disk has failed, in a flush or elsewhere: let the core go, make it anew when all is calm."""
         if self._is_stopped:
             return
-        is_sync_failed = is_sync_failed or isinstance(error, SyncFailed)
         if not self._is_void:
             self._is_void = True
-            self._owner.void(error, is_sync_failed)
-        elif is_sync_failed:
-            self._owner.distrust()
+            self._owner.void(error)
         if self._flying_count == 0:
             self._calm()
         self.stir()
@@ -235,7 +229,7 @@ class Flushing:
             return
         error = done.exception()
         if isinstance(error, OSError):
-            self.fail(error, is_sync_failed=True)
+            self.fail(error)
         else:
             self._survive(partial(self._end_sync, core, sync, error))
 

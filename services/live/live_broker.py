@@ -372,18 +372,14 @@ class LiveBroker(LiveVerbs):
         self._carry_out(effects)
         self._see_to_alarm()
 
-    def void(self, error: OSError, is_sync_failed: bool) -> None:
+    def void(self, error: OSError) -> None:
         """The disk has failed: refuse everybody who waits, and let the core go."""
         core = self._broker
         self._lite_before = core.lite
-        self._rebuilding.let_go(core, error, is_sync_failed)
+        self._rebuilding.let_go(core, error)
         self._drop_core(
             core, f"Writing to the store failed ({error}). Send again with the same message id once it works."
         )
-
-    def distrust(self) -> None:
-        """The core is void, and a sync has failed, too."""
-        self._rebuilding.distrust()
 
     def rebuild(self) -> None:
         """Nothing is being written any more: start again from what is surely on disk."""

@@ -55,21 +55,17 @@ class Rebuilding:
         self._owner, self._open, self._call_later, self._executor = owner, open_core, call_later, executor
         self._loop = asyncio.get_running_loop()
         self._failures = 0
-        self._trusted_offset = self._synced_offset = 0
+        self._trusted_offset = 0
         self._attempt: asyncio.Future[Broker] | None = None
         self._is_closed = False
         self.unwell: StoreUnwell | None = None
         """Why nothing is served; None while the core can be."""
 
-    def let_go(self, core: Broker, error: OSError, is_sync_failed: bool) -> None:
+    def let_go(self, core: Broker, error: OSError) -> None:
         """The disk has failed `core`, which is not to be used any more."""
-        self._synced_offset = self._trusted_offset = core.durable_offset
+        self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
         log.error("disk failed, nothing is served", reason=str(error), trusted_offset=self._trusted_offset)
-
-    def distrust(self) -> None:
-        """A sync has failed since: trust only what was synced before."""
-        self._trusted_offset = min(self._trusted_offset, self._synced_offset)
 
     def begin(self) -> None:
         """Nothing is being written any more: make a new core, at once unless that has just been tried."""
@@ -114,7 +110,6 @@ class Rebuilding:
 
     def _failed(self, error: StoreError) -> None:
         self._failures += 1
-        self._trusted_offset = self._synced_offset
         self.unwell = StoreUnwell(f"{error} It is tried again by itself; send again once it works.")
         log.error("store could not be opened again", reason=str(error), attempts=self._failures)
         self._pause()

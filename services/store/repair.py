@@ -128,29 +128,34 @@ def locked(root: Path) -> Iterator[OpenStore]:
 
 
 def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
-    """Does what is planned; the store's lock must be held."""
+    """Does what is planned to the store in folder `root`; its lock must be held."""
     disk = RealDisk(root)
     try:
-        for damage in planned.quarantine:
-            put_aside(disk, quarantine_path(damage), damaged_bytes(store, damage))
-        for path in planned.bad_snapshots:
-            set_aside(disk, path)
-        for run in planned.mends:
-            mend(run, disk)
-        if planned.mends_timers:  # before anything is given up: what is rebuilt is not over
-            _mend_timers(disk, now_ms)
-            _set_aside_all_but_newest(disk)
-        if planned.makes_facts:
-            give_up(store, disk, planned.gives_up, now_ms)
-        if planned.makes_derived or planned.bad_snapshots:
-            _make_derived(disk, now_ms)
-        elif planned.rewrites:
-            Broker.open(disk, BrokerSettings(), now_ms)
+        carry_out_on(disk, planned, store, now_ms)
     finally:
         disk.close()
 
 
-def _make_derived(disk: RealDisk, now_ms: int) -> None:
+def carry_out_on(disk: Disk, planned: Plan, store: OpenStore, now_ms: int) -> None:
+    """Does what is planned; what a death or a failure leaves undone the next repair plans again."""
+    for damage in planned.quarantine:
+        put_aside(disk, quarantine_path(damage), damaged_bytes(store, damage))
+    for path in planned.bad_snapshots:
+        set_aside(disk, path)
+    for run in planned.mends:
+        mend(run, disk)
+    if planned.mends_timers:  # before anything is given up: what is rebuilt is not over
+        _mend_timers(disk, now_ms)
+        _set_aside_all_but_newest(disk)
+    if planned.makes_facts:
+        give_up(store, disk, planned.gives_up, now_ms)
+    if planned.makes_derived or planned.bad_snapshots:
+        _make_derived(disk, now_ms)
+    elif planned.rewrites:
+        Broker.open(disk, BrokerSettings(), now_ms)
+
+
+def _make_derived(disk: Disk, now_ms: int) -> None:
     """Starts the core once without its derived files, and keeps what that made."""
     disk.delete(layout.CONSUMEQUEUE)
     disk.delete(layout.KEYINDEX)

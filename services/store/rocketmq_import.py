@@ -8,9 +8,12 @@ queue offset and its place. What RocketMQ keeps beside its log is taken over in 
                                         levels and of the timer wheel; a copy of each open or expired half
 
 So what must still happen rests on records with a whole-record CRC, like all that a broker writes itself. The
-last step is a start of the broker, which makes queues and key index, and its snapshot. Until all primary data
-is written the file `format` names no version, so that nobody opens half an import; one that fails leaves
-nothing behind.
+last step is a start of the broker, which makes queues and key index, and its snapshot.
+
+Until all primary data is written the file `format` names no version, so that nobody opens half an import. One
+that fails leaves nothing behind: `format` names no version again before anything is deleted, and is deleted
+last. What is left where the process died, or the disk refused that too, is half an import that the next one
+clears away, or, if `format` names a version, a whole store that any start completes.
 
 Not taken over: the wheel's own files and the indexes, which are made anew from the log.
 """
@@ -34,6 +37,7 @@ from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
 from consumequeue.acks import ranges_of
 from services.broker.broker import Broker
+from services.broker.derived import QUEUES
 from services.broker.settings import BrokerSettings
 from services.broker.timer_files import TIMER_FILES
 from services.store.rocketmq_config import TopicConfig, read_config
@@ -80,11 +84,19 @@ def import_store(source: Path, target: Path, on_progress: Say, now_ms: int) -> I
     lock.acquire()
     disk = RealDisk(target)
     try:
-        _check_empty(disk, target)
-        return _Import(log, disk, on_progress, now_ms).run()
+        return take_over(log, disk, str(target), on_progress, now_ms)
     finally:
         disk.close()
         lock.release()
+
+
+def take_over(log: RocketmqLog, disk: Disk, name: str, on_progress: Say, now_ms: int) -> ImportSummary:
+    """Takes `log` over onto `disk`, which errors call `name`; what a dead import left is cleared away."""
+    if _is_unfinished(disk):
+        on_progress("clearing away an import that did not finish")
+        _empty(disk)
+    _check_empty(disk, name)
+    return _Import(log, disk, on_progress, now_ms).run()
 
 
 class _Import:
@@ -107,10 +119,16 @@ class _Import:
             store_format.write(self._disk, store_format.encode(self._log.segment_bytes))
             self._make_derived()
         except BaseException:
-            with suppress(OSError):  # what cannot be deleted says itself that it is half an import
-                _empty(self._disk)
+            with suppress(OSError):  # what cannot be deleted says itself what it is
+                self._undo()
             raise
         return self._summary(pending, redelivered_count)
+
+    def _undo(self) -> None:
+        """Deletes all of it; from the first moment on it is no store."""
+        if not _is_unfinished(self._disk):
+            store_format.write(self._disk, _UNFINISHED)
+        _empty(self._disk)
 
     def _read(self) -> None:
         """The one pass over the source."""
@@ -145,7 +163,7 @@ class _Import:
         log = CommitLog(self._disk, self._log.segment_bytes, self._log.first_offset, end)
         empty = Broker(self._disk, log, _SETTINGS, self._now_ms).checkpoint(self._now_ms)
         empty.timers.write(self._disk)
-        parts = empty.snapshot.parts | {TIMER_FILES: empty.timers.freeze()}
+        parts = empty.snapshot.parts | {TIMER_FILES: empty.timers.freeze(), QUEUES: None}
         offsets = [[*queue, offset] for queue, offset in self._takeover.next_offsets.items()]
         parts["store"] |= {
             "next_offsets": offsets,
@@ -233,16 +251,26 @@ def _done(known: int, again: set[int]) -> dict[str, Any]:
     return {"low": low, "done": ranges_of(offset for offset in range(low, known) if offset not in again)}
 
 
-def _check_empty(disk: Disk, target: Path) -> None:
-    foreign_names = [name for name in disk.list("") if name != "lock"]
-    if foreign_names:
-        raise NotAStore(
-            f"{target} holds {foreign_names[0]!r}; an import needs an empty folder. Nothing was touched."
-        )
+def _is_unfinished(disk: Disk) -> bool:
+    """Whether a store is half an import; it is, too, where `format` was just about to be written."""
+    size = disk.size(layout.FORMAT)
+    if size < 0:
+        return set(disk.list("")) - {"lock"} == {store_format.FRESH}
+    return disk.read(layout.FORMAT, 0, size) == _UNFINISHED
+
+
+def _check_empty(disk: Disk, name: str) -> None:
+    there = [one for one in disk.list("") if one != "lock"]
+    if not there:
+        return
+    what = f"{name} holds {there[0]!r}"
+    if foreign.IMPORTED in there and layout.FORMAT in there:
+        what = f"{name} is a store already, made by an import that took everything over: a broker can start"
+    raise NotAStore(f"{what}. An import needs an empty folder; nothing was touched.")
 
 
 def _empty(disk: Disk) -> None:
-    """Deletes all of it; the file that says that this is half an import goes last."""
-    for name in sorted(disk.list(""), key=lambda name: name == layout.FORMAT):
-        if name != "lock":
-            disk.delete(name)
+    """Deletes what an import made; the file that says that this is half of one goes last."""
+    ours = (layout.KNOWN_NAMES | {foreign.IMPORTED}) - {"lock", layout.FORMAT}
+    for name in [*sorted(ours & set(disk.list(""))), layout.FORMAT]:
+        disk.delete(name)

@@ -177,7 +177,7 @@ def _adopted(store: OpenStore) -> dict[tuple[str, int], int]:
 def _frozen_queues(store: OpenStore) -> list[Any]:
     """The queues that the next start takes over, as the newest snapshot has them."""
     newest = snapshot.newest(store.overlay()) if store.files.size(layout.QUEUES_WHOLE) >= 0 else None
-    return list(newest.parts["queues"]) if newest else []
+    return list(newest.parts["queues"] or ()) if newest else []
 
 
 def _tail(store: OpenStore) -> Iterator[Finding]:
