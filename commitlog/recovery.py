@@ -139,7 +139,9 @@ class LogScan:
                 self._disk.truncate(path, self.end_offset - first_offset)
             if self._disk.size(path) < end - first_offset:
                 self._disk.allocate(path, end - first_offset)
-        missing_from = ends[-1] if ends else self.first_offset
+        # The last one is longer than others where a record was too large for one.
+        last_end = kept[-1] + self._disk.size(layout.segment_path(kept[-1])) if kept else self.first_offset
+        missing_from = max([last_end, *ends[-1:]])
         for first_offset in range(missing_from, self.end_offset, self.segment_bytes):
             # What was published lay in a segment that is gone: it is damage, and keeps its place.
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
@@ -190,19 +192,26 @@ class LogScan:
     def _check_contiguous(self, start_at: int) -> None:
         """Raises `StoreError` if a segment is missing.
 
-        One is where the next one begins later than a whole segment ends, unless its file reaches so far, as
-        in a store whose segments have many sizes (see `commitlog.segments`).
+        One is where the next one begins later than a whole segment ends, unless its file reaches so far, or
+        ends with a blank that does, as in a store whose segments have many sizes (see `commitlog.segments`).
         """
         firsts = self.segments.first_offsets
         for offset, following in pairwise(firsts):
             is_gap = offset + self.segment_bytes < min(following, self.durable_offset)
-            if is_gap and self._disk.size(layout.segment_path(offset)) < following - offset:
+            if is_gap and not self._reaches(offset, following):
                 raise _missing(offset + self.segment_bytes)
         ends = [firsts[0], self.segments.end_offset] if firsts else [0, 0]
         if firsts:
             ends[1] = max(ends[1], firsts[-1] + self._disk.size(layout.segment_path(firsts[-1])))
         if start_at and not ends[0] <= start_at <= ends[1]:
             raise _missing(start_at if start_at < ends[0] else ends[1])
+
+    def _reaches(self, first_offset: int, following: int) -> bool:
+        path = layout.segment_path(first_offset)
+        size = self._disk.size(path)
+        blank_at = max(0, size - record.BLANK_BYTES)
+        end = self._disk.read(path, blank_at, record.BLANK_BYTES)
+        return size >= following - first_offset or end == record.blank(following - first_offset - blank_at)
 
 
 def _missing(first_offset: int) -> StoreError:

@@ -115,6 +115,9 @@ class _Files:
     def __init__(self, store: str) -> None:
         self._root = Path(store)
 
+    def size(self, path: str) -> int:
+        return (self._root / path).stat().st_size
+
     def read(self, path: str, position: int, length: int) -> bytes:
         with open(self._root / path, "rb") as file:
             file.seek(position)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from commitlog import foreign, layout, store_format
+from commitlog import foreign, layout, record, store_format
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
 from commitlog.recovery import Damage
 
@@ -39,9 +39,17 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        """The log offset up to which records may start in it."""
+        """The log offset up to which it covers the log; a blank at the file's end may reach the next one."""
         end = self.first_offset + self.segment_bytes
+        if self.next_offset is not None and end < self.next_offset and self._is_closed(self.next_offset):
+            return self.next_offset
         return end if self.next_offset is None else min(end, self.next_offset)
+
+    def _is_closed(self, next_offset: int) -> bool:
+        blank_at = max(0, self.segment_bytes - record.BLANK_BYTES)
+        with open(self.path, "rb") as file:
+            file.seek(blank_at)
+            return file.read(record.BLANK_BYTES) == record.blank(next_offset - self.first_offset - blank_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
         raise NotAStore(f"{store} has no folder '{layout.COMMITLOG}'. Give --store the folder of a broker.")
     published = read_durable(store) if durable_offset is None else durable_offset
     own_from = _read_imported(store) if ours else _NONE_OWN
-    log = StoreLog(_written_segments(folder), published, ours, own_from)
+    log = StoreLog(_written_segments(folder, published or 0), published, ours, own_from)
     if not log.segments or log.end_offset <= log.first_offset:
         raise StoreError(f"{store} holds no records yet. Send messages to its broker first.")
     return log
@@ -163,14 +171,15 @@ def _check_format(store: Path) -> bool:
     return True
 
 
-def _written_segments(folder: Path) -> tuple[Segment, ...]:
+def _written_segments(folder: Path, published_offset: int) -> tuple[Segment, ...]:
+    """Those that hold something; one that begins with zeros does if the published log goes on there."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     found = [
         Segment(str(folder / name), int(name), (folder / name).stat().st_size)
         for name in names
         if name.isdigit() and len(name) == layout.OFFSET_DIGITS
     ]
-    while found and _is_unwritten(found[-1]):
+    while found and found[-1].first_offset >= published_offset and _is_unwritten(found[-1]):
         found.pop()
     firsts: list[int | None] = [segment.first_offset for segment in found]
     known = [replace(one, next_offset=after) for one, after in zip(found, [*firsts[1:], None], strict=False)]

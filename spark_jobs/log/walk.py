@@ -222,8 +222,10 @@ class _Walk:
         if position + record.BLANK_BYTES > self._part.end:
             return False
         left_bytes, magic = _BLANK.unpack_from(self._view, position)
-        whole = self._part.segment.segment_bytes
-        return bool(magic == record.MAGIC_BLANK and left_bytes == whole - position)
+        segment = self._part.segment
+        # Its file may end with the blank, or reach beyond the beginning of the next one.
+        ends = (segment.segment_bytes, segment.end_offset - self._first_offset)
+        return bool(magic == record.MAGIC_BLANK and position + left_bytes in ends)
 
     def _next_record(self, position: int) -> int:
         for match in _MAGIC.finditer(self._view, position, self._part.end):
