@@ -1,7 +1,9 @@
-"""Each disk operation of `store import` in turn is its last, or fails: it can be run again.
+"""Each disk operation of `store import` or `store repair` in turn is its last, or fails: it can be run again.
 
 An import that had taken everything over says so and has left a whole store; else the second one ends well, as
-if there had been none before.
+if there had been none before. After a repair that did not end another one does, and the store is sound, with
+all that was not damaged; a broker that starts without it loses nothing either. A power cut behind the second
+may take back what the first had changed and not synced: then a third one is needed, and enough.
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ from typing import Final
 
 import pytest
 
-from commitlog import layout, properties
+from commitlog import layout, properties, snapshot
 from commitlog.errors import NotAStore
 from commitlog.memory_disk import Death, Fault, MemoryDisk
+from commitlog.message import Message
 from commitlog.record import Record
 from consumequeue import timerindex_recent
 from services.broker.broker import Broker
+from services.store import repair
 from services.store.opening import look_at
 from services.store.rocketmq_import import ImportSummary, take_over
 from services.store.rocketmq_source import open_log
 from services.store.verify import verify
-from tests.simulation.test_every_operation import ENDS, SETTINGS, TOPIC, messages_of
+from tests.simulation.test_every_operation import ENDS, NOW_MS, SETTINGS, TOPIC, Bench, messages_of
 from tests.unit.services.store.test_rocketmq_import import NOW_MS as IMPORT_MS
 from tests.unit.services.store.test_rocketmq_import import Genuine
 
@@ -116,3 +120,102 @@ def test_an_import_that_did_not_end_is_run_again(
             check_imported(over, where)
     assert number > 30
     assert whole
+
+
+# A repair.
+
+
+def shop() -> Bench:
+    """Messages, timers with names, far and near, and open halves, before and behind two snapshots."""
+    bench = Bench()
+    broker = bench.start()
+    for round_ in range(3):
+        bench.send(4)
+        bench.send(1, half=True)
+        for number in range(3):
+            message = Message(
+                topic=TOPIC,
+                body=b"later",
+                message_id=f"T{round_}{number}",
+                delivery_ms=NOW_MS + HOUR_MS * (1 + number * 30),
+                properties={"TW_TIMER_KEY": f"key {round_}{number}"},
+            )
+            broker.send(message, bench.now_ms)
+        bench.flush()
+        if round_ < 2:
+            bench.checkpoint()
+    bench.broker = None
+    return bench
+
+
+def a_file(disk: MemoryDisk, folder: str) -> str:
+    """The largest file below a folder, by its path."""
+    paths = [path for path in disk.paths() if path.startswith(f"{folder}/")]
+    return max(paths, key=lambda path: (disk.size(path), path))
+
+
+def flip(disk: MemoryDisk, path: str, part: float = 0.5) -> None:
+    disk.flip_bit(path, int(disk.size(path) * part) * 8 + 2)
+
+
+def in_a_record(disk: MemoryDisk) -> None:
+    """Within the body of the second message."""
+    place = bytes(disk.view(layout.segment_path(0))).index(b"x" * 100)
+    place = bytes(disk.view(layout.segment_path(0))).index(b"x" * 100, place + 100)
+    disk.flip_bit(layout.segment_path(0), (place + 50) * 8)
+
+
+DAMAGES: Final[dict[str, Callable[[MemoryDisk], object]]] = {
+    "log": in_a_record,
+    "queue": lambda disk: flip(disk, a_file(disk, layout.CONSUMEQUEUE), 0.01),
+    "key index": lambda disk: flip(disk, a_file(disk, layout.KEYINDEX)),
+    "snapshot": lambda disk: flip(disk, snapshot.path_of(snapshot.offsets(disk)[-1])),
+    "durable": lambda disk: [flip(disk, layout.DURABLE, part) for part in (0.1, 0.6)],
+    "format": lambda disk: flip(disk, layout.FORMAT, 0.8),
+    "timers": lambda disk: flip(disk, a_file(disk, layout.TIMERS)),
+    "names, head": lambda disk: disk.flip_bit(a_file(disk, layout.TIMER_NAMES), 30),
+    "names, a block": lambda disk: flip(disk, a_file(disk, layout.TIMER_NAMES)),
+}
+
+
+def mend_all(disk: MemoryDisk) -> repair.Plan:
+    store = look_at(disk, "the store")
+    planned = repair.plan(store, NOW_MS, gives_up=True)
+    repair.carry_out_on(disk, planned, store, NOW_MS)
+    return planned
+
+
+def check_repaired(bench: Bench, disk: MemoryDisk, lost: set[str], where: str) -> None:
+    broker = Broker.open(disk, SETTINGS, NOW_MS)
+    assert set(messages_of(broker)) == bench.told - lost, where
+    for transaction_id in bench.halves.values():
+        assert broker.half(transaction_id).state.name == "OPEN", where
+    assert broker.gauges().pending_timers == 9, where
+
+
+@pytest.mark.parametrize("fault", Fault, ids=[fault.value for fault in Fault])
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_repair_that_did_not_end_is_run_again(
+    what: str, fault: Fault, request: pytest.FixtureRequest
+) -> None:
+    bench = shop()
+    bench.disk.crash(lambda count: 0)
+    DAMAGES[what](bench.disk)
+    assert not verify(look_at(bench.disk, "the store"), NOW_MS).is_sound
+    lost = {"M1"} if what == "log" else set()
+    number = 0
+    every = 1 if request.config.getoption("--seeds") > 100 else 8
+    for number, disk in struck(bench.disk, mend_all, fault):
+        if number % every != list(Fault).index(fault):
+            continue
+        for where, over in ended(disk, number + list(Fault).index(fault), request):
+            check_repaired(bench, deepcopy(over), lost, f"without a second repair, {where}")
+            planned = mend_all(over)
+            assert not planned.hopeless, where
+            over.crash(lambda count: 0)
+            mend_all(over)  # the cut may take back what the dead one had changed and the second found well
+            over.crash(lambda count: 0)
+            verdict = verify(look_at(over, "the store"), NOW_MS)
+            assert verdict.is_sound, (where, verdict.findings)
+            check_repaired(bench, over, lost, where)
+    assert number > 1
