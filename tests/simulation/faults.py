@@ -14,6 +14,11 @@ which files; a kind is added when its damage is survived and told.
 
     timers      what the log still has is rebuilt and delivered once, the rest ends as UNREADABLE and is
                 listed; told once the broker has read its files through
+    keyindex    made anew from the log: nothing is lost
+
+and `FACT_KINDS` for one whose log has all:
+
+    timers-names, timers-ends   made anew from the log: nothing is lost
 """
 
 from __future__ import annotations
@@ -32,8 +37,9 @@ from services.store.findings import Finding
 from services.store.verify import Verdict
 
 KINDS: Final = (layout.DURABLE, layout.FORMAT, layout.SNAPSHOTS)
-TIMER_KINDS: Final = (*KINDS, layout.TIMERS, layout.TIMERS)
-_LATER: Final = (layout.TIMERS,)
+TIMER_KINDS: Final = (*KINDS, layout.TIMERS, layout.TIMERS, layout.KEYINDEX)
+FACT_KINDS: Final = (*TIMER_KINDS, layout.TIMER_NAMES, layout.TIMER_ENDS)
+_LATER: Final = (layout.TIMERS, layout.KEYINDEX, layout.TIMER_NAMES, layout.TIMER_ENDS)
 """Files whose damage is told when they are read, not by the start."""
 _STARTS_MAX: Final = 4
 
@@ -98,6 +104,8 @@ class Faults:
         if not self._is_over and self._chance.random() < probability and self._may_be_hit(kind):
             names = self._disk.list(kind)
             path = f"{kind}/{self._chance.choice(names)}" if names and names[0] else kind
+            if self._disk.size(path) <= 0:
+                return
             self._hit(path)
             self.damaged = path
             self.hit.add(path)
@@ -136,10 +144,16 @@ class Faults:
             and not self._is_of_timers(one)
         ]
 
+    def has_hit(self, *kinds: str) -> bool:
+        """Whether a file of some folders was ever damaged."""
+        return any(path.startswith(f"{kind}/") for path in self.hit for kind in kinds)
+
     def _is_of_timers(self, one: Finding) -> bool:
         """Whether it says that a snapshot lacks timers, as it does if a file that it names was hit."""
-        is_hit = any(path.startswith(f"{layout.TIMERS}/") for path in self.hit)
-        return is_hit and one.what.startswith("its pending timers are not those of the log: none more")
+        less, names = "its pending timers are not those of the log: none more", "its names of timers"
+        return (self.has_hit(layout.TIMERS) and one.what.startswith(less)) or (
+            self.has_hit(layout.TIMER_NAMES) and one.what.startswith(names)
+        )
 
     def starts_that_die(self, start: Callable[[int | None], object], acknowledged: int | None) -> int | None:
         """Starts that come to an end at once, or amid themselves; returns what is still acknowledged.
