@@ -430,7 +430,8 @@ class Mending:
         self._unchecked.extendleft(reversed(job.rest))
         there = self._partitions.files
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
-        self._bare += [one for one in job.bare if self._is_there(one) and self._waits(one)]
+        new = (one for one in job.bare if self._is_there(one) and self._waits(one))
+        self._bare = list(dict.fromkeys([*self._bare, *new]))
         for index in (self._timers.ends.names, self._timers.ends.ends):
             index.found_damaged(job.damaged_runs)
         for what in job.damaged_keys:
