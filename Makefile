@@ -51,6 +51,7 @@ simulate: install     ## thousands of seeds of the core on a faulty disk
 endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred deaths; services that go wrong on purpose
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_sick_disk.py --deaths 100 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_damage.py --bit-step 97 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_soak.py --soak-seconds 600 -q -s

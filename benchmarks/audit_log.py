@@ -18,7 +18,7 @@ import numpy as np
 from audit_stories import KINDS, SLOT_COUNT
 from audit_templates import OFFSET_DIGITS, QUEUE_COUNT, VARIANT_COUNT, Lifted, Template
 
-from commitlog import layout, limits, record
+from commitlog import layout, limits, record, store_format
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
 from consumequeue.entry import ENTRY, ENTRY_BYTES
@@ -59,7 +59,7 @@ class LogWriter:
         self, folder: Path, lifted: Lifted, segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
     ) -> None:
         (folder / layout.COMMITLOG).mkdir(parents=True)
-        (folder / layout.FORMAT).write_text(f"{layout.FORMAT_VERSION}\n")
+        (folder / layout.FORMAT).write_bytes(store_format.encode(segment_bytes))
         self._folder, self._segment_bytes = folder, segment_bytes
         self._queues = Queues(folder)
         self._templates = _Templates(lifted)

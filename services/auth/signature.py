@@ -76,6 +76,7 @@ class Signed(NamedTuple):
 @lru_cache(maxsize=PARSED_MAX)
 def parse(authorization: str, date: str) -> Signed:
     """The two headers of a call; raises `Refused`."""
+    authorization = authorization.strip(" \t")  # blanks around a field's value are none of it (RFC 9110, 5.5)
     if not authorization:
         raise Refused(Reason.UNSIGNED)
     found, moment = _HEADER.fullmatch(authorization[: HEADER_CHARACTERS_MAX + 1]), read(date)

@@ -41,6 +41,7 @@ from commitlog.recovery import Damage, Found, LogScan
 from consumequeue.keyindex_run import BLOCK_BYTES, Run
 from consumequeue.timerindex_run import FactRun
 from services.broker import timer_records
+from services.broker.endings import endings
 from services.broker.store import Store
 from services.broker.timer_records import TIMER_TOPIC, due_ms_of
 from services.broker.timers import Timers
@@ -182,6 +183,8 @@ class Rescue:
     copies: dict[int, Copy] = field(default_factory=dict)
     unknown_count: int = 0
     """How many rows were in gaps of which nothing tells what they were."""
+    over: set[int] = field(default_factory=set)
+    """Those that ended so long ago that only the log or their file still tells."""
     blocked: str = ""
     """Why nothing could be found out; empty if it could."""
 
@@ -190,6 +193,7 @@ class Rescue:
         try:
             for from_ms, until_ms in self.windows:
                 self._see(disk, from_ms, until_ms)
+            self._leave_out_forgotten(disk)
         except StoreError as error:
             self.blocked = error.detail
             return
@@ -200,10 +204,11 @@ class Rescue:
         held = np.union1d(present["timer_offset"], self.in_memory)
         wanted, is_sure = self._named(disk, from_ms, until_ms)
         wanted = _without(wanted, held)
-        if not is_sure or len(wanted) < lost_count or self._is_split():
+        ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
+        if not is_sure or len(_without(wanted, ended)) < lost_count or self._is_split():
             wanted = _without(_once(np.concatenate([wanted, self._logged(disk, from_ms, until_ms)])), held)
+            ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
-        ended = self._ended(disk, np.sort(np.concatenate([wanted["timer_offset"], present["timer_offset"]])))
         self.missing = np.concatenate([self.missing, _without(wanted, ended)])
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.frontier_ms))
@@ -270,6 +275,20 @@ class Rescue:
             if one.record.topic == TIMER_TOPIC and from_ms <= due_ms_of(one.record) < until_ms
         ]
         return self._placed(np.array(found, PAIR), from_ms, until_ms)
+
+    def _leave_out_forgotten(self, disk: Disk) -> None:
+        """Takes out what has ended so long ago that only the log still tells; it does if it has the timer.
+
+        Of a row whose record is damaged, its file may tell as well that it is gone.
+        """
+        for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
+            if slot in self.files:
+                self.over.update(partition.gone_offsets(disk, slot.path, self.files[slot].length).tolist())
+        old = self.missing["timer_offset"][self.missing["due_ms"] < np.uint64(self.forgotten_ms)].tolist()
+        doubtful = {*old, *(one.timer_offset for one in self.bare if one.due_ms < self.forgotten_ms)}
+        for one in LogScan(disk, self.segment_bytes, stop_at=self.end_offset) if doubtful else ():
+            self.over |= doubtful & {ending.timer_offset for ending in endings(one.record)}
+        self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
         """Those of the timers that have ended, as far as files tell."""
@@ -350,6 +369,8 @@ class Mending:
         self._applying: Rescue | None = None
         self._left: deque[tuple[int, int, str, str]] = deque()
         self._rebuilt_count = self._lost_count = 0
+        self._is_stale = False
+        """Whether the rescue that is applied is to be done once more."""
         self._blocked = ""
         self._told: set[str] = set()
         self._log_pass: LogPass | None = None
@@ -409,7 +430,8 @@ class Mending:
         self._unchecked.extendleft(reversed(job.rest))
         there = self._partitions.files
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
-        self._bare += [one for one in job.bare if self._is_there(one) and self._waits(one)]
+        new = (one for one in job.bare if self._is_there(one) and self._waits(one))
+        self._bare = list(dict.fromkeys([*self._bare, *new]))
         for index in (self._timers.ends.names, self._timers.ends.ends):
             index.found_damaged(job.damaged_runs)
         for what in job.damaged_keys:
@@ -466,7 +488,9 @@ class Mending:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _waits(self, one: Bare) -> bool:
-        return self._timers.ends.ended(one.timer_offset) is None
+        """Whether it has not ended; all that lies before the frontier has, though it may be forgotten how."""
+        is_done = (one.due_ms, one.timer_offset) <= self._partitions.frontier
+        return not is_done and self._timers.ends.ended(one.timer_offset) is None
 
     def _check(self) -> Check:
         job, left_bytes = Check([], [], [], self._check_bytes), self._check_bytes
@@ -522,10 +546,15 @@ class Mending:
         names = self._timers.queues.names
         what = ", ".join(sorted({gap.path for gap in job.gaps}))
         self._left.extend((due_ms, offset, "", what) for due_ms, offset in job.missing.tolist())
-        self._left.extend((one.due_ms, one.timer_offset, names[one.queue][0], one.path) for one in job.bare)
+        waiting = (one for one in job.bare if one.timer_offset not in job.over)
+        self._left.extend((one.due_ms, one.timer_offset, names[one.queue][0], one.path) for one in waiting)
 
     def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.ended(timer_offset) is not None:
+            return
+        assert self._applying is not None
+        if self._applying.forgotten_ms <= due_ms < self._timers.ends.forgotten_ms:
+            self._is_stale = True  # it may have ended since then, and how was dropped meanwhile
             return
         timer = self._record(timer_offset)
         if timer is None:
@@ -553,6 +582,9 @@ class Mending:
 
     def _finish(self, job: Rescue) -> list[Damaged]:
         self._applying = None
+        if self._is_stale:
+            self._bare, self._is_stale = job.bare + self._bare, False
+            return []
         self._partitions.mended(job.gaps, is_all_there=self._lost_count == 0)
         statistics = self._timers.statistics
         statistics.timers_rebuilt += self._rebuilt_count

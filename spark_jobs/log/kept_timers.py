@@ -125,7 +125,7 @@ class _Files:
 
 
 def _chunks(part: KeptTimers, path: str, length: int, seen: Integers) -> Iterator[Chunk]:
-    disk = cast(Disk, _Files(part.store))  # all that is asked of it is to read
+    disk = cast(Disk, _Files(part.store))  # all that is asked of it is to read, and how much there is
     gone = partition.gone_offsets(disk, path, length)
     window = Window(disk, path, length)
     for batch in partition.batches(window, []):

@@ -9,6 +9,16 @@ which files; a kind is added when its damage is survived and told.
     durable     the published offset: nothing is lost, the start tells
     format      the version and the size of segments: nothing is lost, the start tells
     snapshots   one of two: nothing is lost, the start tells
+
+`TIMER_KINDS` are for a world whose oracle knows all timers (`timer_world`):
+
+    timers      what the log still has is rebuilt and delivered once, the rest ends as UNREADABLE and is
+                listed; told once the broker has read its files through
+    keyindex    made anew from the log: nothing is lost
+
+and `FACT_KINDS` for one whose log has all:
+
+    timers-names, timers-ends   made anew from the log: nothing is lost
 """
 
 from __future__ import annotations
@@ -27,14 +37,18 @@ from services.store.findings import Finding
 from services.store.verify import Verdict
 
 KINDS: Final = (layout.DURABLE, layout.FORMAT, layout.SNAPSHOTS)
+TIMER_KINDS: Final = (*KINDS, layout.TIMERS, layout.TIMERS, layout.KEYINDEX)
+FACT_KINDS: Final = (*TIMER_KINDS, layout.TIMER_NAMES, layout.TIMER_ENDS)
+_LATER: Final = (layout.TIMERS, layout.KEYINDEX, layout.TIMER_NAMES, layout.TIMER_ENDS)
+"""Files whose damage is told when they are read, not by the start."""
 _STARTS_MAX: Final = 4
 
 
 class Faults:
     """What befalls a disk, by a world's chance."""
 
-    def __init__(self, chance: random.Random, disk: MemoryDisk) -> None:
-        self._chance, self._disk = chance, disk
+    def __init__(self, chance: random.Random, disk: MemoryDisk, kinds: tuple[str, ...] = KINDS) -> None:
+        self._chance, self._disk, self._kinds = chance, disk, kinds
         disk.choose = self.choose
         self.damaged = ""
         """The file that was damaged at the end of the last process; empty if none was."""
@@ -84,12 +98,14 @@ class Faults:
         `durable` spared where the log may be torn.
         """
         self.damaged = ""
-        kind = self._chance.choice(KINDS)
+        kind = self._chance.choice(self._kinds)
         if kind == layout.DURABLE and spares_torn and self._is_torn:
             return
         if not self._is_over and self._chance.random() < probability and self._may_be_hit(kind):
             names = self._disk.list(kind)
             path = f"{kind}/{self._chance.choice(names)}" if names and names[0] else kind
+            if self._disk.size(path) <= 0:
+                return
             self._hit(path)
             self.damaged = path
             self.hit.add(path)
@@ -100,6 +116,7 @@ class Faults:
                 is_empty
                 or (path == layout.DURABLE and is_published)
                 or (is_deleted and path.startswith(layout.SNAPSHOTS))
+                or kind in _LATER
             )
 
     def told_by(self, broker: Broker) -> str:
@@ -121,8 +138,22 @@ class Faults:
         return [
             one
             for one in verdict.findings
-            if one.is_damage and one.path not in self.hit and one.first_offset not in self.gaps
+            if one.is_damage
+            and one.path not in self.hit
+            and one.first_offset not in self.gaps
+            and not self._is_of_timers(one)
         ]
+
+    def has_hit(self, *kinds: str) -> bool:
+        """Whether a file of some folders was ever damaged."""
+        return any(path.startswith(f"{kind}/") for path in self.hit for kind in kinds)
+
+    def _is_of_timers(self, one: Finding) -> bool:
+        """Whether it says that a snapshot lacks timers, as it does if a file that it names was hit."""
+        less, names = "its pending timers are not those of the log: none more", "its names of timers"
+        return (self.has_hit(layout.TIMERS) and one.what.startswith(less)) or (
+            self.has_hit(layout.TIMER_NAMES) and one.what.startswith(names)
+        )
 
     def starts_that_die(self, start: Callable[[int | None], object], acknowledged: int | None) -> int | None:
         """Starts that come to an end at once, or amid themselves; returns what is still acknowledged.
@@ -141,6 +172,8 @@ class Faults:
 
     def _may_be_hit(self, kind: str) -> bool:
         """Whether there is such a file, and another that says the same where one is needed."""
+        if kind in _LATER:
+            return bool(self._disk.list(kind))
         if kind != layout.SNAPSHOTS:
             return self._disk.size(kind) > 0
         offsets = snapshot.offsets(self._disk)

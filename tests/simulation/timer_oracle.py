@@ -8,7 +8,7 @@ told lies below the durable offset, and the world asserts that no crash takes th
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commitlog.message import Message
 from services.broker.values import PendingTimer, TimerFilter, TimerName, Verdict
@@ -19,6 +19,7 @@ VERDICTS = {
     "CANCELLED": Verdict.ALREADY,
     "MOVED": Verdict.ALREADY,
     "REPLACED": Verdict.ALREADY,
+    "UNREADABLE": Verdict.TOO_LATE,
 }
 
 
@@ -110,6 +111,25 @@ class Oracle:
     def is_remembered(self, timer: Timer) -> bool:
         """Whether a timer is the one that its key means: not if it is late by more than the history."""
         return timer.offset not in self.forgotten[TimerName(timer.topic, key=timer.key)]
+
+    def rebuilt(self, old_offset: int, new_offset: int, now_ms: int) -> None:
+        """A timer of a damaged file takes the place of the one that was there, for the same time."""
+        old = self.timers[old_offset]
+        self.end(old, "MOVED", new_offset, now_ms)
+        self.set(replace(
+            old, offset=new_offset, stored_ms=now_ms, armed_at=None, is_late_set=False, ended="",
+            ended_offset=-1, ended_ms=0, is_seen=False,
+        ))  # fmt: skip
+
+    def lost(self, offsets: set[int], first_offset: int, now_ms: int) -> None:
+        """Nobody has the records of some timers any more; `first_offset` is where the log begins."""
+        for offset, timer in self.timers.items():
+            is_lost = offset in offsets
+            if timer.ended == "UNREADABLE" and not is_lost:
+                timer.ended, timer.ended_offset, timer.ended_ms = "", -1, 0  # a crash: it is found anew
+            elif is_lost and timer.ended != "UNREADABLE":
+                assert offset < first_offset, f"{timer} is given up, yet the log has it"
+                self.end(timer, "UNREADABLE", offset, now_ms)
 
     def forget(self, name: TimerName) -> None:
         """The core has forgotten what became of the newest timer of a name."""

@@ -75,7 +75,7 @@ class World(Machine):
         ]  # fmt: skip
         rare = [
             self.crash, self.crash, self.fail_to_flush, self.fail_checkpoint, self.set_clock_back,
-            self.send_burst,
+            self.send_burst, self.settle,
         ]  # fmt: skip
         self.endure(self.chance.choice(rare if self.chance.random() < 0.05 else usual))
 
@@ -368,12 +368,15 @@ class World(Machine):
         if not self.broker.is_quiet:
             return
         self.follow()
+        if self._is_unmended:
+            return
         pending = self.oracle.pending()
         assert self.broker.gauges().pending_timers == len(pending)
         assert self.broker.count_timers(TimerFilter()) == len(pending)
+        nameless = sum(not one.topic for one in self.broker.lost_timers())
         for topic in TOPICS:
             count = sum(timer.topic == topic for timer in pending.values())
-            assert self.broker.count_timers(TimerFilter(topic=topic)) == count
+            assert count <= self.broker.count_timers(TimerFilter(topic=topic)) <= count + nameless
         self.oracle.check_keys()
         wanted = TimerFilter(
             topic=self.chance.choice(["", *TOPICS]),
@@ -384,7 +387,8 @@ class World(Machine):
         listed = {one.timer_offset for one in self._all_listed(wanted)}
         assert listed <= matching
         assert not {offset for offset in matching - listed if self.oracle.is_remembered(pending[offset])}
-        assert self.broker.count_timers(wanted) == len(listed)
+        is_by_topic = wanted == TimerFilter(topic=wanted.topic)
+        assert 0 <= self.broker.count_timers(wanted) - len(listed) <= is_by_topic * nameless
         self.oracle.check_page(self._all_listed())
         if not any(timer.is_late_set for timer in pending.values()):
             from_ms = self.now_ms + self.chance.choice(SPANS_MS)
@@ -414,10 +418,16 @@ class World(Machine):
             if not self._is_busy() and not self._is_to_be_read_again():
                 break
         self.follow()
+        self.check_told()
         assert not self._is_busy(), f"never comes to rest at {self.now_ms}, due {self.broker.next_due_ms()}"
-        if not self.went_back:
+        if not self.went_back and not self._is_unmended:
             late = [timer for timer in self.oracle.pending().values() if timer.due_ms <= self.now_ms]
             assert not late, f"still waiting at {self.now_ms}: {late}"
+
+    @property
+    def _is_unmended(self) -> bool:
+        """Whether damage is still to be met or seen to: a failed read waits for housekeeping."""
+        return bool(self.faults.hit) and not self.is_whole
 
     def _is_busy(self) -> bool:
         due_ms = self.broker.next_due_ms()
@@ -437,13 +447,16 @@ class World(Machine):
     def drain(self) -> None:
         """Goes to each timer's own time until none is left."""
         self.now_ms = max(self.now_ms, self.seen_ms)
+        unmended_count = 0
         while pending := self.oracle.pending():
             next_ms = min(timer.due_ms for timer in pending.values())
             self.broker.postpone_housekeeping(next_ms + DAY)
             self._tick(max(self.now_ms, next_ms))
             self.settle()
-            if self.went_back:
-                self._tick(self.now_ms + DAY)
+            unmended_count += self._is_unmended
+            assert unmended_count < 100, "damage is never mended"
+            if self.went_back or self._is_unmended:
+                self._tick(self.now_ms + 2 * DAY)
         self.settle()
         self.compare()
 

