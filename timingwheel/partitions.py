@@ -34,7 +34,7 @@ import numpy as np
 from commitlog.disk import Disk
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMERS_UNWRITTEN_MAX
-from timingwheel.boundaries import Boundaries, Numbers, Slot
+from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.cascade import File, PartitionsToWrite, named_files
 from timingwheel.due_run import NO_ROWS, Look, Place, ReadAhead, Reading
 from timingwheel.listing import Listing
@@ -264,6 +264,12 @@ class Partitions(MovingLevels):
     def is_settled(self) -> bool:
         """Whether no checkpoint is under way that changes the files."""
         return self._writing is None
+
+    def kept_damaged(self) -> dict[Slot, File]:
+        """The files that were split, and kept because the timers of damaged bytes were not accounted for."""
+        slots = (slot_named(name) for name in sorted(self._damaged))
+        sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
+        return {slot: File(length=size) for slot, size in sizes if size >= 0}
 
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
         """Somebody else has read the files."""

@@ -378,7 +378,7 @@ class Mending:
 
     def begin(self, now_ms: int) -> None:
         """From now on everything is read through, the first due first."""
-        files = sorted(self._partitions.files, key=lambda slot: slot.start_ms)
+        files = sorted(self._readable(), key=lambda slot: slot.start_ms)
         places = ((slot, 0) for slot in files)
         self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
         self._unchecked.extend(self._store.keys.runs)
@@ -428,7 +428,7 @@ class Mending:
             self._take_over(job)
             return
         self._unchecked.extendleft(reversed(job.rest))
-        there = self._partitions.files
+        there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         new = (one for one in job.bare if self._is_there(one) and self._waits(one))
         self._bare = list(dict.fromkeys([*self._bare, *new]))
@@ -484,6 +484,10 @@ class Mending:
         is_needed = bool(self._partitions.damage or self._bare)
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
+    def _readable(self) -> dict[Slot, File]:
+        """The files that timers wait in, and those that were split and kept since they are damaged."""
+        return self._partitions.kept_damaged() | self._partitions.files
+
     def _is_there(self, one: Bare) -> bool:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
@@ -494,7 +498,7 @@ class Mending:
 
     def _check(self) -> Check:
         job, left_bytes = Check([], [], [], self._check_bytes), self._check_bytes
-        files = self._partitions.files
+        files = self._readable()
         while self._unchecked and left_bytes > 0:
             one = self._unchecked.popleft()
             if isinstance(one, tuple):
