@@ -64,7 +64,7 @@ class Machine:
             self.settings = replace(self.settings, timer_history_ms=HOUR)
         self.may_go_back = seed % 5 == 0
         self.went_back = False
-        self.faults = Faults(self.chance, self.disk, TIMER_KINDS if seed % 2 else FACT_KINDS)
+        self.faults = Faults(self.chance, self.disk, self._kinds_hit(seed))
         self.rows_max = {1: 5, 3: 1}.get(seed % 4, TIMER_ROWS_READ_AHEAD_MAX)
         self.told: set[str] = set()
         """What the broker has said of damage, in all its lives."""
@@ -204,6 +204,10 @@ class Machine:
                     self._reopen(None)
                 self.retirements = []
                 return
+
+    def _kinds_hit(self, seed: int) -> tuple[str, ...]:
+        """Kinds of files of which one may be damaged at the end of a process."""
+        return TIMER_KINDS if seed % 2 else FACT_KINDS
 
     def work_on_checkpoint(self) -> None:
         """Takes, writes or confirms a checkpoint; in between everything else goes on."""

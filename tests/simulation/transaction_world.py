@@ -32,6 +32,7 @@ from services.broker.values import (
     TimerName,
     Verdict,
 )
+from tests.simulation.faults import KINDS
 from tests.simulation.timer_machine import SECOND, TOPICS
 from tests.simulation.timer_oracle import Timer
 from tests.simulation.timer_world import SPANS_MS, Verb, World
@@ -66,6 +67,10 @@ class TransactionWorld(World):
         """What producers will say to a check, later."""
         self.alone: defaultdict[str, dict[int, None]] = defaultdict(dict)
         """Halves by topic that wait for a producer: until one comes they are not asked about."""
+
+    def _kinds_hit(self, seed: int) -> tuple[str, ...]:
+        """Not those of timers: the oracle of transactions looks timers up at any moment, mended or not."""
+        return KINDS
 
     def _open(self, acknowledged_offset: int | None) -> Broker:
         policy = CheckBackPolicy(

@@ -12,10 +12,11 @@ from tests.simulation.timer_world import World
 
 @pytest.mark.parametrize("seed", range(0, 1500, 300))
 def test_no_store_that_came_about_by_itself_is_called_damaged(seed: int) -> None:
-    world = World(seed)
-    for _ in range(3):
-        for _ in range(100):
+    for steps in (100, 200, 300):
+        world = World(seed)
+        for _ in range(steps):
             world.step()
+        world.faults.cease()
         world.settle()
         store = look_at(world.disk, "store")
         assert world.faults.unexplained(verify(store, world.now_ms)) == []
