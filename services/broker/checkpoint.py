@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from commitlog import layout
+from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
@@ -41,7 +41,12 @@ class Checkpoint:
         keys = self.keys.write(disk)
         self.timers.write(disk)
         files = {derived.KEYS: keys.freeze(), TIMER_FILES: self.timers.freeze()}
+        is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
+        # One of the same log offset takes the newer one's place, and the older one stays, which may name
+        # files that those two do not: the next checkpoint deletes what nobody names then.
+        if not is_another:
+            return
         # The snapshot counts from here on: what cannot be deleted must not make it a failed one, for the next
         # checkpoint would then delete what this one names.
         with suppress(OSError):

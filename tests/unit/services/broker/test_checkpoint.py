@@ -1,0 +1,21 @@
+"""Checkpoints: what an older snapshot names stays as long as the snapshot does."""
+
+from __future__ import annotations
+
+from commitlog import snapshot
+from services.broker.broker import Broker
+from tests.unit.services.broker.test_timers import HOUR, Store
+
+
+def test_a_checkpoint_of_the_same_offset_leaves_what_the_older_snapshot_names() -> None:
+    store = Store()
+    for count in (1, 8):  # the second run of names takes the first one in
+        for number in range(count):
+            store.send(f"M{count}{number}", HOUR)
+        store.checkpoint()
+    store.checkpoint()  # nothing was appended since: it takes the newer snapshot's place
+    _, newer = snapshot.offsets(store.disk)
+    store.disk.flip_bit(snapshot.path_of(newer), 8 * (store.disk.size(snapshot.path_of(newer)) - 1))
+    store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+    assert store.broker.lost == []
+    assert len(store.waiting()) == 9
