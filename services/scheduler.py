@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -34,7 +35,7 @@ from prometheus_client import start_http_server
 from commitlog.errors import ConfigurationError, PortTaken, RefusedByState
 from services.config import Address
 from services.ops.audit_metrics import AuditMetrics
-from spark_jobs.runs import forget
+from spark_jobs.runs import forget, scratch_prefix
 from tidewheel.command import COMMAND
 
 ANSWERS: Final = {0: "balanced", 1: "findings"}
@@ -106,6 +107,10 @@ class AuditJob:
             self._process.wait(STOP_SECONDS)
         with suppress(ProcessLookupError):  # a Java that was just being started outlives its Python
             os.killpg(self._process.pid, signal.SIGKILL)
+        for scratch in self.nightly.out.glob(
+            f"{scratch_prefix(self._process.pid)}*"
+        ):  # which that Java made anew
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def command(arguments: Sequence[str]) -> list[str]:

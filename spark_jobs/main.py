@@ -15,6 +15,7 @@ what was read (see `books`).
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -42,6 +43,7 @@ from spark_jobs.options import AuditOptions
 from spark_jobs.report import report
 from spark_jobs.report.statistics import LogStatistics, log_statistics
 from spark_jobs.report.summary import AuditSummary, in_case_order, read_findings
+from spark_jobs.runs import scratch_prefix
 from spark_jobs.seals.seals import changed_windows
 from spark_jobs.session import spark_session
 from spark_jobs.staging.staged import SLICE_BYTES, Staged, first_stored_ms, stage_parts, stage_rest
@@ -67,7 +69,7 @@ def audit(
     _make_folder(run.folder)
     with (
         _spark_failures(run),
-        tempfile.TemporaryDirectory(prefix="audit-", dir=out) as scratch,
+        tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), dir=out) as scratch,
         ThreadPoolExecutor(1) as reader,
     ):
         exported = reader.submit(sources.export, Path(scratch))

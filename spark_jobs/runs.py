@@ -122,6 +122,11 @@ def newest_run(out: Path) -> Run | None:
     return next((run for run in (_read(out, name) for name in names) if run), None)
 
 
+def scratch_prefix(pid: int) -> str:
+    """Return how the names of folders begin in `out` in which the audit of a process keeps what it reads."""
+    return f"audit-{pid}-"
+
+
 def forget(out: Path, keep: int) -> list[str]:
     """Delete everything older than the newest `keep` runs; returns the ids that went.
 
