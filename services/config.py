@@ -48,8 +48,10 @@ def parse_address(text: object) -> Address:
     if isinstance(text, Address):
         return text
     host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
-    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+    if not host or not port.isdecimal():
         raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8081")
+    if int(port) > PORT_MAX:
+        raise ValueError(f"its port must be from 0 to {PORT_MAX}")
     if ":" in host or "[" in host:
         host = host.removeprefix("[").removesuffix("]")
         ip_address(host)

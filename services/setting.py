@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -126,10 +127,10 @@ def whole(value: object) -> int:
 
 def number(value: object) -> float:
     """Read a number; infinity and NaN are none."""
-    try:
-        found = float(value) if isinstance(value, str) or type(value) in (int, float) else math.nan  # type: ignore[arg-type]
-    except ValueError:
-        found = math.nan
+    found = math.nan
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        with suppress(ValueError):
+            found = float(value)
     if not math.isfinite(found):
         raise ValueError("it must be a number")
     return found

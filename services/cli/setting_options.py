@@ -42,6 +42,7 @@ def takes(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
         own = Signature.from_callable(command, eval_str=True).parameters.values()
         parameters = [one for one in own if one.kind is not Parameter.VAR_KEYWORD]
         parameters += [option(setting) for setting in settings_of(*kinds).values()]
+        # What `inspect.signature` and so Typer look for (PEP 362); typeshed does not declare it of functions.
         command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in parameters}
         return command

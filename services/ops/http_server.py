@@ -78,6 +78,7 @@ class HttpConnection(H11Protocol):
         self._host: str | None = None
         self._head_timer: asyncio.TimerHandle | None = None
 
+    # uvicorn's protocol takes a transport of TCP alone, where asyncio's takes any.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it, unless there are too many."""
         super().connection_made(transport)

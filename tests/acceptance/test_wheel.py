@@ -140,6 +140,7 @@ def required(wheel: Path) -> list[Distribution]:
     """What pip would install for the wheel without extras."""
     with zipfile.ZipFile(wheel) as archive:
         (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        # A path in a zip is all that it needs; typeshed asks for more than importlib.metadata does.
         metadata = PathDistribution(zipfile.Path(archive, f"{folder}/"))  # type: ignore[arg-type]
         found: dict[str, Distribution] = {}
         waiting = list(unconditional(metadata, ()))

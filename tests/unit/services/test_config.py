@@ -133,12 +133,15 @@ def test_every_variable_that_the_repository_names_is_known() -> None:
     } == {}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "localhost", ":8081", "localhost:", "localhost:http", "localhost:70000", "::1:8081x"]
-)
+@pytest.mark.parametrize("text", ["", "localhost", ":8081", "localhost:", "localhost:http", "::1:8081x"])
 def test_an_address_that_cannot_be_one_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"--listen is .*HOST:PORT"):
         load(ServeSettings, listen=text)
+
+
+def test_a_port_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"--listen is 'localhost:70000': its port .* 0 to 65535"):
+        load(ServeSettings, listen="localhost:70000")
 
 
 def test_each_value_that_is_wrong_is_named_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
