@@ -283,6 +283,7 @@ class Broker(Verbs):
         would be synced again and believed. Open the store anew.
         """
         self._store.dispatch.not_synced()
+        self._store.keys.failed(checkpoint.keys)
         self._timers.failed(checkpoint.timers)
         if checkpoint.log_sync is not None:
             self._log.not_synced(checkpoint.log_sync)
@@ -318,9 +319,10 @@ class Broker(Verbs):
         for name, part in self._parts.items():
             if name in start.parts or name not in LATER_PARTS:
                 part.thaw(start.parts[name])
-        self.made_anew = derived.adopt(self._store, self._disk, start)
-        others = [one.parts[TIMER_FILES] for one in snapshot.others(self._disk, start)]
-        self.lost = self._timers.adopt(start.parts[TIMER_FILES], others, now_ms)
+        others = snapshot.others(self._disk, start)
+        self.made_anew = derived.adopt(self._store, self._disk, start, others)
+        others_files = [one.parts[TIMER_FILES] for one in others]
+        self.lost = self._timers.adopt(start.parts[TIMER_FILES], others_files, now_ms)
         log = self._log
         for found in timer_facts.rebuild(
             self._timers, self._disk, log.segment_bytes, log.first_offset, start.offset
