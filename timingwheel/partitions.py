@@ -246,7 +246,7 @@ class Partitions(MovingLevels):
         self._must_look = True
 
     def pass_by(self, place: Place) -> None:
-        """Moves the frontier to the last delivery of a log that was replayed, as the deliveries themselves did.
+        """Moves the frontier to the last delivery of a log that was replayed, as the delivery itself did.
 
         Never over a timer in memory that waits: one that was set late had its place at the frontier of that
         time, and the replay gave it the place of its own due time, which may lie before a later delivery.
