@@ -57,6 +57,7 @@ class Faults:
         self.hit: set[str] = set()
         """All files that were ever damaged."""
         self._is_over = False
+        self._spares_torn = True
         self.gaps: set[int] = set()
         """Where damage of the log begins that a start has told of: of bytes that nobody was told of."""
 
@@ -84,6 +85,9 @@ class Faults:
     def end_process(self, *, is_cut: bool | None = None) -> bool:
         """The process is gone, and perhaps the power; returns whether it is."""
         is_cut = self._chance.random() < 0.5 if is_cut is None else is_cut
+        if self._spares_torn and layout.DURABLE in self.hit and not layout.published(self._disk).is_sound:
+            self._disk.kill(lambda _: 0)  # a start died before it has published anew
+            return False
         self._is_torn = is_cut or any(file.is_given_up for file in self._disk._files.values())
         if is_cut:
             self._disk.crash(self.choose)
@@ -95,9 +99,9 @@ class Faults:
         """Perhaps one small file is not what it was.
 
         Without a published offset a torn record that others follow is a gap. An oracle that knows no gaps has
-        `durable` spared where the log may be torn.
+        `durable` spared where the log may be torn, and the log spared until a start has published anew.
         """
-        self.damaged = ""
+        self.damaged, self._spares_torn = "", spares_torn
         kind = self._chance.choice(self._kinds)
         if kind == layout.DURABLE and spares_torn and self._is_torn:
             return
