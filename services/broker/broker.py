@@ -300,15 +300,15 @@ class Broker(Verbs):
         self._log.synced(sync)
 
     def kept(self, retirement: Retirement) -> None:
-        """A retirement has kept what is needed and will delete the rest."""
+        """A retirement has kept what is needed and will delete the rest, which nobody reads any more."""
         self._housekeeping.kept(retirement)
 
     def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """A retirement has run: what it deleted is gone for everybody."""
+        """A retirement has run: what it was to delete is gone."""
         self._housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
-        """A retirement could not run; it is tried again later."""
+        """A retirement could not run, or not to its end; it is tried again later."""
         self._housekeeping.failed()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
