@@ -104,8 +104,7 @@ class Broker(Verbs):
             broker._replay(found)
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 broker._store.keys.spill(log.first_offset)
-                broker._timers.ends.spill(broker._store.last_store_ms)
-        broker._timers.replayed()
+                broker._timers.spill()
         scan.cut()
         log.resume(scan.end_offset)
         broker._store.dispatch.write()
