@@ -13,9 +13,9 @@ Rules:
   read ahead, up to the length that it has then. So each timer is given to the caller once, either way.
 * Near timers are remembered too, for a restart may need them; they are dropped once they are behind the
   `frontier`, the last timer delivered: all at or before it are done, and nothing may be put there.
-* `undone_ms` is a time before which all timers are done, whatever the frontier says: what is still to be read,
-  and what was found damaged and is not accounted for, lies behind it. How timers ended may be forgotten only
-  before it, and where that was forgotten the frontier has passed (`forget_before`).
+* `undone_ms` is a time before which all timers are done, whatever the frontier says: what is still to be
+  read, and what was found damaged and is not accounted for, lies behind it. How timers ended may be forgotten
+  only before it, and where that was forgotten the frontier has passed (`forget_before`).
 * Until a queued file has been read, `head_due_ms` is a time before which it has nothing; whoever delivers in
   due order delivers nothing of his own beyond it.
 * Files change only in a checkpoint: `to_write` takes `fresh` away as `writing`, which counts in all that is
@@ -187,8 +187,11 @@ class Partitions(MovingLevels):
         return min([self.near_until_ms, *heads, *starts])
 
     def forget_before(self, due_ms: int) -> None:
-        """How timers ended that were due before a time is forgotten: the frontier alone tells of them."""
-        assert due_ms <= self.undone_ms, "a timer that waits is forgotten"
+        """How timers ended that were due before a time is forgotten: the frontier alone tells of them.
+
+        It was never later than `undone_ms`, which damage that is found now may set back: to the beginning of
+        a file of years, whose timers that wait are due behind `due_ms` all the same.
+        """
         self.frontier = max(self.frontier, (due_ms - 1, LAST_OFFSET))
 
     def to_write(self, now_ms: int) -> PartitionsToWrite:

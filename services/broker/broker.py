@@ -262,6 +262,7 @@ class Broker(Verbs):
         parts = {name: part.freeze() for name, part in self._parts.items()}
         return Checkpoint(
             log_sync=self._log.take_sync(),
+            queue_writes=self._store.dispatch.unwritten(),
             queue_paths=self._store.dispatch.unsynced_paths(),
             keys=self._store.keys.to_write(self._log.first_offset),
             timers=self._timers.to_write(now_ms),

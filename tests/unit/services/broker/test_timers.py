@@ -270,7 +270,7 @@ def test_what_waits_outlives_the_log_that_it_was_written_to() -> None:
 
 
 def test_the_frontier_has_passed_what_is_forgotten() -> None:
-    """A start that replays deliveries does not move it; it alone tells of them once ends and log are deleted."""
+    """A start that replays deliveries does not move it; it alone tells of them once the rest is deleted."""
     store = Store(timer_history_ms=HOUR)
     store.checkpoint()
     store.send("m", MINUTE)
