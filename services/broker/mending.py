@@ -41,6 +41,7 @@ from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
 from commitlog.recovery import Damage, Found, LogScan
 from consumequeue.keyindex_run import BLOCK_BYTES, Run
+from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_run import FactRun
 from services.broker import timer_records
 from services.broker.store import Store
@@ -172,6 +173,8 @@ class Rescue:
     in_memory: Numbers
     names: tuple[FactRun, ...]
     ends: tuple[FactRun, ...]
+    ended_since: Numbers
+    """The timers whose ends are not in a run yet: new ones, and those that a start has made again."""
     deviating: dict[int, int]
     frontier_ms: int
     forgotten_ms: int
@@ -285,8 +288,8 @@ class Rescue:
         self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Those of the timers that have ended, as far as files tell."""
-        found = [_NO_OFFSETS]
+        """Those of the timers that have ended."""
+        found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
                 found.append(np.intersect1d(facts["key"], offsets))
@@ -346,6 +349,13 @@ def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
         else:
             merged.append((slot.start_ms, slot.end_ms))
     return merged
+
+
+def _keys(facts: FactIndex) -> Iterator[Numbers]:
+    """What the facts in memory are about."""
+    for recent in facts.recents():
+        for chunk in recent.chunks():
+            yield chunk["key"].copy()
 
 
 class Mending:
@@ -522,6 +532,7 @@ class Mending:
             in_memory=np.concatenate([_NO_OFFSETS, *memory]),
             names=ends.names.runs,
             ends=ends.ends.runs,
+            ended_since=np.concatenate([_NO_OFFSETS, *_keys(ends.ends)]),
             deviating=dict(self._timers.near.deviating),
             frontier_ms=self._partitions.frontier[0],
             forgotten_ms=ends.forgotten_ms,
