@@ -381,7 +381,7 @@ class Machine:
             was_there = timer.armed_at <= last.ended_offset
             is_earlier = (timer.due_ms, timer.offset) < (last.due_ms, last.offset)
             is_before = (timer.place_ms, timer.offset) < (last.place_ms, last.offset)
-            # A damaged record is read by itself, before others; a delivery lost in a gap of the log comes again.
+            # A damaged record is read by itself, before others; one that a gap of the log took comes again.
             is_excused = self.faults.has_hit(layout.TIMERS) or bool(self.faults.gaps)
             assert is_excused or not (was_there and is_earlier and is_before), (
                 f"out of order: {last}, then {timer}"
