@@ -120,11 +120,21 @@ class TimerDelivery:
             self._partitions.gone(place_ms, timer_offset)
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
-        """Delivers timers of a partition, which lie ready there."""
-        if self._partitions.damage:
-            rows = self._not_ended(rows)
+        """Delivers timers of a partition, which lie ready there; the frontier passes them all.
+
+        Those too that are taken out because they have ended, or whose record is damaged: they are done.
+        """
         if not len(rows):
             return
+        waiting = self._not_ended(rows) if self._partitions.damage else rows
+        if len(waiting):
+            self._deliver_waiting(waiting, path, now_ms)
+        self._near.forget(rows["timer_offset"])
+        last = rows[-1]
+        place = (int(last["due_ms"]), int(last["timer_offset"]))
+        self._partitions.frontier = max(self._partitions.frontier, place)
+
+    def _deliver_waiting(self, rows: Rows, path: str, now_ms: int) -> None:
         content = self._read(path, rows)
         ends = np.cumsum(rows["record_bytes"].astype(np.int64))
         sound = bulk.are_sound(content, ends - rows["record_bytes"], ends)
@@ -146,12 +156,10 @@ class TimerDelivery:
 
     def _not_ended(self, rows: Rows) -> Rows:
         """The rows whose timers wait, where damage may have taken the batch that says which do not."""
-        if len(rows):
-            ended, _ = self._timers.ends.ends.all_newest(
-                rows["timer_offset"].copy(), np.zeros(len(rows), np.uint64)
-            )
-            rows = rows[~ended]
-        return rows
+        ended, _ = self._timers.ends.ends.all_newest(
+            rows["timer_offset"].copy(), np.zeros(len(rows), np.uint64)
+        )
+        return rows[~ended]
 
     def _delivered(self, appended: Appended, rows: Rows) -> None:
         store_ms = self._store.last_store_ms
@@ -163,11 +171,6 @@ class TimerDelivery:
             topic, _ = self._timers.queues.names[code]
             self._timers.pending_by_topic[topic] -= count
             self._count_late(topic, due_ms[rows["queue"] == code], store_ms)
-        self._near.forget(rows["timer_offset"])
-        last = rows[-1]
-        self._partitions.frontier = max(
-            self._partitions.frontier, (int(last["due_ms"]), int(last["timer_offset"]))
-        )
 
     def _read(self, path: str, rows: Rows) -> bytearray:
         """The records of rows back to back; those that lie close together are read at once."""

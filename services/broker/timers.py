@@ -343,7 +343,7 @@ class Timers:
         self.partitions.written(done.partitions)
         self.ends.written(done.ends)
         for due_ms, timer_offset in done.partitions.unreadable:
-            if timer_offset not in self.near:
+            if timer_offset not in self.near and self.ends.ended(timer_offset) is None:
                 self.unreadable("", timer_offset, due_ms, self._store.last_store_ms)
 
     def failed(self, done: TimersToWrite) -> None:

@@ -265,3 +265,20 @@ def test_a_rebuilt_timer_says_why_in_the_log() -> None:
     reasons = [properties.value_of(log.read(one).properties, properties.REASON) for one in offsets]
     assert len(reasons) == len(IDS)
     assert all("was damaged" in one for one in reasons)
+
+
+def test_the_frontier_passes_a_timer_that_was_delivered_from_the_log_as_its_row_was_damaged() -> None:
+    """Else a start would take it for one that waits."""
+    store = Store()
+    last = store.send("last", MINUTE)
+    store.checkpoint()
+    store.go(0)  # all files are checked, and sound
+    for path in files(store):
+        spoil_record(store, path)
+    store.go(2 * MINUTE)
+    assert [one.message_id for one in store.delivered()] == ["last"]
+    assert store.broker._timers.partitions.frontier >= (store.now_ms - MINUTE, last)
+    store.checkpoint()
+    store.crash()
+    store.go(MINUTE)
+    assert [one.message_id for one in store.delivered()] == ["last"]
