@@ -18,7 +18,7 @@ from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
 from consumequeue.entry import Entries, Entry, lite_code, tags_code
-from consumequeue.queue import ConsumeQueue
+from consumequeue.queue import ConsumeQueue, QueueWrite
 
 
 def is_indexed(record: Record) -> bool:
@@ -74,6 +74,10 @@ class Dispatch:
             for queue in list(self._changed):
                 queue.write()
                 del self._changed[queue]
+
+    def unwritten(self) -> list[QueueWrite]:
+        """What waits in memory since it could not be written: a checkpoint writes it first, or fails."""
+        return [one for queue in self._changed for one in queue.unwritten()]
 
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below an offset: so are the entries that point there."""

@@ -104,7 +104,7 @@ class Broker(Verbs):
             broker._replay(found)
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 broker._store.keys.spill(log.first_offset)
-                broker._timers.ends.spill(broker._store.last_store_ms)
+                broker._timers.spill()
         scan.cut()
         log.resume(scan.end_offset)
         broker._store.dispatch.write()
@@ -262,6 +262,7 @@ class Broker(Verbs):
         parts = {name: part.freeze() for name, part in self._parts.items()}
         return Checkpoint(
             log_sync=self._log.take_sync(),
+            queue_writes=self._store.dispatch.unwritten(),
             queue_paths=self._store.dispatch.unsynced_paths(),
             keys=self._store.keys.to_write(self._log.first_offset),
             timers=self._timers.to_write(now_ms),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
+
 from commitlog import snapshot
+from commitlog.memory_disk import Fault
 from services.broker.broker import Broker
 from tests.unit.services.broker.test_timers import HOUR, Store
 
@@ -19,3 +22,20 @@ def test_a_checkpoint_of_the_same_offset_leaves_what_the_older_snapshot_names() 
     store.broker = Broker.open(store.disk, store.settings, store.now_ms)
     assert store.broker.lost == []
     assert len(store.waiting()) == 9
+
+
+def test_a_checkpoint_writes_the_queue_entries_that_a_full_disk_kept_in_memory() -> None:
+    store = Store()
+    store.send("first", None)
+    store.broker.send(store.message("second", None), store.now_ms)
+    flush = store.broker.take_flush()
+    assert flush is not None
+    flush.write(store.disk)
+    store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
+    store.broker.flushed(flush, store.now_ms)
+    store.disk.well()
+    assert store.broker._store.dispatch.unwritten()
+    store.checkpoint()
+    store.crash()
+    assert store.broker.made_anew == []
+    assert [one.message_id for one in store.delivered()] == ["first", "second"]
