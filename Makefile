@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run install test test-clients test-rocketmq test-cluster check simulate endurance bench protos lock clean
+.PHONY: run install test test-others test-beside test-clients test-rocketmq test-cluster check simulate endurance bench protos lock clean
 
 run: install          ## the whole path: from orders to their audit
 	$(BIN)/tidewheel demo $(ARGS)
@@ -20,14 +20,21 @@ $(STAMP): pyproject.toml requirements.lock
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps -e .
 	@touch $(STAMP)
 
+# How long all tests take is their processor time, as long as every core has work: some tests wait, so there are
+# more processes of tests than cores, and what has one thread of its own runs beside. That says what it has to
+# say at the end.
+test: install         ## style, types, import rules and all tests
+	@said=$$(mktemp) && trap "rm -f $$said" EXIT; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-beside test-others SAID=$$said; \
+	code=$$?; cat $$said; exit $$code
+
+test-others:
+	@$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark -rs
+
 # Spark starts its Java by a fork, which fails now and then in a process where gRPC has threads: tests of its own.
-# They have one Spark, and run beside the others, which wait now and then; what they say is shown at the end.
-test: check           ## style, types, import rules and all tests
-	@log=$$(mktemp) && { $(BIN)/python -m pytest -p no:cacheprovider tests/spark > $$log 2>&1 & spark=$$!; \
-	trap 'kill $$spark 2> /dev/null' EXIT; \
-	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/spark -rs; others=$$?; \
-	echo "and the tests of Spark, which ran beside:"; \
-	wait $$spark; spark_code=$$?; cat $$log; rm -f $$log; exit $$((others | spark_code)); }
+test-beside:
+	@$(MAKE) --no-print-directory check > $(SAID) 2>&1; checked=$$?; \
+	$(BIN)/python -m pytest -p no:cacheprovider tests/spark >> $(SAID) 2>&1 && exit $$checked
 
 test-clients: install ## the official clients: Python, Node, Java, Go, Rust; builds them first; says pass or fail by name
 	TIDEWHEEL_BUILD_CLIENTS=1 $(BIN)/python -m pytest tests/clients -v -rs

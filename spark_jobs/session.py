@@ -37,6 +37,8 @@ SETTINGS: Final = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.ansi.enabled": "true",
+    # Else each call on a column is followed by others that tell Java which line of ours made it.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+
+import pytest
 
 from tests.forked import Forked
 
+LONGEST = {
+    *("test_audit.py", "test_demo.py", "test_restart.py", "test_sick_disk.py", "test_crowded_kill.py"),
+    *("test_races.py", "test_paid_around_timeout.py", "test_outbox_kill.py", "test_push_lease.py"),
+    *("test_barrier_kill.py", "test_fifo_kill.py", "test_plugin.py"),
+}
+"""Files with tests of ten seconds and more; the first two share a run of the demo."""
+
 subprocess.Popen = Forked  # type: ignore[misc]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Tell `-n auto` one more than there are processors, since tests that wait for a clock leave theirs."""
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests: at the end there are many short ones to share, and nobody waits."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)

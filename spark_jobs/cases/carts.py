@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases.columns import held_too_little, held_too_much, is_committed, is_consumed, says
-from spark_jobs.cases.names import CART_NOT_CLEARED, EFFECT_TWICE
 
 
-def effect_twice(books: DataFrame) -> DataFrame:
+def effect_twice() -> Column:
     """Something happened twice: the cart holds less of an article than its ledger says, and this is its
     customer's newest order of it; or the order is in two customers' ledgers; or a half was committed twice;
     or a deadline delivered twice.
@@ -18,7 +17,7 @@ def effect_twice(books: DataFrame) -> DataFrame:
     Repair: put the missing articles back into the cart; report the broker's fault.
     """
     lost = _held(F.get(held_too_little(), F.lit(0)))
-    why = F.coalesce(
+    return F.coalesce(
         F.when(F.size(F.coalesce(held_too_little(), F.array())) > 0, lost),
         F.when(
             F.col("cleared_customer_first") != F.col("cleared_customer_last"),
@@ -37,10 +36,9 @@ def effect_twice(books: DataFrame) -> DataFrame:
             says("The timer at log offset %d was delivered twice.", "twice_delivered_offset"),
         ),
     )
-    return books.withColumn(EFFECT_TWICE, why)
 
 
-def cart_not_cleared(books: DataFrame) -> DataFrame:
+def cart_not_cleared() -> Column:
     """The carts' group has acknowledged order-created and the ledger has no entry of the order; or the cart
     holds more of an article than its ledger says, and this is its customer's newest order of it.
 
@@ -54,8 +52,7 @@ def cart_not_cleared(books: DataFrame) -> DataFrame:
     )
     is_unledgered = (F.col("has_carts") == 1) & is_committed() & F.col("cleared_ms").isNull() & is_consumed()
     is_held = F.size(F.coalesce(held_too_much(), F.array())) > 0
-    why = F.when(is_unledgered, unledgered).when(is_held, _held(F.get(held_too_much(), F.lit(0))))
-    return books.withColumn(CART_NOT_CLEARED, why)
+    return F.when(is_unledgered, unledgered).when(is_held, _held(F.get(held_too_much(), F.lit(0))))
 
 
 def _held(article: Column) -> Column:

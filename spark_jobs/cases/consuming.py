@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases.columns import duration, flag, has_waited, is_committed, says
-from spark_jobs.cases.names import DEAD_LETTERED, FIFO_GAP, NEVER_DELIVERED
 
 
-def never_delivered(books: DataFrame) -> DataFrame:
+def never_delivered() -> Column:
     """order-created is committed, and for longer than the limit nobody has acknowledged it, given it up or
     cleared the cart; or the deadline fired so long ago, and the order still waits.
 
@@ -25,13 +24,12 @@ def never_delivered(books: DataFrame) -> DataFrame:
         duration(F.col("as_of_ms") - F.col("committed_ms")),
     )
     unheard = says("Its deadline was delivered at log offset %d, and it still waits.", "delivered_offset")
-    why = F.when(is_left & has_waited("committed_ms", "unconsumed_limit_ms"), unacknowledged).when(
+    return F.when(is_left & has_waited("committed_ms", "unconsumed_limit_ms"), unacknowledged).when(
         is_unheard & has_waited("delivered_ms", "unconsumed_limit_ms"), unheard
     )
-    return books.withColumn(NEVER_DELIVERED, why)
 
 
-def dead_lettered(books: DataFrame) -> DataFrame:
+def dead_lettered() -> Column:
     """order-created, or the deadline, was given up as a dead letter, and no redrive of it was acknowledged.
 
     Wrong: the consumer, which failed as often as it may.
@@ -39,13 +37,12 @@ def dead_lettered(books: DataFrame) -> DataFrame:
     """
     is_dead = F.col("dead_letter_offset").isNotNull() & ~flag("is_redelivered")
     is_deadline_dead = F.col("deadline_dead_offset").isNotNull() & ~flag("is_deadline_redelivered")
-    why = F.when(is_dead, says("Its message is a dead letter, at log offset %d.", "dead_letter_offset")).when(
-        is_deadline_dead, says("Its deadline is a dead letter, at log offset %d.", "deadline_dead_offset")
-    )
-    return books.withColumn(DEAD_LETTERED, why)
+    return F.when(
+        is_dead, says("Its message is a dead letter, at log offset %d.", "dead_letter_offset")
+    ).when(is_deadline_dead, says("Its deadline is a dead letter, at log offset %d.", "deadline_dead_offset"))
 
 
-def fifo_gap(books: DataFrame) -> DataFrame:
+def fifo_gap() -> Column:
     """A message of the order was passed over: a later one of its message group and queue is acknowledged,
     and this one neither is nor was given up.
 
@@ -54,4 +51,4 @@ def fifo_gap(books: DataFrame) -> DataFrame:
     """
     why = says("Its message at place %d of its queue was passed over by a later one.", "fifo_gap_offset")
     is_passed = F.col("fifo_gap_offset").isNotNull() & F.col("dead_letter_offset").isNull()
-    return books.withColumn(FIFO_GAP, F.when(is_passed, why))
+    return F.when(is_passed, why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases.columns import (
@@ -14,10 +14,9 @@ from spark_jobs.cases.columns import (
     is_too_new,
     says,
 )
-from spark_jobs.cases.names import MESSAGE_WITHOUT_ORDER, ORDER_WITHOUT_MESSAGE
 
 
-def order_without_message(books: DataFrame) -> DataFrame:
+def order_without_message() -> Column:
     """The database has the order; the log, which covers its time, has no order-created message of it, no half
     that is still open and none that was ended otherwise.
 
@@ -29,10 +28,10 @@ def order_without_message(books: DataFrame) -> DataFrame:
     )
     why = F.lit("The database has the order; the log has no order-created message of it.")
     holds = has_row() & ~is_committed() & ~has_half & is_covered(F.col("placed_ms"))
-    return books.withColumn(ORDER_WITHOUT_MESSAGE, F.when(holds, why))
+    return F.when(holds, why)
 
 
-def message_without_order(books: DataFrame) -> DataFrame:
+def message_without_order() -> Column:
     """A message of the order is committed, and older than the reading of the database, which has no such row.
 
     Wrong: the order service, which committed before its row was; or somebody deleted the row.
@@ -41,4 +40,4 @@ def message_without_order(books: DataFrame) -> DataFrame:
     first = first_message_offset()
     why = says("Its message is committed at log offset %d; the database has no such order.", first)
     holds = ~has_row() & first.isNotNull() & ~is_too_new(first)
-    return books.withColumn(MESSAGE_WITHOUT_ORDER, F.when(holds, why))
+    return F.when(holds, why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases.columns import (
@@ -17,12 +17,11 @@ from spark_jobs.cases.columns import (
     is_too_new,
     says,
 )
-from spark_jobs.cases.names import HALF_UNRESOLVED, OUTCOME_CONTRADICTS_DATABASE
 
 TOPIC_NAMES: Final = ("order-created", "deadline", "order-paid", "order-cancelled")
 
 
-def outcome_contradicts_database(books: DataFrame) -> DataFrame:
+def outcome_contradicts_database() -> Column:
     """The broker and the database disagree on how a transaction ended: the half of order-created was rolled
     back or expired and the row is there; or the row says paid (or cancelled) and no such message was
     committed; or such a message was, and the row says nothing of it.
@@ -30,17 +29,16 @@ def outcome_contradicts_database(books: DataFrame) -> DataFrame:
     Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction.
     Repair: the database decides; send the missing message, or undo what the wrong one has caused.
     """
-    why = F.coalesce(
+    return F.coalesce(
         F.when(_is_rolled_back() & has_row(), _rolled_back()),
         F.when(_is_paid(), _unsaid("paid", F.coalesce("paid_ms", "placed_ms"))),
         F.when(F.col("cancelled_ms").isNotNull(), _unsaid("cancelled", F.col("cancelled_ms"))),
         F.when(~_is_paid(), _unwritten("paid")),
         F.when(F.col("cancelled_ms").isNull() & (F.col("status") != "CANCELLED"), _unwritten("cancelled")),
     )
-    return books.withColumn(OUTCOME_CONTRADICTS_DATABASE, why)
 
 
-def half_unresolved(books: DataFrame) -> DataFrame:
+def half_unresolved() -> Column:
     """A half of the order has no outcome and is older than the limit.
 
     Wrong: the order service, which neither ended it nor answers the broker's check-backs.
@@ -51,7 +49,7 @@ def half_unresolved(books: DataFrame) -> DataFrame:
     why = says(
         "The %s half at log offset %d has no outcome after %s.", names, F.col("open_half_offset"), waited
     )
-    return books.withColumn(HALF_UNRESOLVED, F.when(has_waited("open_half_ms", "undecided_limit_ms"), why))
+    return F.when(has_waited("open_half_ms", "undecided_limit_ms"), why)
 
 
 def _is_rolled_back() -> Column:

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases import carts, consuming, deadlines, messages, names, outcomes, pushes, waiting
 
-Case = Callable[[DataFrame], DataFrame]
-"""Adds a column of the case's name to the books: why it holds, or null."""
+Case = Callable[[], Column]
+"""Says of a row of the books why the case holds, or null."""
 
 ALL_CASES: Final[dict[str, Case]] = {
     names.ORDER_WITHOUT_MESSAGE: messages.order_without_message,
@@ -54,8 +54,11 @@ def verdicts(books: DataFrame) -> DataFrame:
 
 
 def judged(books: DataFrame) -> DataFrame:
-    """The books with a column for each case: why it holds, or null."""
-    return reduce(lambda frame, case: case(frame), ALL_CASES.values(), books)
+    """The books with a column for each case: why it holds, or null.
+
+    All at once, since Spark looks through all columns again for each that is added by itself.
+    """
+    return books.withColumns({name: case() for name, case in ALL_CASES.items()})
 
 
 def holds_any() -> Column:
@@ -75,7 +78,7 @@ def told(judged: DataFrame) -> DataFrame:
     )
 
 
-def meaning(function: Callable[..., DataFrame]) -> Meaning:
+def meaning(function: Callable[..., object]) -> Meaning:
     """The three parts of a case's docstring."""
     text = " ".join((inspect.getdoc(function) or "").split())
     what, _, rest = text.partition(" Wrong: ")

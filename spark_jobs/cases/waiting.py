@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases.columns import first_message_offset, has_row, is_committed, is_covered, is_too_new, says
-from spark_jobs.cases.names import IN_FLIGHT, NOT_COVERED
 
 
-def in_flight(books: DataFrame) -> DataFrame:
+def in_flight() -> Column:
     """Undecided, and not for too long: unpaid before its deadline, a half without an outcome, a message that
     is not consumed yet, or one that is newer than the reading of the database."""
     is_placed = F.col("status") == "PLACED"
@@ -20,17 +19,16 @@ def in_flight(books: DataFrame) -> DataFrame:
     is_given_up = F.col("is_consumed") | F.col("dead_letter_offset").isNotNull()
     is_unconsumed = is_committed() & F.col("cleared_ms").isNull() & ~is_given_up
     too_new = ~has_row() & is_too_new(first_message_offset())
-    why = (
+    return (
         F.when(too_new, F.lit("Its message is newer than the reading of the database."))
         .when(F.col("open_half_offset").isNotNull(), F.lit("A half message of it has no outcome yet."))
         .when(is_placed & F.col("delivered_offset").isNotNull(), fired)
         .when(is_placed, F.lit("It is neither paid nor timed out nor cancelled yet."))
         .when(is_unconsumed, F.lit("Its order-created message is not acknowledged yet."))
     )
-    return books.withColumn(IN_FLIGHT, why)
 
 
-def not_covered(books: DataFrame) -> DataFrame:
+def not_covered() -> Column:
     """The order is older than what there is of the log, so whether there was a message cannot be said.
 
     Retention deleted that part, or there was no log yet: then by more than the grace, since the first order's
@@ -40,4 +38,4 @@ def not_covered(books: DataFrame) -> DataFrame:
         "It was placed before what there is of the log: whether its message was there cannot be said."
     )
     is_older = has_row() & ~is_committed() & ~is_covered(F.col("placed_ms"))
-    return books.withColumn(NOT_COVERED, F.when(is_older, why))
+    return F.when(is_older, why)

@@ -26,6 +26,8 @@ from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.redis_server import bundled_redis
 from services.shop.topics import TOPIC_TYPES
+from tests.acceptance.demo import run as run_demo
+from tests.acceptance.demo import write_orders
 from tests.command import tidewheel
 
 AWAIT_SECONDS = 60
@@ -144,6 +146,18 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
             create_topic(ready["http"], name, message_type)
         yield Shop(layout, processes, redis_url, ready["listen"], ready["http"])
         processes.require_health()
+
+
+@pytest.fixture(scope="session")
+def faulty_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, Any]:
+    """One demo with faults, from the orders to its audit, and its summary; nobody may change what it left."""
+    folder = tmp_path_factory.mktemp("faulty")
+    orders = folder / "orders.csv"
+    write_orders(orders)
+    layout = Layout(folder / "out")
+    done = run_demo(folder, "--orders", str(orders), "--faults", "--out", str(layout.root))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return layout, json.loads(done.stdout)
 
 
 COMMAND = (sys.executable, "-m", "services.cli.main")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +24,6 @@ from services.shop.demo.settings import Layout
 from services.shop.redis_server import bundled_redis
 from tests.command import in_this_process, tidewheel
 
-ORDERS = 30
 AWAIT_SECONDS = 600
 
 
@@ -65,29 +64,9 @@ COMMAND = [sys.executable, "-m", "services.cli.main", "audit"]
 
 
 @pytest.fixture
-def traded(tmp_path: Path) -> Iterator[Traded]:
-    folder = tmp_path
-    layout = Layout(folder / "out")
-    demo = (
-        "demo",
-        "--timeout",
-        "2",
-        "--count",
-        str(ORDERS),
-        "--seed",
-        "5",
-        "--out",
-        str(layout.root),
-        "--json",
-    )
-    done = subprocess.run(
-        [*COMMAND[:-1], *demo],
-        cwd=folder,
-        env=os.environ | {"HOME": str(folder)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+def traded(faulty_run: tuple[Layout, Any], tmp_path: Path) -> Iterator[Traded]:
+    layout = Layout(tmp_path / "out")
+    shutil.copytree(faulty_run[0].root, layout.root)
     with bundled_redis(layout.redis) as redis_url:
         yield Traded(layout, redis_url)
 

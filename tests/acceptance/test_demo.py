@@ -16,44 +16,15 @@ from services.shop.demo.bugs import ARMED, subjects
 from services.shop.demo.mishaps import CART_DEATH_COUNT, ORDER_DEATHS
 from services.shop.demo.processes import tidewheel
 from services.shop.demo.settings import Layout
-from services.shop.made_up_orders import made_up_rows
 from services.shop.redis_server import bundled_redis
+from tests.acceptance.demo import INVOICE_COUNT, run
 
-INVOICE_COUNT = 120
 CASES = ("cart-not-cleared", "order-without-message", "message-without-order", "paid-but-timed-out")
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a `tidewheel demo` of which the deadlines are short."""
-    command = tidewheel("demo", "--timeout", "2", "--json", *arguments)
-    environment = os.environ | {"HOME": str(folder)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def findings(summary: Any) -> dict[str, str]:
     """What the audit found: whom -> case."""
     return {found["subject_id"]: found["case"] for found in summary["findings"]}
-
-
-@pytest.fixture(scope="module")
-def orders_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("input") / "orders.csv"
-    rows = [row for _, row in made_up_rows(seed=7, invoice_count=INVOICE_COUNT)]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-@pytest.fixture(scope="module")
-def faulty_run(tmp_path_factory: pytest.TempPathFactory, orders_file: Path) -> tuple[Layout, Any]:
-    """One run with faults, and its summary."""
-    folder = tmp_path_factory.mktemp("faulty")
-    layout = Layout(folder / "out")
-    done = run(folder, "--orders", str(orders_file), "--faults", "--out", str(layout.root))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return layout, json.loads(done.stdout)
 
 
 def test_the_books_balance_in_spite_of_faults(faulty_run: tuple[Layout, Any]) -> None:

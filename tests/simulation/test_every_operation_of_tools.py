@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -41,18 +42,17 @@ def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def struck(
-    made: MemoryDisk, act: Callable[[MemoryDisk], object], fault: Fault
+    made: MemoryDisk, act: Callable[[MemoryDisk], object], fault: Fault, first: int = 1, every: int = 1
 ) -> Iterator[tuple[int, MemoryDisk]]:
-    """The disk after each operation of `act` in turn was the last one, or failed."""
-    number, is_struck = 0, True
-    while is_struck:
-        number += 1
+    """The disk after each operation of `act` in turn, or one of so many, was the last one, or failed."""
+    for number in count(first, every):
         disk = deepcopy(made)
         disk.strike(number, fault)
         with suppress(Death, OSError):
             act(disk)
-        is_struck = disk.is_struck
         yield number, disk
+        if not disk.is_struck:
+            return
 
 
 def ended(disk: MemoryDisk, number: int, request: pytest.FixtureRequest) -> Iterator[tuple[str, MemoryDisk]]:
@@ -205,9 +205,8 @@ def test_a_repair_that_did_not_end_is_run_again(
     lost = {"M1"} if what == "log" else set()
     number = 0
     every = 1 if request.config.getoption("--seeds") > 100 else 8
-    for number, disk in struck(bench.disk, mend_all, fault):
-        if number % every != list(Fault).index(fault):
-            continue
+    first = list(Fault).index(fault) % every + 1
+    for number, disk in struck(bench.disk, mend_all, fault, first, every):
         for where, over in ended(disk, number + list(Fault).index(fault), request):
             check_repaired(bench, deepcopy(over), lost, f"without a second repair, {where}")
             planned = mend_all(over)
