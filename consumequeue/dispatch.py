@@ -8,7 +8,6 @@ messages, and queue offsets that begin anew (the topic was deleted and made agai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from commitlog import properties
@@ -67,13 +66,19 @@ class Dispatch:
         for (topic, queue_id), queue in self._queues.items():
             yield topic, queue_id, queue
 
-    def write(self) -> None:
-        """Writes the new entries of all queues to their files; on a full disk they wait in memory."""
+    def write(self) -> OSError | None:
+        """Writes the new entries of all queues to their files; on a full disk they wait in memory.
+
+        Returns why some wait: no snapshot may count these, for a start would look for them in the files.
+        """
         self._unsynced |= self._changed
-        with suppress(OSError):
+        try:
             for queue in list(self._changed):
                 queue.write()
                 del self._changed[queue]
+        except OSError as error:
+            return error
+        return None
 
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below an offset: so are the entries that point there."""

@@ -259,9 +259,11 @@ class Broker(Verbs):
         assert self._log.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
         self._housekeeping.wants_checkpoint = False
+        unwritten = self._store.dispatch.write()
         parts = {name: part.freeze() for name, part in self._parts.items()}
         return Checkpoint(
             log_sync=self._log.take_sync(),
+            unwritten=unwritten,
             queue_paths=self._store.dispatch.unsynced_paths(),
             keys=self._store.keys.to_write(self._log.first_offset),
             timers=self._timers.to_write(now_ms),

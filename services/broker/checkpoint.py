@@ -19,9 +19,13 @@ from services.broker.timer_files import TIMER_FILES, TimersToWrite
 
 @dataclass(slots=True, frozen=True)
 class Checkpoint:
-    """What of the log is unsynced, queue files to sync, the snapshot, and keep files not needed then."""
+    """What of the log is unsynced, queue files to sync, the snapshot, and keep files not needed then.
+
+    `unwritten` is why entries of queues are in no file yet: then there can be no snapshot, which counts them.
+    """
 
     log_sync: Sync | None
+    unwritten: OSError | None
     queue_paths: list[str]
     keys: KeysToWrite
     timers: TimersToWrite
@@ -30,6 +34,8 @@ class Checkpoint:
 
     def write(self, disk: Disk) -> None:
         """Writes and syncs; the shell may do it in a worker thread. Raises OSError, which costs only time."""
+        if self.unwritten is not None:
+            raise self.unwritten
         if self.log_sync is not None:
             self.log_sync.run(disk)
         for path in self.queue_paths:

@@ -293,6 +293,7 @@ class World(Subscribers):
             self.quieten()
             self.broker.postpone_housekeeping(self.now_ms + 5 * 3_600_000)
             self._tick(self.now_ms + 5 * 3_600_000)
+            self.obey_alarm()
             for group in FILTERS:
                 for topic in TOPICS:
                     self._drain(group, topic)
