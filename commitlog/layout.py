@@ -17,13 +17,15 @@
     lock                                       see `commitlog.lock`
     tls/, users.key, .gitignore                the broker's certificate; the key of users, hidden from git
 
-A live reader stops at the published durable offset: it is never ahead of what is on disk. The file has two
-lines of 32 bytes, `<20 digits> <CRC-32 of them, 8 hex digits>`, written in turn; the larger sound one counts,
-so that a torn write of one leaves the other. It is there before the first segment, and one line of it is
-always sound: where neither is, the file is damaged, which never counts as "nothing was published".
+A live reader stops at the published durable offset: it is never ahead of what is on disk. The file has three
+lines of 32 bytes, `<20 digits> <CRC-32 of them, 8 hex digits>`; the largest sound one counts. Two are written
+in turn, unsynced, so that a reader who comes upon one amid its writing has the other; a power cut may tear
+both. The third is only ever written with the whole file, which each start makes anew beside it, synced, and
+renames: so one line is always sound, and where none is, the file is damaged, which never counts as "nothing
+was published". It is there before the first segment. Stores of before have two lines until their next start.
 
-The file `clock` has the same form; it holds by how many milliseconds the broker's time is ahead of real time,
-which only grows.
+The file `clock` has two such lines, each of which is synced before the other one is written; it holds by how
+many milliseconds the broker's time is ahead of real time, which only grows.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def published(disk: Disk) -> Published:
     is_sound = any(line == _durable_line(line) for line in _lines(stored))
     if is_sound:
         return Published(parse_durable(stored), is_sound)
-    return Published(0, is_sound, f"neither of its two lines is what was written ({size} bytes)")
+    return Published(0, is_sound, f"none of its lines is what was written ({size} bytes)")
 
 
 def read_durable(disk: Disk) -> int:
@@ -104,7 +106,7 @@ def parse_durable(stored: bytes) -> int:
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
     """Tells live readers how far the log is on disk; itself not synced, so it may lag after a power cut.
 
-    `turn` alternates between calls, so that they write the two lines in turn.
+    `turn` alternates between calls, so that they write two of the lines in turn.
     """
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
@@ -118,17 +120,9 @@ def reset_durable(disk: Disk, offset: int) -> None:
 def republish_durable(disk: Disk, offset: int) -> None:
     """Publishes the `offset` at which a start has cut the log, durably; not below what was published.
 
-    Both lines are never written at once: a torn write, and another one in the next start, could leave none.
-    The line that counts stays; a file without one is made anew.
+    Never in place: what an earlier process wrote there may be in memory only, and the power take all of it.
     """
-    size = disk.size(DURABLE)
-    lines = _lines(disk.read(DURABLE, 0, size) if size > 0 else b"")
-    sound = [parse_durable(line) if line == _durable_line(line) else -1 for line in lines]
-    assert offset >= max(sound), "what is durable is never cut"
-    if max(sound) >= 0:
-        publish_durable(disk, offset, sound.index(min(sound)))
-        disk.sync(DURABLE)
-        return
+    assert offset >= read_durable(disk), "what is durable is never cut"
     fresh = f"{DURABLE}.new"
     disk.delete(fresh)
     disk.write(fresh, 0, durable_lines(offset))
@@ -137,8 +131,8 @@ def republish_durable(disk: Disk, offset: int) -> None:
 
 
 def durable_lines(offset: int) -> bytes:
-    """Both lines of a file in the form of `durable` that publishes `offset`."""
-    return 2 * _durable_line(b"%020d" % offset)
+    """All lines of a file `durable` that publishes `offset`."""
+    return 3 * _durable_line(b"%020d" % offset)
 
 
 def holds_records(disk: Disk) -> bool:
@@ -164,7 +158,7 @@ def read_clock(disk: Disk) -> int | None:
 def begin_clock(disk: Disk) -> None:
     """Makes a store one with a virtual clock, durably; it is still at real time."""
     fresh = f"{CLOCK}.new"
-    disk.write(fresh, 0, durable_lines(0))
+    disk.write(fresh, 0, 2 * _durable_line(b"%020d" % 0))
     disk.sync(fresh)
     disk.rename(fresh, CLOCK)
 
@@ -206,5 +200,5 @@ def _durable_line(line: bytes) -> bytes:
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"
 
 
-def _lines(stored: bytes) -> tuple[bytes, bytes]:
-    return stored[:_LINE_BYTES], stored[_LINE_BYTES : 2 * _LINE_BYTES]
+def _lines(stored: bytes) -> list[bytes]:
+    return [stored[at : at + _LINE_BYTES] for at in range(0, 3 * _LINE_BYTES, _LINE_BYTES)]

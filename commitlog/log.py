@@ -193,7 +193,7 @@ class CommitLog:
     def _publish(self, offset: int) -> None:
         """Tells live readers; where the disk refuses that, they learn of it with the next flush.
 
-        The two lines take turns only when one was written: a torn one must not be the newer.
+        Two lines take turns only when one was written: a torn one must not be the newer.
         """
         self.synced_offset = max(self.synced_offset, offset)
         with suppress(OSError):

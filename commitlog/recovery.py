@@ -94,7 +94,7 @@ class LogScan:
 
     def __iter__(self) -> Iterator[Found]:
         for first_offset in self.segments.first_offsets:
-            if self.segments.end_of(first_offset) <= self.end_offset:
+            if self._end_of(first_offset) <= self.end_offset:
                 continue
             if self.end_offset < first_offset:
                 if first_offset > self.durable_offset and not self._is_proven_from(first_offset):
@@ -119,10 +119,7 @@ class LogScan:
 
     def _write_again(self, first_offset: int) -> None:
         """Takes to disk what was read of a segment and may so far be in memory only."""
-        path, end = (
-            layout.segment_path(first_offset),
-            min(self.end_offset, self.segments.end_of(first_offset)),
-        )
+        path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
             stored = self._disk.read(path, offset - first_offset, min(_CHUNK_BYTES, end - offset))
@@ -132,23 +129,27 @@ class LogScan:
 
     def _finish(self, kept: list[int]) -> None:
         """Gives each segment its whole length; what lies behind the log's end becomes zeros."""
-        ends = [*kept[1:], kept[-1] + self.segment_bytes] if kept else []
+        ends = [*map(self._end_of, kept[:-1]), *(one + self.segment_bytes for one in kept[-1:])]
         for first_offset, end in zip(kept, ends, strict=True):
             path = layout.segment_path(first_offset)
             if first_offset == kept[-1] and self.end_offset < end:
                 self._disk.truncate(path, self.end_offset - first_offset)
             if self._disk.size(path) < end - first_offset:
                 self._disk.allocate(path, end - first_offset)
+        for end, following in zip(ends, kept[1:], strict=False):
+            self._fill(end, following)
         # The last one is longer than others where a record was too large for one.
         last_end = kept[-1] + self._disk.size(layout.segment_path(kept[-1])) if kept else self.first_offset
-        missing_from = max([last_end, *ends[-1:]])
-        for first_offset in range(missing_from, self.end_offset, self.segment_bytes):
-            # What was published lay in a segment that is gone: it is damage, and keeps its place.
+        self._fill(max([last_end, *ends[-1:]]), self.end_offset)
+
+    def _fill(self, start: int, end: int) -> None:
+        """What lay in segments that are gone, or never came to be, is damage, and keeps its place."""
+        for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
     def _segment(self, first_offset: int) -> Iterator[Found]:
         view = self._disk.view(layout.segment_path(first_offset))
-        until = self._extent(first_offset, len(view))
+        until = self._end_of(first_offset) - first_offset
         if self._stop_at is not None:
             view = view.upto(self._stop_at - first_offset)
         position = self.end_offset - first_offset
@@ -161,11 +162,19 @@ class LogScan:
             self.end_offset = first_offset + position
             yield found
 
-    def _extent(self, first_offset: int, file_bytes: int) -> int:
-        """How long a segment is: up to the next one."""
+    def _end_of(self, first_offset: int) -> int:
+        """Where a segment ends: where the next one begins, or before, if those between never came to be.
+
+        So it is where one of several flushes under way made the next segment but one, and the process ended
+        before another flush had made the next.
+        """
+        file_bytes = self._disk.size(layout.segment_path(first_offset))
+        own_end = first_offset + max(self.segment_bytes, file_bytes)
+        following = self.segments.end_of(first_offset)
         if first_offset == self.segments.first_offsets[-1]:
-            return max(self.segment_bytes, file_bytes)
-        return self.segments.end_of(first_offset) - first_offset
+            return own_end
+        is_hole = own_end < following and not self._reaches(first_offset, following)
+        return own_end if is_hole else following
 
     def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
         """Where to read on after bytes that are no record; -1 at the end of this segment or of the log."""

@@ -102,7 +102,7 @@ class Faults:
         if kind == layout.DURABLE and spares_torn and self._is_torn:
             return
         if not self._is_over and self._chance.random() < probability and self._may_be_hit(kind):
-            names = self._disk.list(kind)
+            names = [one for one in self._disk.list(kind) if kind != layout.SNAPSHOTS or one.isdigit()]
             path = f"{kind}/{self._chance.choice(names)}" if names and names[0] else kind
             if self._disk.size(path) <= 0:
                 return
