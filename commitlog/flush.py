@@ -39,8 +39,8 @@ class SegmentWrite:
         except OSError as error:
             if error.errno != ENOSPC or disk.size(layout.RESERVE) < 0:
                 raise
-            # The reserve makes room; it must not become the segment itself: the next flush may be under way,
-            # and have written its part of the segment already.
+            # The reserve makes room; it must not become the segment itself: a reserve that an earlier version
+            # left may have another length.
             disk.delete(layout.RESERVE)
             disk.allocate(path, self.allocate_bytes)
             return False
@@ -56,6 +56,11 @@ class Flush:
     sync: bool = True
     is_written: bool = False
     used_reserve: bool = False
+
+    @property
+    def makes_segment(self) -> bool:
+        """Whether a segment begins with a part of it that is not written yet."""
+        return not self.is_written and any(write.allocate_bytes for write in self.writes)
 
     def write(self, disk: Disk) -> None:
         """Writes and syncs everything, in log order; raises OSError, after which nothing is certain."""

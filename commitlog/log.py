@@ -102,8 +102,14 @@ class CommitLog:
         return self.durable_offset == self.end_offset
 
     def take_flush(self) -> Flush | None:
-        """Everything gathered, to be written; None if there is nothing, or enough flushes are under way."""
+        """Everything gathered, to be written; None if there is nothing, or enough flushes are under way.
+
+        One that makes a segment is the last until it is written: so a segment is never there before the one
+        before it, however the threads take turns and whenever the process dies.
+        """
         if not self._gathered or len(self._flying) >= FLUSHES_IN_FLIGHT_MAX:
+            return None
+        if self._flying and self._flying[-1].makes_segment:
             return None
         flush = Flush(self._gathered, self.end_offset, self._sync)
         self._flying.append(flush)

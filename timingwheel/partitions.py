@@ -245,6 +245,17 @@ class Partitions(MovingLevels):
                 self._take_up(slot)
         self._must_look = True
 
+    def pass_by(self, place: Place) -> None:
+        """Moves the frontier to the last delivery of a log that was replayed, as the delivery itself did.
+
+        Never over a timer in memory that waits: one that was set late had its place at the frontier of that
+        time, and the replay gave it the place of its own due time, which may lie before a later delivery.
+        """
+        for slot in {slot for layer in self._layers() for slot in layer.slots if slot.start_ms <= place[0]}:
+            for due_ms, timer_offset in timers_in(iter(self._layers()), slot).tolist():
+                place = min(place, (due_ms, timer_offset - 1))
+        self.frontier = max(self.frontier, place)
+
     def drop(self, disk: Disk) -> None:
         """Forgets all timers and deletes their files."""
         self._clear()

@@ -105,6 +105,7 @@ class Broker(Verbs):
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 broker._store.keys.spill(log.first_offset)
                 broker._timers.ends.spill(broker._store.last_store_ms)
+        broker._timers.replayed()
         scan.cut()
         log.resume(scan.end_offset)
         broker._store.dispatch.write()

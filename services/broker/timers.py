@@ -74,6 +74,8 @@ class Timers:
         self.lost: deque[LostTimer] = deque(maxlen=UNREADABLE_TIMERS_KEPT_MAX)
         """The last timers that ended as UNREADABLE, the oldest first."""
         self._unarmed = Unarmed()
+        self._last_replayed = (0, 0)
+        """The last place of a delivery in the log that a start has replayed."""
 
     @property
     def pending_count(self) -> int:
@@ -292,8 +294,19 @@ class Timers:
 
     def recovered_delivery(self, record: Record) -> None:
         """Takes over a delivery from its record."""
-        is_fired = properties.value_of(record.properties, properties.VERB) == timer_records.FIRE
-        self._recovered_end(record, End.FIRED if is_fired else End.DELIVERED)
+        if properties.value_of(record.properties, properties.VERB) == timer_records.FIRE:
+            self._recovered_end(record, End.FIRED)
+            return
+        self._recovered_end(record, End.DELIVERED)
+        timer_offset = int(properties.value_of(record.properties, properties.TIMER_OFFSET))
+        self._last_replayed = max(self._last_replayed, (due_ms_of(record), timer_offset))
+
+    def replayed(self) -> None:
+        """The log was replayed to its end: what was delivered in it is behind the frontier.
+
+        So the frontier never falls back for good, and tells of the past when ends and log are long deleted.
+        """
+        self.partitions.pass_by(self._last_replayed)
 
     # Snapshots.
 

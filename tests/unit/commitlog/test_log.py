@@ -49,6 +49,8 @@ def test_records_are_read_back_across_segments() -> None:
 def test_flushes_may_end_in_any_order_and_the_log_is_durable_up_to_the_first_open_one() -> None:
     disk = MemoryDisk()
     log = new_log(disk)
+    write(log, disk, 1)  # makes the segment
+    begin = log.end_offset
     flushes = []
     for number in range(limits.FLUSHES_IN_FLIGHT_MAX):
         log.append(Record(topic="t", body=b"%d" % number))
@@ -61,9 +63,26 @@ def test_flushes_may_end_in_any_order_and_the_log_is_durable_up_to_the_first_ope
         flush.write(disk)
         log.flushed(flush)
         ends.append(log.durable_offset)
-    assert ends == [0] * (len(flushes) - 1) + [flushes[-1].end_offset]
+    assert ends == [begin] * (len(flushes) - 1) + [flushes[-1].end_offset]
     assert not log.is_quiet
     assert log.take_flush() is not None
+
+
+def test_no_flush_begins_while_one_that_makes_a_segment_is_under_way() -> None:
+    """A kill between two threads would leave a later segment without the one before it."""
+    disk = MemoryDisk()
+    log = new_log(disk)
+    log.append(Record(topic="t", body=b"first"))
+    first = log.take_flush()
+    log.append(Record(topic="t", body=b"second"))
+    assert first is not None
+    assert log.take_flush() is None
+    first.write(disk)
+    log.flushed(first)
+    second = log.take_flush()
+    log.append(Record(topic="t", body=b"third"))
+    assert second is not None
+    assert log.take_flush() is not None, "neither makes a segment"
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -267,3 +267,36 @@ def test_what_waits_outlives_the_log_that_it_was_written_to() -> None:
     arrived_ids = [one.message_id for one in store.delivered()]
     assert arrived_ids.count("moves") == 1
     assert "goes" not in arrived_ids
+
+
+def test_a_start_that_replays_deliveries_ends_with_their_frontier() -> None:
+    """It alone tells what is done when ends and log were deleted."""
+    store = Store()
+    store.checkpoint()
+    store.send("first", MINUTE)
+    last = store.send("second", 2 * MINUTE)
+    store.send("waits", HOUR)
+    store.go(5 * MINUTE)
+    assert [one.message_id for one in store.delivered()] == ["first", "second"]
+    frontier = store.broker._timers.partitions.frontier
+    assert frontier == (NOW_MS + 2 * MINUTE, last)
+    store.crash()
+    assert store.broker._timers.partitions.frontier == frontier
+    assert store.waiting() == ["waits"]
+
+
+def test_a_late_timer_that_was_not_durable_before_a_later_delivery_comes_after_a_restart() -> None:
+    """The replay places it at its own due time, before that of the delivery: the frontier stays before it."""
+    store = Store()
+    store.checkpoint()
+    store.send("early", MINUTE)
+    store.go(MINUTE - 1)
+    store.now_ms += 1
+    store.broker.send(store.message("late", -MINUTE // 2), store.now_ms)  # appended, not durable
+    store.broker.tick(store.now_ms)
+    store.flush()
+    assert [one.message_id for one in store.delivered()] == ["early"]
+    store.crash()
+    assert store.waiting() == ["late"]
+    store.go(1)
+    assert [one.message_id for one in store.delivered()] == ["early", "late"]
