@@ -165,8 +165,8 @@ class LogScan:
     def _end_of(self, first_offset: int) -> int:
         """Where a segment ends: where the next one begins, or before, if those between never came to be.
 
-        So it is where one of several flushes under way made the next segment but one, and the process ended
-        before another flush had made the next.
+        So a kill could leave it before `CommitLog.take_flush` waited for whoever makes a segment: a flush had
+        made the next but one, and an earlier flush had not made the next.
         """
         file_bytes = self._disk.size(layout.segment_path(first_offset))
         own_end = first_offset + max(self.segment_bytes, file_bytes)

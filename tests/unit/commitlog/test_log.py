@@ -204,27 +204,21 @@ def test_a_roll_that_is_torn_at_any_byte_loses_nothing_before_it_and_leaves_noth
 
 @pytest.mark.parametrize("is_published", [True, False])
 def test_a_segment_ends_where_its_blank_says_though_the_next_one_never_came_to_be(is_published: bool) -> None:
-    """Found by the simulation of receiving, seed 635: the later of two flushes is first."""
+    """Found by the simulation of receiving, seed 635: of flushes under way a later one could be first until
+    a flush that makes a segment was the last; stores that were left so are still to be opened."""
     disk = MemoryDisk()
     log = new_log(disk)
-    write(log, disk, 3, b"x" * 1_900)  # a blank closes the first segment before the third
+    for _ in range(4):
+        log.append(Record(topic="t", body=b"x" * 1_900))
+    write(log, disk, 1)  # a blank closes the first segment, and another the second
     disk.delete(layout.segment_path(SEGMENT_BYTES))
     layout.reset_durable(disk, SEGMENT_BYTES)
-    log = CommitLog(disk, SEGMENT_BYTES, 0, SEGMENT_BYTES)
-    for _ in range(3):
-        log.append(Record(topic="t", body=b"x" * 1_900))
-    log.take_flush()
-    last = log.append(Record(topic="t", body=b"x"))
-    flush = log.take_flush()
-    assert flush is not None
-    flush.write(disk)
-    assert layout.segment_offsets(disk) == [0, 2 * SEGMENT_BYTES]
-    holes = [Damage(SEGMENT_BYTES, 2 * SEGMENT_BYTES), Damage(2 * SEGMENT_BYTES, last)]
+    hole = Damage(SEGMENT_BYTES, 2 * SEGMENT_BYTES)
     if not is_published:
         disk.write(layout.DURABLE, 0, bytes(disk.size(layout.DURABLE)))
     for _ in range(2):
         scanned, records = scan(disk)
-        assert scanned.damaged == ([] if is_published else holes)
+        assert scanned.damaged == ([] if is_published else [hole])
         assert len(records) == (2 if is_published else 3)
         scanned.cut()
         sizes = [disk.size(layout.segment_path(one)) for one in layout.segment_offsets(disk)]
