@@ -34,6 +34,7 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy, Retirement
 from consumequeue.filter import EVERYTHING
+from consumequeue.receipts import decode
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
@@ -87,7 +88,8 @@ class World:
         self.faults = Faults(self.chance, self.disk)
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
         self.retirements: list[Retirement] = []
-        self.places: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
+        self.places: defaultdict[str, dict[tuple[int, int], int]] = defaultdict(dict)
+        """Where messages were given out: queue id and queue offset, with the log offset."""
         self.told = Told()
         self.due_ms: dict[str, int] = {}
         self.recalls_tried: set[str] = set()
@@ -172,7 +174,8 @@ class World:
         ).deliveries
         for delivery in got:
             assert delivery.message.message_id not in self.told.acknowledged, "acknowledged, yet given out"
-            self.places[delivery.message.message_id].add((delivery.queue_id, delivery.queue_offset))
+            place = delivery.queue_id, delivery.queue_offset
+            self.places[delivery.message.message_id][place] = decode(delivery.receipt_handle).physical_offset
             if delivery.message.message_id in self.due_ms:
                 assert self.now_ms >= self.due_ms[delivery.message.message_id], "given out early"
         self.held += got
@@ -417,26 +420,31 @@ class World:
         acknowledged_offset = self.faults.starts_that_die(self._open, acknowledged_offset)
         self.broker = self._open(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
-        self._undo()
+        self._undo(told_offset)
 
     def _open(self, acknowledged_offset: int | None) -> Broker:
         broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
         assert not self.faults.lost(broker, self.broker.synced_offset)
         return broker
 
-    def _undo(self) -> None:
-        """With asynchronous flushes, what was given out may be undone by a power cut."""
+    def _undo(self, synced_offset: int) -> None:
+        """With asynchronous flushes, what was given out may be undone by a power cut, unless it was synced.
+
+        Another record may have come to its place, or, where the log was torn amid it, a gap.
+        """
         if self.settings.sync_flush:
             return
         for message_id, places in self.places.items():
-            places -= {place for place in places if not self._is_at(message_id, *place)}
+            torn = [place for place, offset in places.items() if offset >= synced_offset]
+            for place in [one for one in torn if not self._is_at(message_id, *one)]:
+                del places[place]
 
     def _is_at(self, message_id: str, queue_id: int, queue_offset: int) -> bool:
         first, end = self.broker.queue_range(TOPIC, queue_id)
         if not first <= queue_offset < end:
-            return queue_offset < first
+            return False
         found = self.broker.read(TOPIC, queue_id, queue_offset, 1)
-        return [one.message.message_id for one in found] in ([], [message_id])  # or retention has deleted it
+        return [one.message.message_id for one in found] == [message_id]
 
 
 def test_nothing_told_is_ever_untrue(seed: int) -> None:
