@@ -73,27 +73,35 @@ class Burying:
         """Finds what had all its attempts and is leased to nobody, of one group or all."""
         self._used_up += self._groups.used_up(group)
 
-    def run(self, now_ms: int) -> None:
-        """Buries as much as the disk takes now."""
+    def run(self, now_ms: int) -> list[str]:
+        """Buries as much as the disk takes now; returns the topics where something is to be given out again."""
+        given_back = []
         while self._last_leases and not self._store.is_behind:
-            self._bury_leased(self._last_leases.popleft(), now_ms)
+            topic = self._bury_leased(self._last_leases.popleft(), now_ms)
+            if topic is not None:
+                given_back.append(topic)
         while self._used_up and not self._store.is_behind:
             self._bury_waiting(*self._used_up.popleft(), now_ms)
+        return given_back
 
-    def _bury_leased(self, generation: int, now_ms: int) -> None:
-        """Ends a lease and buries its message, unless it was answered or renewed meanwhile."""
+    def _bury_leased(self, generation: int, now_ms: int) -> str | None:
+        """Ends a lease and buries its message, unless it was answered or renewed meanwhile.
+
+        Returns the topic if the message is to be given out again instead.
+        """
         found = self._leases.find(generation)
         if found is None or found[1].visible_ms > now_ms:
-            return
+            return None
         key, lease = self._leases.end(generation)
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
+        self._stir(key, lease.message_group)
         if failure is None or record is None or not self._is_last(key, lease):
             # What is gone or damaged is seen to by the next receive; a policy may allow more attempts now.
             self._groups.give_back(key, lease, failure, now_ms)
-        else:
-            self._groups.progress(key).attempts(lease.queue_offset).failed(failure)
-            self._dead_letters.bury(key, record, USED_UP, now_ms)
-        self._stir(key, lease.message_group)
+            return key.topic
+        self._groups.progress(key).attempts(lease.queue_offset).failed(failure)
+        self._dead_letters.bury(key, record, USED_UP, now_ms)
+        return None
 
     def _is_last(self, key: GroupQueue, lease: Lease) -> bool:
         count = self._groups.look(key).attempts(lease.queue_offset).count

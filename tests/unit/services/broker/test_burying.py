@@ -124,7 +124,7 @@ def test_more_attempts_spare_what_waits_to_be_buried(bench: Bench, monkeypatch: 
     bench.broker.tick(bench.now_ms)
     bench.broker.set_group("g", GroupPolicy(attempts_max=2), bench.now_ms)
     bench.flush()
-    bench.advance(1)
+    assert Wake("t") in bench.advance(1), "found by the simulation, seed 576: who waits is woken"
     assert letter_ids(bench) == ["M1"]
     assert [one.attempt for one in bench.receive()] == [2, 2]
 
