@@ -8,6 +8,7 @@ messages, and queue offsets that begin anew (the topic was deleted and made agai
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from commitlog import properties
@@ -17,7 +18,7 @@ from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
 from consumequeue.entry import Entries, Entry, lite_code, tags_code
-from consumequeue.queue import ConsumeQueue
+from consumequeue.queue import ConsumeQueue, QueueWrite
 
 
 def is_indexed(record: Record) -> bool:
@@ -66,19 +67,17 @@ class Dispatch:
         for (topic, queue_id), queue in self._queues.items():
             yield topic, queue_id, queue
 
-    def write(self) -> OSError | None:
-        """Writes the new entries of all queues to their files; on a full disk they wait in memory.
-
-        Returns why some wait: no snapshot may count these, for a start would look for them in the files.
-        """
+    def write(self) -> None:
+        """Writes the new entries of all queues to their files; on a full disk they wait in memory."""
         self._unsynced |= self._changed
-        try:
+        with suppress(OSError):
             for queue in list(self._changed):
                 queue.write()
                 del self._changed[queue]
-        except OSError as error:
-            return error
-        return None
+
+    def unwritten(self) -> list[QueueWrite]:
+        """What waits in memory since it could not be written: a checkpoint writes it first, or fails."""
+        return [one for queue in self._changed for one in queue.unwritten()]
 
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below an offset: so are the entries that point there."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import dropwhile
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,14 @@ from consumequeue.entry import ENTRY_BYTES, Entries, Entry
 
 _READ_AHEAD_COUNT: Final = 64
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
+
+
+class QueueWrite(NamedTuple):
+    """Entries to be written to a file of a queue."""
+
+    path: str
+    position: int
+    entries: bytes
 
 
 class ConsumeQueue:
@@ -113,14 +121,24 @@ class ConsumeQueue:
 
         Raises OSError where there is no room; what was not written stays gathered and can be read.
         """
-        while self._unwritten:
-            position = self._written_count * ENTRY_BYTES
-            inside = position % _FILE_BYTES
-            part = bytes(self._unwritten[: _FILE_BYTES - inside])
-            self._disk.write(self._path(position - inside), inside, part)
-            self._crcs[position - inside] = zlib.crc32(part, self._crcs.get(position - inside, 0))
+        for first_byte, inside, part in list(self._parts()):
+            self._disk.write(self._path(first_byte), inside, part)
+            self._crcs[first_byte] = zlib.crc32(part, self._crcs.get(first_byte, 0))
             del self._unwritten[: len(part)]
             self._written_count += len(part) // ENTRY_BYTES
+
+    def unwritten(self) -> list[QueueWrite]:
+        """What is gathered and not in the files yet, which stays gathered."""
+        return [QueueWrite(self._path(at), inside, part) for at, inside, part in self._parts()]
+
+    def _parts(self) -> Iterator[tuple[int, int, bytes]]:
+        """What is gathered, by file: its first byte, where in it, the entries."""
+        first, position = 0, self._written_count * ENTRY_BYTES
+        while first < len(self._unwritten):
+            inside = position % _FILE_BYTES
+            part = bytes(self._unwritten[first : first + _FILE_BYTES - inside])
+            yield position - inside, inside, part
+            first, position = first + len(part), position + len(part)
 
     def cut(self, queue_offset: int) -> None:
         """Takes back the entries from `queue_offset` on; the next one comes there."""
@@ -141,8 +159,14 @@ class ConsumeQueue:
             self._crcs[last] = zlib.crc32(self._disk.read(self._path(last), 0, end - last))
 
     def freeze(self) -> tuple[int, list[tuple[int, int]]]:
-        """What a snapshot keeps: the number of entries, and (first byte, CRC-32) of each file."""
-        return self.next_offset, list(self._crcs.items())
+        """What a snapshot keeps: the number of entries, and (first byte, CRC-32) of each file.
+
+        As the files will be when what is gathered (`unwritten`) is in them.
+        """
+        crcs = dict(self._crcs)
+        for first_byte, _, part in self._parts():
+            crcs[first_byte] = zlib.crc32(part, crcs.get(first_byte, 0))
+        return self.next_offset, list(crcs.items())
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Queue offsets below `queue_offset` were once given to records that are gone: they stay gaps."""

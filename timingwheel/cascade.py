@@ -106,7 +106,8 @@ class PartitionsToWrite:
 
     def _is_there(self, gap: Gap) -> bool:
         assert self.new_files is not None
-        return slot_named(gap.path.removeprefix(f"{TIMERS}/")) in self.new_files
+        name = gap.path.removeprefix(f"{TIMERS}/")
+        return name in self.damaged or slot_named(name) in self.new_files
 
     def tidy(self, disk: Disk) -> None:
         """Deletes the files that neither the new snapshot nor the one before it names."""

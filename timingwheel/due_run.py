@@ -25,7 +25,7 @@ Place = tuple[int, int]
 """(due_ms, timer_offset): the order of delivery."""
 
 NO_ROWS: Final = np.empty(0, ROW)
-_LAST_OFFSET: Final = (1 << 64) - 1
+LAST_OFFSET: Final = (1 << 64) - 1
 
 
 def behind(rows: Rows, after: Place) -> Rows:
@@ -101,7 +101,7 @@ def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
     """The first `count_max` rows in due order of all that come, and whether they are all."""
     held: list[Rows] = []
-    held_count, is_all, last_ms = 0, True, np.uint64(_LAST_OFFSET)
+    held_count, is_all, last_ms = 0, True, np.uint64(LAST_OFFSET)
     for rows in found:
         early = rows[rows["due_ms"] <= last_ms]
         is_all = is_all and len(early) == len(rows)
@@ -153,7 +153,7 @@ class Reading:
         self._length, self._has_gone = length, has_gone
         self._known_gone = known_gone
         self._gone: set[int] = set()
-        self._after: Place = (max(0, slot.start_ms - 1), _LAST_OFFSET)
+        self._after: Place = (max(0, slot.start_ms - 1), LAST_OFFSET)
         self._runs: deque[Rows] = deque()
         self._taken = 0
         self.is_read = False

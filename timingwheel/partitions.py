@@ -13,6 +13,9 @@ Rules:
   read ahead, up to the length that it has then. So each timer is given to the caller once, either way.
 * Near timers are remembered too, for a restart may need them; they are dropped once they are behind the
   `frontier`, the last timer delivered: all at or before it are done, and nothing may be put there.
+* `undone_ms` is a time before which all timers are done, whatever the frontier says: what is still to be
+  read, and what was found damaged and is not accounted for, lies behind it. How timers ended may be forgotten
+  only before it, and where that was forgotten the frontier has passed (`forget_before`).
 * Until a queued file has been read, `head_due_ms` is a time before which it has nothing; whoever delivers in
   due order delivers nothing of his own beyond it.
 * Files change only in a checkpoint: `to_write` takes `fresh` away as `writing`, which counts in all that is
@@ -36,7 +39,7 @@ from commitlog.layout import TIMERS
 from commitlog.limits import TIMERS_UNWRITTEN_MAX
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.cascade import File, PartitionsToWrite, named_files
-from timingwheel.due_run import NO_ROWS, Look, Place, ReadAhead, Reading
+from timingwheel.due_run import LAST_OFFSET, NO_ROWS, Look, Place, ReadAhead, Reading
 from timingwheel.listing import Listing
 from timingwheel.moving import Gaps, MovingLevels
 from timingwheel.partition import PAIR, Gap, Rows
@@ -113,8 +116,7 @@ class Partitions(MovingLevels):
         for reading in self._queue:
             if reading.slot == job.slot:
                 reading.install(job)
-                self._tell(job.damage)
-                self._damaged |= {job.slot.name} if job.damage else set()
+                self.found_damaged(job.damage)
         self._drop_done()
         return []
 
@@ -175,6 +177,23 @@ class Partitions(MovingLevels):
         row = self._listing().find(slot, timer_offset)
         return None if row is None else (slot.path, row)
 
+    @property
+    def undone_ms(self) -> int:
+        """A time before which no timer of a file waits: none is to be read, or lost in damaged bytes."""
+        heads = [reading.head_due_ms for reading in self._queue]
+        mended = {gap.path for gap in self.damage.mended}
+        damaged = {gap.path for gap in self.damage} | {f"{TIMERS}/{name}" for name in self._damaged} - mended
+        starts = [slot_named(path.removeprefix(f"{TIMERS}/")).start_ms for path in damaged]
+        return min([self.near_until_ms, *heads, *starts])
+
+    def forget_before(self, due_ms: int) -> None:
+        """How timers ended that were due before a time is forgotten: the frontier alone tells of them.
+
+        It was never later than `undone_ms`, which damage that is found now may set back: to the beginning of
+        a file of years, whose timers that wait are due behind `due_ms` all the same.
+        """
+        self.frontier = max(self.frontier, (due_ms - 1, LAST_OFFSET))
+
     def to_write(self, now_ms: int) -> PartitionsToWrite:
         """Everything a checkpoint needs, which another thread may write; tell by `written` or `failed`."""
         assert self._writing is None, "one checkpoint at a time"
@@ -203,8 +222,8 @@ class Partitions(MovingLevels):
         assert done is self._writing, "another checkpoint was written"
         assert done.new_files is not None, "nothing was written"
         self._files, self._writing = done.new_files, None
-        self._damaged, self._written_offset = done.damaged, done.last_offset
-        self._tell(done.damage)
+        self._written_offset = done.last_offset
+        self.found_damaged(done.damage)
         for slot in done.split:
             self._boundaries.starts_ms[slot.level] = slot.end_ms
             self._fresh.spread(slot, self._boundaries)
@@ -245,17 +264,6 @@ class Partitions(MovingLevels):
                 self._take_up(slot)
         self._must_look = True
 
-    def pass_by(self, place: Place) -> None:
-        """Moves the frontier to the last delivery of a log that was replayed, as the delivery itself did.
-
-        Never over a timer in memory that waits: one that was set late had its place at the frontier of that
-        time, and the replay gave it the place of its own due time, which may lie before a later delivery.
-        """
-        for slot in {slot for layer in self._layers() for slot in layer.slots if slot.start_ms <= place[0]}:
-            for due_ms, timer_offset in timers_in(iter(self._layers()), slot).tolist():
-                place = min(place, (due_ms, timer_offset - 1))
-        self.frontier = max(self.frontier, place)
-
     def drop(self, disk: Disk) -> None:
         """Forgets all timers and deletes their files."""
         self._clear()
@@ -283,8 +291,11 @@ class Partitions(MovingLevels):
         return {slot: File(length=size) for slot, size in sizes if size >= 0}
 
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
-        """Somebody else has read the files."""
-        self._tell(list(gaps))
+        """Somebody has read files: they are kept until it is known which timers the damaged bytes held."""
+        for gap in gaps:
+            self.damage.append(gap)
+            if gap in self.damage:
+                self._damaged |= {gap.path.removeprefix(f"{TIMERS}/")}
 
     def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
         """The timers of damaged bytes are accounted for: they are in memory again, or have ended.
@@ -305,10 +316,6 @@ class Partitions(MovingLevels):
             if slot.start_ms < until_ms and slot.end_ms > from_ms:
                 found.append(timers_in(iter(self._layers()), slot)["timer_offset"])
         return np.concatenate(found)
-
-    def _tell(self, damage: list[Gap]) -> None:
-        for gap in damage:
-            self.damage.append(gap)
 
     def _head(self) -> Reading | None:
         """The reading with the row that comes next; of two the upper level's: it was set before."""

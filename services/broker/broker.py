@@ -104,8 +104,7 @@ class Broker(Verbs):
             broker._replay(found)
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 broker._store.keys.spill(log.first_offset)
-                broker._timers.ends.spill(broker._store.last_store_ms)
-        broker._timers.replayed()
+                broker._timers.spill()
         scan.cut()
         log.resume(scan.end_offset)
         broker._store.dispatch.write()
@@ -260,11 +259,10 @@ class Broker(Verbs):
         assert self._log.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
         self._housekeeping.wants_checkpoint = False
-        unwritten = self._store.dispatch.write()
         parts = {name: part.freeze() for name, part in self._parts.items()}
         return Checkpoint(
             log_sync=self._log.take_sync(),
-            unwritten=unwritten,
+            queue_writes=self._store.dispatch.unwritten(),
             queue_paths=self._store.dispatch.unsynced_paths(),
             keys=self._store.keys.to_write(self._log.first_offset),
             timers=self._timers.to_write(now_ms),

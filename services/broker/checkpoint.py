@@ -13,19 +13,17 @@ from commitlog.disk import Disk
 from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
 from consumequeue.keyindex import KeysToWrite
+from consumequeue.queue import QueueWrite
 from services.broker import derived
 from services.broker.timer_files import TIMER_FILES, TimersToWrite
 
 
 @dataclass(slots=True, frozen=True)
 class Checkpoint:
-    """What of the log is unsynced, queue files to sync, the snapshot, and keep files not needed then.
-
-    `unwritten` is why entries of queues are in no file yet: then there can be no snapshot, which counts them.
-    """
+    """What of the log is unsynced, of queues unwritten and unsynced, the snapshot, unneeded keep files."""
 
     log_sync: Sync | None
-    unwritten: OSError | None
+    queue_writes: list[QueueWrite]
     queue_paths: list[str]
     keys: KeysToWrite
     timers: TimersToWrite
@@ -34,11 +32,11 @@ class Checkpoint:
 
     def write(self, disk: Disk) -> None:
         """Writes and syncs; the shell may do it in a worker thread. Raises OSError, which costs only time."""
-        if self.unwritten is not None:
-            raise self.unwritten
         if self.log_sync is not None:
             self.log_sync.run(disk)
-        for path in self.queue_paths:
+        for one in self.queue_writes:
+            disk.write(*one)
+        for path in dict.fromkeys([*self.queue_paths, *(one.path for one in self.queue_writes)]):
             disk.sync(path)
         if disk.size(layout.QUEUES_WHOLE) < 0:
             disk.write(layout.QUEUES_WHOLE, 0, b"yes\n")

@@ -10,7 +10,9 @@
 Which timers a gap held is known by difference, exactly: the timers with a name that are due in the window of
 the damaged file, less those in any sound batch or in memory, less those that have ended. Where that accounts
 for fewer rows than the snapshot counts, the log is read through as well (timers without a message id). A gap
-may also have held that timers are gone: rows of that window that have ended are taken out again.
+may also have held that timers are gone: rows of that window that have ended are taken out again. How a timer
+ended is known as long as one due then may wait in a damaged file (`Partitions.undone_ms`): what was due
+before that has ended.
 
 A rebuilt timer is a new record of the log that takes the place of the old one, as a move does, to the same
 time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
@@ -39,9 +41,9 @@ from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
 from commitlog.recovery import Damage, Found, LogScan
 from consumequeue.keyindex_run import BLOCK_BYTES, Run
+from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_run import FactRun
 from services.broker import timer_records
-from services.broker.endings import endings
 from services.broker.store import Store
 from services.broker.timer_records import TIMER_TOPIC, due_ms_of
 from services.broker.timers import Timers
@@ -55,7 +57,6 @@ from timingwheel.partition import PAIR, WITH_RECORDS, Gap, Rows, Window
 _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
-_REASON: Final = "rebuilt: {} was damaged"
 
 
 class Bare(NamedTuple):
@@ -172,10 +173,12 @@ class Rescue:
     in_memory: Numbers
     names: tuple[FactRun, ...]
     ends: tuple[FactRun, ...]
+    ended_since: Numbers
+    """The timers whose ends are not in a run yet: new ones, and those that a start has made again."""
     deviating: dict[int, int]
     frontier_ms: int
     forgotten_ms: int
-    """What was last known before this and lies before the frontier is not asked for any more."""
+    """What was last known before this has ended, though it may be forgotten how."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
@@ -184,7 +187,7 @@ class Rescue:
     unknown_count: int = 0
     """How many rows were in gaps of which nothing tells what they were."""
     over: set[int] = field(default_factory=set)
-    """Those that ended so long ago that only the log or their file still tells."""
+    """Those whose file tells that they have ended, or that did so long ago that it is forgotten how."""
     blocked: str = ""
     """Why nothing could be found out; empty if it could."""
 
@@ -193,7 +196,7 @@ class Rescue:
         try:
             for from_ms, until_ms in self.windows:
                 self._see(disk, from_ms, until_ms)
-            self._leave_out_forgotten(disk)
+            self._leave_out_gone(disk)
         except StoreError as error:
             self.blocked = error.detail
             return
@@ -246,9 +249,7 @@ class Rescue:
                 near = facts[(facts["at"] >= np.uint64(from_ms)) & (facts["at"] < np.uint64(until_ms))]
                 near = near[near["offset"] < np.uint64(self.end_offset)]
                 last_ms = np.maximum(near["at"], near["extra"])
-                is_over = (last_ms < np.uint64(self.forgotten_ms)) & (
-                    near["at"] <= np.uint64(self.frontier_ms)
-                )
+                is_over = last_ms < np.uint64(self.forgotten_ms)
                 pairs = np.empty(len(near), PAIR)
                 pairs["due_ms"], pairs["timer_offset"] = near["at"], near["offset"]
                 found.append(self._placed(pairs[~is_over], from_ms, until_ms))
@@ -269,30 +270,26 @@ class Rescue:
 
     def _logged(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
         """The timers of the window that the log tells of."""
+        scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
+        timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
         found = [
-            (due_ms_of(one.record), one.record.physical_offset)
-            for one in LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
-            if one.record.topic == TIMER_TOPIC and from_ms <= due_ms_of(one.record) < until_ms
+            (due_ms, one.physical_offset)
+            for one, due_ms in ((one, due_ms_of(one)) for one in timers)
+            if from_ms <= due_ms < until_ms and max(due_ms, one.store_ms) >= self.forgotten_ms
         ]
         return self._placed(np.array(found, PAIR), from_ms, until_ms)
 
-    def _leave_out_forgotten(self, disk: Disk) -> None:
-        """Takes out what has ended so long ago that only the log still tells; it does if it has the timer.
-
-        Of a row whose record is damaged, its file may tell as well that it is gone.
-        """
+    def _leave_out_gone(self, disk: Disk) -> None:
+        """Takes out what files tell is gone, though the row is there whose record is damaged."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
                 self.over.update(partition.gone_offsets(disk, slot.path, self.files[slot].length).tolist())
-        old = self.missing["timer_offset"][self.missing["due_ms"] < np.uint64(self.forgotten_ms)].tolist()
-        doubtful = {*old, *(one.timer_offset for one in self.bare if one.due_ms < self.forgotten_ms)}
-        for one in LogScan(disk, self.segment_bytes, stop_at=self.end_offset) if doubtful else ():
-            self.over |= doubtful & {ending.timer_offset for ending in endings(one.record)}
+        self.over.update(one.timer_offset for one in self.bare if one.due_ms < self.forgotten_ms)
         self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Those of the timers that have ended, as far as files tell."""
-        found = [_NO_OFFSETS]
+        """Those of the timers that have ended."""
+        found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
                 found.append(np.intersect1d(facts["key"], offsets))
@@ -354,6 +351,13 @@ def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
     return merged
 
 
+def _keys(facts: FactIndex) -> Iterator[Numbers]:
+    """What the facts in memory are about."""
+    for recent in facts.recents():
+        for chunk in recent.chunks():
+            yield chunk["key"].copy()
+
+
 class Mending:
     """Sees to the damaged files of timers of one broker."""
 
@@ -369,8 +373,6 @@ class Mending:
         self._applying: Rescue | None = None
         self._left: deque[tuple[int, int, str, str]] = deque()
         self._rebuilt_count = self._lost_count = 0
-        self._is_stale = False
-        """Whether the rescue that is applied is to be done once more."""
         self._blocked = ""
         self._told: set[str] = set()
         self._log_pass: LogPass | None = None
@@ -530,6 +532,7 @@ class Mending:
             in_memory=np.concatenate([_NO_OFFSETS, *memory]),
             names=ends.names.runs,
             ends=ends.ends.runs,
+            ended_since=np.concatenate([_NO_OFFSETS, *_keys(ends.ends)]),
             deviating=dict(self._timers.near.deviating),
             frontier_ms=self._partitions.frontier[0],
             forgotten_ms=ends.forgotten_ms,
@@ -556,10 +559,6 @@ class Mending:
     def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.ended(timer_offset) is not None:
             return
-        assert self._applying is not None
-        if self._applying.forgotten_ms <= due_ms < self._timers.ends.forgotten_ms:
-            self._is_stale = True  # it may have ended since then, and how was dropped meanwhile
-            return
         timer = self._record(timer_offset)
         if timer is None:
             self._lost_count += 1
@@ -567,9 +566,7 @@ class Mending:
             self._timers.near.cancel(timer_offset)
             self._partitions.gone(self._timers.near.placed_ms(timer_offset, due_ms), timer_offset)
             return
-        new = timer_records.moved_record(
-            timer, timer_offset, due_ms, due_ms_of(timer), reason=_REASON.format(what)
-        )
+        new = timer_records.rebuilt_record(timer, timer_offset, due_ms, what)
         self._store.append(new, now_ms)
         self._timers.added(new)
         self._rebuilt_count += 1
@@ -586,9 +583,6 @@ class Mending:
 
     def _finish(self, job: Rescue) -> list[Damaged]:
         self._applying = None
-        if self._is_stale:
-            self._bare, self._is_stale = job.bare + self._bare, False
-            return []
         self._partitions.mended(job.gaps, is_all_there=self._lost_count == 0)
         statistics = self._timers.statistics
         statistics.timers_rebuilt += self._rebuilt_count

@@ -9,6 +9,7 @@ Two exact indexes on disk (`consumequeue.timerindex`):
 A timer that is in `names` and not in `ends` is pending. A name is kept `history_ms` beyond the due time or
 when it was set, an end `history_ms` beyond the due time or the end: so as long as a name can be asked
 for, its end is known. Both are merged apart, each when it is time to, so what is older is not asked for.
+The history of a timer that waits, however late, is not forgotten: merges go by the earliest of those.
 Memory: what came since the last checkpoint, and filters of about 12 bits a fact.
 """
 
@@ -154,7 +155,10 @@ class TimerEnds:
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """What a checkpoint is to write; `now_ms` is the newest store time, not a clock that may be wrong."""
+        """What a checkpoint is to write, without what is over for the history at `now_ms`.
+
+        That is the newest store time, not a clock that may be wrong, and never later than a timer that waits.
+        """
         self._merged_ms = max(self._merged_ms, now_ms)
         return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms), self._merged_ms)
 

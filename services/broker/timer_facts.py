@@ -57,7 +57,7 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         for ending in endings(found.record) if has_ends else ():
             ended = TimerEnd(ending.end, found.record.store_ms, found.record.physical_offset)
             ends.end(ending.timer_offset, ending.due_ms, ended)
-        ends.spill(found.record.store_ms)
+        ends.spill(min(found.record.store_ms, timers.partitions.frontier[0]))
     for timer in _waiting(timers, log_from) if has_names else ():
         _name(timers, timer)
     if has_ends:

@@ -25,6 +25,7 @@ VERB_TOPIC: Final = "TW_SYS_VERB"
 CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"
 MOVE: Final = "MOVE"
+_REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
 NOT_DELIVERED: Final = frozenset(
     {
@@ -77,6 +78,16 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
         born_ms=timer.born_ms,
         born_host=timer.born_host,
     )
+
+
+def rebuilt_record(timer: Record, timer_offset: int, place_ms: int, path: str) -> Record:
+    """The timer that takes the place of one in a damaged file: the same message, due at the same time."""
+    return moved_record(timer, timer_offset, place_ms, due_ms_of(timer), _REBUILT.format(path))
+
+
+def is_rebuilt(timer: Record) -> bool:
+    """Whether a timer record takes the place of one in a damaged file."""
+    return properties.value_of(timer.properties, properties.REASON).startswith(_REBUILT[:9])
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record:

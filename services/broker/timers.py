@@ -74,8 +74,6 @@ class Timers:
         self.lost: deque[LostTimer] = deque(maxlen=UNREADABLE_TIMERS_KEPT_MAX)
         """The last timers that ended as UNREADABLE, the oldest first."""
         self._unarmed = Unarmed()
-        self._last_replayed = (0, 0)
-        """The last place of a delivery in the log that a start has replayed."""
 
     @property
     def pending_count(self) -> int:
@@ -129,7 +127,22 @@ class Timers:
         replaced = timer_records.replaced_by(timer)
         if replaced is not None:
             self._end_replaced(topic, replaced, timer, End.MOVED if is_moved else End.REPLACED)
-        return self._set(timer, topic, _names(topic, stored), due_ms_of(timer))
+        names = _names(topic, stored)
+        if replaced is not None and timer_records.is_rebuilt(timer):
+            names = [one for one in names if self._is_free(one, replaced.timer_offset, timer.store_ms)]
+        return self._set(timer, topic, names, due_ms_of(timer))
+
+    def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
+        """Whether a name means a timer that is rebuilt, or nobody that is remembered.
+
+        A timer that was late by more than the history is forgotten by its key, which another one may have by
+        now, and keeps. Settled by the log alone: a start that replays the record finds the same.
+        """
+        with suppress(StoreDamaged):
+            found = self.ends.named(name)
+            if found is not None and found.timer_offset != old_offset:
+                return self.ends.is_forgotten(found.known_ms, store_ms)
+        return True
 
     def sent(self, timer: Record, message: Message, replaced: Replaced | None) -> int:
         """The timer record of a message is in the log; likewise, without reading what is known."""
@@ -294,19 +307,12 @@ class Timers:
 
     def recovered_delivery(self, record: Record) -> None:
         """Takes over a delivery from its record."""
-        if properties.value_of(record.properties, properties.VERB) == timer_records.FIRE:
-            self._recovered_end(record, End.FIRED)
-            return
-        self._recovered_end(record, End.DELIVERED)
-        timer_offset = int(properties.value_of(record.properties, properties.TIMER_OFFSET))
-        self._last_replayed = max(self._last_replayed, (due_ms_of(record), timer_offset))
+        is_fired = properties.value_of(record.properties, properties.VERB) == timer_records.FIRE
+        self._recovered_end(record, End.FIRED if is_fired else End.DELIVERED)
 
-    def replayed(self) -> None:
-        """The log was replayed to its end: what was delivered in it is behind the frontier.
-
-        So the frontier never falls back for good, and tells of the past when ends and log are long deleted.
-        """
-        self.partitions.pass_by(self._last_replayed)
+    def spill(self) -> None:
+        """Writes what is too much for memory, while a start replays the log."""
+        self.ends.spill(min(self._store.last_store_ms, self.partitions.frontier[0]))
 
     # Snapshots.
 
@@ -328,8 +334,11 @@ class Timers:
 
     def to_write(self, now_ms: int) -> TimersToWrite:
         """What a checkpoint is to write of partitions and ends."""
-        partitions, ends = self.partitions.to_write(now_ms), self.ends.to_write(self._store.last_store_ms)
-        return TimersToWrite(partitions, ends, self.source, self.queues)
+        near_ms = self.near.next_due_ms()
+        undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
+        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms))
+        self.partitions.forget_before(self.ends.forgotten_ms)
+        return TimersToWrite(self.partitions.to_write(now_ms), ends, self.source, self.queues)
 
     def written(self, done: TimersToWrite) -> None:
         """A checkpoint is durable."""

@@ -149,7 +149,10 @@ class Faults:
         return any(path.startswith(f"{kind}/") for path in self.hit for kind in kinds)
 
     def _is_of_timers(self, one: Finding) -> bool:
-        """Whether it says that a snapshot lacks timers, as it does if a file that it names was hit."""
+        """Whether it says what follows from a file that was hit, until a checkpoint writes what was mended.
+
+        A snapshot lacks timers of a file that it names, or names.
+        """
         less, names = "its pending timers are not those of the log: none more", "its names of timers"
         return (self.has_hit(layout.TIMERS) and one.what.startswith(less)) or (
             self.has_hit(layout.TIMER_NAMES) and one.what.startswith(names)

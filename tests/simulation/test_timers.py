@@ -24,6 +24,7 @@ def test_every_timer_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest
     world.compare()
     world.drain()
     world.check_names()
+    world.write_down()
     verdict = verify(look_at(world.disk, "the store"), world.now_ms)
     assert not world.faults.unexplained(verdict), verdict.findings
     world.crash()

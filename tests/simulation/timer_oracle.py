@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from commitlog.message import Message
+from commitlog.recovery import Damage
 from services.broker.values import PendingTimer, TimerFilter, TimerName, Verdict
 
 VERDICTS = {
@@ -92,9 +93,12 @@ class Oracle:
     """The timers that were the newest of a name when the core said that it has forgotten them."""
 
     def set(self, timer: Timer) -> None:
+        self._add(timer, timer.names())
+
+    def _add(self, timer: Timer, names: list[TimerName]) -> None:
         assert timer.offset not in self.timers, "two timers at one offset"
         self.timers[timer.offset] = timer
-        for name in timer.names():
+        for name in names:
             self.names[name].append(timer.offset)
 
     def end(self, timer: Timer, how: str, ended_offset: int, ended_ms: int) -> None:
@@ -110,16 +114,22 @@ class Oracle:
 
     def is_remembered(self, timer: Timer) -> bool:
         """Whether a timer is the one that its key means: not if it is late by more than the history."""
-        return timer.offset not in self.forgotten[TimerName(timer.topic, key=timer.key)]
+        name = TimerName(timer.topic, key=timer.key)
+        return timer.offset in self.names[name] and timer.offset not in self.forgotten[name]
 
     def rebuilt(self, old_offset: int, new_offset: int, now_ms: int) -> None:
-        """A timer of a damaged file takes the place of the one that was there, for the same time."""
+        """A timer of a damaged file takes the place of the one that was there, for the same time.
+
+        And its names, but for those that another one has by now, since it was forgotten.
+        """
         old = self.timers[old_offset]
         self.end(old, "MOVED", new_offset, now_ms)
-        self.set(replace(
+        new = replace(
             old, offset=new_offset, stored_ms=now_ms, armed_at=None, is_late_set=False, ended="",
             ended_offset=-1, ended_ms=0, is_seen=False,
-        ))  # fmt: skip
+        )  # fmt: skip
+        free = [name for name in old.names() if self.names[name][-1] == old_offset]
+        self._add(new, [name for name in old.names() if name in free or self.may_be_forgotten(name, now_ms)])
 
     def lost(self, offsets: set[int], first_offset: int, now_ms: int) -> None:
         """Nobody has the records of some timers any more; `first_offset` is where the log begins."""
@@ -153,21 +163,27 @@ class Oracle:
         found = self.named(name)
         return found is not None and max(found.due_ms, found.stored_ms) + self.history_ms < now_ms
 
-    def crash(self, end_offset: int) -> None:
-        """Undoes everything that the log does not hold any more."""
-        for offset in [offset for offset in self.timers if offset >= end_offset]:
+    def crash(self, end_offset: int, gaps: list[Damage]) -> None:
+        """Undoes everything that the log does not hold any more: behind its end, and in its gaps."""
+
+        def is_gone(offset: int) -> bool:
+            is_in_gap = any(gap.first_offset <= offset < gap.end_offset for gap in gaps)
+            return offset >= end_offset or is_in_gap
+
+        for offset in [offset for offset in self.timers if is_gone(offset)]:
             for name in self.timers.pop(offset).names():
-                self.names[name].remove(offset)
+                if offset in self.names[name]:
+                    self.names[name].remove(offset)
                 self.forgotten[name].discard(offset)
         for timer in self.timers.values():
-            if timer.ended_offset >= end_offset:
+            if timer.ended and timer.ended != "UNREADABLE" and is_gone(timer.ended_offset):
                 assert not timer.is_seen, "what was durable is gone"
                 timer.ended, timer.ended_offset, timer.ended_ms = "", -1, 0
-        self.halves = {offset: half for offset, half in self.halves.items() if offset < end_offset}
+        self.halves = {offset: half for offset, half in self.halves.items() if not is_gone(offset)}
         for half in self.halves.values():
-            if half.ended_offset >= end_offset:
+            if half.ended_offset >= 0 and is_gone(half.ended_offset):
                 half.ended_offset = -1
-        self.verdicts = {offset: text for offset, text in self.verdicts.items() if offset < end_offset}
+        self.verdicts = {offset: text for offset, text in self.verdicts.items() if not is_gone(offset)}
 
     def check_page(self, listed: list[PendingTimer]) -> None:
         """What is listed is exactly what waits."""

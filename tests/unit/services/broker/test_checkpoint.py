@@ -1,15 +1,12 @@
-"""Checkpoints: what a snapshot names is there, and stays as long as the snapshot does."""
+"""Checkpoints: what an older snapshot names stays as long as the snapshot does."""
 
 from __future__ import annotations
 
 from errno import ENOSPC
 
-import pytest
-
 from commitlog import snapshot
 from commitlog.memory_disk import Fault
 from services.broker.broker import Broker
-from tests.unit.services.broker.test_receiving import Bench
 from tests.unit.services.broker.test_timers import HOUR, Store
 
 
@@ -27,19 +24,18 @@ def test_a_checkpoint_of_the_same_offset_leaves_what_the_older_snapshot_names() 
     assert len(store.waiting()) == 9
 
 
-def test_no_snapshot_counts_entries_of_queues_that_wait_for_room() -> None:
-    """Found by the simulation of receiving, seed 332: every start then made the queues anew."""
-    bench = Bench()
-    bench.send()
-    bench.disk.strike(1, Fault.FAILS, ENOSPC)  # the log has its room already
-    bench.send()
-    assert bench.disk.is_struck
-    bench.disk.strike(1, Fault.FAILS, ENOSPC)
-    checkpoint = bench.broker.checkpoint(bench.now_ms)
-    bench.disk.well()
-    with pytest.raises(OSError, match="fails by the test"):
-        checkpoint.write(bench.disk)
-    bench.broker.checkpoint_failed(checkpoint)
-    bench.checkpoint()
-    bench.reopen()
-    assert (bench.broker.made_anew, bench.ids()) == ([], ["M1", "M2"])
+def test_a_checkpoint_writes_the_queue_entries_that_a_full_disk_kept_in_memory() -> None:
+    store = Store()
+    store.send("first", None)
+    store.broker.send(store.message("second", None), store.now_ms)
+    flush = store.broker.take_flush()
+    assert flush is not None
+    flush.write(store.disk)
+    store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
+    store.broker.flushed(flush, store.now_ms)
+    store.disk.well()
+    assert store.broker._store.dispatch.unwritten()
+    store.checkpoint()
+    store.crash()
+    assert store.broker.made_anew == []
+    assert [one.message_id for one in store.delivered()] == ["first", "second"]

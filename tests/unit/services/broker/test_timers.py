@@ -161,7 +161,7 @@ def test_what_was_forgotten_does_not_wait_again_when_the_clock_is_set_back() -> 
     store.send("m", SECOND, "k")
     store.go(2 * SECOND)
     store.checkpoint()
-    store.now_ms += 3 * HOUR
+    store.go(3 * HOUR)
     store.send("other", DAY)
     store.checkpoint()
     store.now_ms -= 3 * HOUR
@@ -269,20 +269,40 @@ def test_what_waits_outlives_the_log_that_it_was_written_to() -> None:
     assert "goes" not in arrived_ids
 
 
-def test_a_start_that_replays_deliveries_ends_with_their_frontier() -> None:
-    """It alone tells what is done when ends and log were deleted."""
-    store = Store()
+def test_the_frontier_has_passed_what_is_forgotten() -> None:
+    """A start that replays deliveries does not move it; it alone tells of them once the rest is deleted."""
+    store = Store(timer_history_ms=HOUR)
     store.checkpoint()
-    store.send("first", MINUTE)
-    last = store.send("second", 2 * MINUTE)
-    store.send("waits", HOUR)
+    store.send("m", MINUTE)
+    store.send("waits", DAY)
     store.go(5 * MINUTE)
-    assert [one.message_id for one in store.delivered()] == ["first", "second"]
-    frontier = store.broker._timers.partitions.frontier
-    assert frontier == (NOW_MS + 2 * MINUTE, last)
     store.crash()
-    assert store.broker._timers.partitions.frontier == frontier
+    partitions, ends = store.broker._timers.partitions, store.broker._timers.ends
+    assert partitions.frontier == (0, 0)
+    store.go(2 * HOUR)
+    store.send("newest", None)
+    store.checkpoint()
+    assert ends.forgotten_ms == store.now_ms - HOUR
+    assert partitions.frontier >= (ends.forgotten_ms - 1, 0)
     assert store.waiting() == ["waits"]
+
+
+def test_the_history_of_a_timer_that_waits_is_not_forgotten_however_late_it_is() -> None:
+    """Else nothing could tell one in a damaged file from one that was delivered long ago."""
+    store = Store(timer_history_ms=HOUR)
+    store.send("late", MINUTE)
+    store.checkpoint()
+    store.now_ms += DAY
+    for effect in store.broker.tick(store.now_ms):
+        if isinstance(effect, ReadTimers):
+            store.broker.read_ahead_failed(effect.job)  # nobody reads its file
+    store.send("other", MINUTE)
+    store.checkpoint()
+    assert store.broker._timers.ends.forgotten_ms <= NOW_MS
+    store.go(2 * SECOND)
+    store.checkpoint()
+    assert [one.message_id for one in store.delivered()] == ["late"]
+    assert store.broker._timers.ends.forgotten_ms == store.now_ms - HOUR
 
 
 def test_a_late_timer_that_was_not_durable_before_a_later_delivery_comes_after_a_restart() -> None:
