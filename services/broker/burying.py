@@ -7,6 +7,8 @@ would see it among the dead letters. So the last attempt's end is itself the bur
     a start finds one without attempts ---+--> the queue of this file --> a dead letter, and done
     a policy allows fewer attempts -------+
 
+If a policy allows more meanwhile, the lease has run out like any other, and the message is given out again.
+
 Rules:
 - The lease of the last attempt stands until its message is buried. So one step, as when a consumer gives a
   message up, ends both; until then an acknowledgement still counts.
@@ -70,11 +72,22 @@ class Burying:
             self._used_up.append((key, offset))
 
     def look_for(self, group: str = "") -> None:
-        """Finds what had all its attempts and is leased to nobody, of one group or all."""
+        """Finds what had all its attempts and is leased to nobody, of one group or all.
+
+        A last lease that waits for the disk may not be the last any more: then it runs out like any other, at
+        once, for what is given out again need not wait.
+        """
         self._used_up += self._groups.used_up(group)
+        waiting, self._last_leases = self._last_leases, deque()
+        for generation in waiting:
+            found = self._leases.find(generation)
+            if found is None or self._is_last(*found):
+                self._last_leases.append(generation)
+            else:
+                self._leases.run_out_again(generation)
 
     def run(self, now_ms: int) -> list[str]:
-        """Buries as much as the disk takes now; returns the topics where something is to be given out again."""
+        """Buries as much as the disk takes now; returns the topics where something comes again."""
         given_back = []
         while self._last_leases and not self._store.is_behind:
             topic = self._bury_leased(self._last_leases.popleft(), now_ms)
@@ -96,7 +109,7 @@ class Burying:
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
         self._stir(key, lease.message_group)
         if failure is None or record is None or not self._is_last(key, lease):
-            # What is gone or damaged is seen to by the next receive; a policy may allow more attempts now.
+            # What is gone or damaged is seen to by the next receive.
             self._groups.give_back(key, lease, failure, now_ms)
             return key.topic
         self._groups.progress(key).attempts(lease.queue_offset).failed(failure)
