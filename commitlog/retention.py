@@ -99,7 +99,7 @@ class Retirement:
 
     It may run once the log is durable up to `durable_at`: only then is it sure what is not needed. With
     asynchronous flushes that is not on disk yet: `unsynced_paths` are synced first. Where others read
-    meanwhile, they are to be told of the keep file (`Keep.adopt`) before anything is deleted.
+    meanwhile, they are to be told of the keep file, and that the segments go, before anything is deleted.
 
     It may end between any two steps. The keep file is made beside the one of that name, with all that this
     holds, and renamed: so what an earlier attempt has kept, whose segment may be gone, is never lost.

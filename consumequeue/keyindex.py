@@ -9,8 +9,10 @@ Indexed is what has a queue: messages, halves and timers under their real topic,
 newest first is one after the other, backwards.
 
 A pure function of the log, like the queues: the snapshot names the runs, and when one is missing or damaged
-the index is made anew, never half believed. Entries of records that retention has deleted are passed over,
-and gone after the next merge. Memory: 16 bytes an entry up to `UNSAVED_MAX`, nothing for what is in runs.
+the index is made anew, never half believed. A file stays as long as a snapshot names it, also where the index
+was made anew: the next start may be from the other snapshot, and who proves the store meets what it names.
+Entries of records that retention has deleted are passed over, and gone after the next merge. Memory: 16 bytes
+an entry up to `UNSAVED_MAX`, nothing for what is in runs.
 """
 
 from __future__ import annotations
@@ -114,6 +116,8 @@ class KeysToWrite:
     batches: tuple[Entries, ...]
     first_offset: int
     damage: str
+    named: frozenset[str] = frozenset()
+    """The files that a snapshot on disk may name."""
     written: KeysWritten | None = None
 
     def write(self, disk: Disk) -> KeysWritten:
@@ -135,7 +139,7 @@ class KeysToWrite:
     def tidy(self, disk: Disk) -> None:
         """Deletes the files that neither the new snapshot nor the one before it names."""
         assert self.written is not None
-        _delete_all_but(disk, {*self.runs, *self.written.runs})
+        _delete_all_but(disk, self.named | _names(self.runs) | _names(self.written.runs))
 
     def _merge(self, disk: Disk, runs: list[Run]) -> list[Run]:
         sources = [run.chunks(disk) for run in runs] + [iter((batch,)) for batch in self.batches]
@@ -157,6 +161,7 @@ class KeyIndex:
         self._unnamed_count = 0
         self._spill_count = UNSAVED_MAX
         self._runs: tuple[Run, ...] = ()
+        self._named: frozenset[str] = frozenset()
         self._damage = ""
 
     @property
@@ -229,25 +234,33 @@ class KeyIndex:
         Tell what became of it by `written`; until then nothing in memory is let go.
         """
         self._close_batch()
-        return KeysToWrite(self._runs, tuple(self._batches), first_offset, self._damage)
+        return KeysToWrite(self._runs, tuple(self._batches), first_offset, self._damage, self._named)
 
     def written(self, done: KeysToWrite) -> None:
         """A checkpoint is durable: its runs take the place of what it was made from."""
         assert done.written is not None
         self._take_over(done.written)
-        self._unnamed_count = 0
+        self._named, self._unnamed_count = _names(self._runs), 0
 
-    def adopt(self, frozen: Any) -> str:
-        """Takes over the runs that a snapshot names; says why not, leaving nothing, if they are not whole."""
-        if frozen is None:
-            self.drop()
-            return "the snapshot names no sound files"
-        self._runs = tuple(Run(*fields) for fields in frozen)
-        torn = [run.path for run in self._runs if not run.is_whole(self._disk)]
-        if torn:
-            self.drop()
-            return f"{torn[0]} is missing or damaged"
-        _delete_all_but(self._disk, set(self._runs))
+    def failed(self, done: KeysToWrite) -> None:
+        """A checkpoint failed, perhaps when its snapshot was there already: what it has written stays."""
+        if done.written is not None:
+            self._named |= _names(done.written.runs)
+
+    def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
+        """Takes over the runs that a snapshot names; says why not, with none, if they are not whole.
+
+        The files of the runs that it and others name stay, whether they are whole or not.
+        """
+        self._clear()
+        runs = tuple(Run(*fields) for fields in frozen or ())
+        kept = [Run(*fields) for other in others for fields in other or ()]
+        self._named = _names(runs)
+        _delete_all_but(self._disk, self._named | _names(kept))
+        torn = [run.path for run in runs if not run.is_whole(self._disk)]
+        if frozen is None or torn:
+            return f"{torn[0]} is missing or damaged" if torn else "the snapshot names no sound files"
+        self._runs = runs
         return ""
 
     def drop(self) -> None:
@@ -285,8 +298,11 @@ def _at_least(first_offset: int, offsets: Iterator[int]) -> Iterator[int]:
     return (offset for offset in offsets if offset >= first_offset)
 
 
-def _delete_all_but(disk: Disk, kept: set[Run]) -> None:
-    names = {run.name for run in kept}
+def _names(runs: Iterable[Run]) -> frozenset[str]:
+    return frozenset(run.name for run in runs)
+
+
+def _delete_all_but(disk: Disk, names: frozenset[str]) -> None:
     for name in disk.list(KEYINDEX):
         if name not in names:
             disk.delete(f"{KEYINDEX}/{name}")

@@ -75,6 +75,12 @@ class Partitions(MovingLevels):
         """How many bytes the files have."""
         return sum(file.length for file in self._files.values())
 
+    @property
+    def free_ms(self) -> int:
+        """The earliest due time at which a new timer lies behind the frontier."""
+        due_ms, timer_offset = self.frontier
+        return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
+
     def put(self, due_ms: int, timer_offset: int) -> bool:
         """Remembers a timer, due behind the frontier; True if it is near, and the caller's to place too."""
         slot = self._boundaries.slot_of(due_ms)

@@ -64,6 +64,10 @@ class Unasked:
         """Topics of which a half waits."""
         return list(self._halves)
 
+    def holds(self, topic: str, half_offset: int) -> bool:
+        """Whether a half waits."""
+        return half_offset in self._halves.get(topic, ())
+
     def of(self, topic: str) -> Iterator[int]:
         """The halves of a topic that wait."""
         return iter(tuple(self._halves.get(topic, ())))

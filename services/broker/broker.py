@@ -284,6 +284,7 @@ class Broker(Verbs):
         would be synced again and believed. Open the store anew.
         """
         self._store.dispatch.not_synced()
+        self._store.keys.failed(checkpoint.keys)
         self._timers.failed(checkpoint.timers)
         if checkpoint.log_sync is not None:
             self._log.not_synced(checkpoint.log_sync)
@@ -297,15 +298,15 @@ class Broker(Verbs):
         self._log.synced(sync)
 
     def kept(self, retirement: Retirement) -> None:
-        """A retirement has kept what is needed and will delete the rest."""
+        """A retirement has kept what is needed and will delete the rest, which nobody reads any more."""
         self._housekeeping.kept(retirement)
 
     def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """A retirement has run: what it deleted is gone for everybody."""
+        """A retirement has run: what it was to delete is gone."""
         self._housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
-        """A retirement could not run; it is tried again later."""
+        """A retirement could not run, or not to its end; it is tried again later."""
         self._housekeeping.failed()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
@@ -319,9 +320,10 @@ class Broker(Verbs):
         for name, part in self._parts.items():
             if name in start.parts or name not in LATER_PARTS:
                 part.thaw(start.parts[name])
-        self.made_anew = derived.adopt(self._store, self._disk, start)
-        others = [one.parts[TIMER_FILES] for one in snapshot.others(self._disk, start)]
-        self.lost = self._timers.adopt(start.parts[TIMER_FILES], others, now_ms)
+        others = snapshot.others(self._disk, start)
+        self.made_anew = derived.adopt(self._store, self._disk, start, others)
+        others_files = [one.parts[TIMER_FILES] for one in others]
+        self.lost = self._timers.adopt(start.parts[TIMER_FILES], others_files, now_ms)
         log = self._log
         for found in timer_facts.rebuild(
             self._timers, self._disk, log.segment_bytes, log.first_offset, start.offset

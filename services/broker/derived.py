@@ -6,7 +6,7 @@ behind the snapshot is put into both when the start replays it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from commitlog.disk import Disk
@@ -23,14 +23,17 @@ def freeze(store: Store) -> dict[str, Any]:
     return {QUEUES: store.dispatch.freeze()}
 
 
-def adopt(store: Store, disk: Disk, start: Snapshot) -> list[str]:
-    """Takes over queues and key index up to a snapshot; returns what had to be made anew, and why."""
+def adopt(store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot]) -> list[str]:
+    """Takes over queues and key index up to a snapshot; returns what had to be made anew, and why.
+
+    The files of the key index that others name are kept for them.
+    """
     missing: list[Callable[[Found], object]] = []
     reasons: list[str] = []
     if not store.dispatch.adopt(start.parts[QUEUES]):
         missing.append(lambda found: store.dispatch.dispatch(found.record, found.record_bytes))
         reasons.append("the consume queues: their files are not whole")
-    why_not = store.keys.adopt(start.parts.get(KEYS))
+    why_not = store.keys.adopt(start.parts.get(KEYS), [other.parts.get(KEYS) for other in others])
     if why_not:
         missing.append(store.index_keys)
         reasons.append(f"the key index: {why_not}")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from commitlog import layout, retention, snapshot
@@ -57,6 +58,10 @@ class Housekeeping:
         self._policy = settings.retention
         self._statistics = statistics
         self._running: Retirement | None = None
+        self._unfinished: Retirement | None = None
+        """What nobody reads any more, and could not be deleted."""
+        self._skipped: list[list[Any]] = []
+        """What groups had still wanted of the segments that go now."""
         self._wished_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
@@ -93,6 +98,9 @@ class Housekeeping:
         self.see_to_room()
         if self._running is not None:
             return None
+        if self._unfinished is not None:
+            self._running, self._unfinished = self._unfinished, None
+            return self._running
         first_offset, cut_offset = self._store.log.first_offset, self._cut_offset(now_ms)
         if cut_offset <= first_offset or not self._is_covered(cut_offset, now_ms):
             return None
@@ -118,21 +126,32 @@ class Housekeeping:
         return [one for one in self.needed_offsets() if first_offset <= one < cut_offset and one not in kept]
 
     def kept(self, retirement: Retirement) -> None:
-        """What is needed lies in a keep file, and is read from there: its segments may go."""
+        """What is needed lies in a keep file, and is read from there: its segments may go.
+
+        From now on nobody reads them, for they go one by one, beside whoever reads: queues, groups and the
+        log's start follow.
+        """
         if retirement.needed_offsets:
             self._store.log.keep.adopt(retirement.cut_offset)
+        if self._store.log.first_offset < retirement.cut_offset:
+            self._store.cut(retirement.cut_offset)
+            self._skipped += self.follow()
 
     def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """The segments are gone: queues, groups and the log's start follow."""
+        """The segments are gone."""
         self._running = None
         self.kept(retirement)
-        self._store.cut(retirement.cut_offset)
-        skipped = self.follow()
+        skipped, self._skipped = self._skipped, []
         self._note(retirement.cut_offset, skipped, now_ms)
 
     def failed(self) -> None:
-        """The deletion failed half way; it is tried again with the next look."""
-        self._running = None
+        """The deletion failed, perhaps half way; it is tried again with the next look."""
+        assert self._running is not None
+        running, self._running = self._running, None
+        if self._disk.size(layout.segment_path(running.first_offset)) < 0:
+            self.kept(running)
+        if self._store.log.first_offset >= running.cut_offset:
+            self._unfinished = replace(running, needed_offsets=())  # these are kept
 
     def follow(self) -> list[list[Any]]:
         """Moves queues and groups up to the log's start; returns what groups had still wanted."""

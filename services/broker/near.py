@@ -30,16 +30,16 @@ class Near:
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
 
-    def place_ms(self, timer_offset: int, due_ms: int, frontier_ms: int) -> int:
-        """The due time of a new timer's place."""
-        place_ms = max(due_ms, frontier_ms, self._wheel.now_ms)
+    def place_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
+        """The due time of a new timer's place, which lies at `free_ms` at least."""
+        place_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if place_ms != due_ms:
             self.deviating[timer_offset] = place_ms
         return place_ms
 
-    def place_many(self, timer_offsets: Integers, due_ms: Integers, frontier_ms: int) -> Integers:
+    def place_many(self, timer_offsets: Integers, due_ms: Integers, free_ms: int) -> Integers:
         """The due times of the places of many new timers."""
-        places_ms = np.maximum(due_ms, max(frontier_ms, self._wheel.now_ms))
+        places_ms = np.maximum(due_ms, max(free_ms, self._wheel.now_ms))
         for place in np.flatnonzero(places_ms != due_ms).tolist():
             self.deviating[int(timer_offsets[place])] = int(places_ms[place])
         return places_ms

@@ -181,8 +181,7 @@ class Timers:
         due_ms = self._unarmed.take(timer_offset)
         if due_ms is None:
             return
-        frontier_ms, _ = self.partitions.frontier
-        place_ms = self.near.place_ms(timer_offset, due_ms, frontier_ms)
+        place_ms = self.near.place_ms(timer_offset, due_ms, self.partitions.free_ms)
         if self.partitions.put(place_ms, timer_offset):
             self.near.put(timer_offset, due_ms)
 
@@ -191,8 +190,7 @@ class Timers:
         due_ms, timer_offsets = self._unarmed.take_many(appended)
         if not len(due_ms):
             return
-        frontier_ms, _ = self.partitions.frontier
-        places_ms = self.near.place_many(timer_offsets, due_ms, frontier_ms)
+        places_ms = self.near.place_many(timer_offsets, due_ms, self.partitions.free_ms)
         is_near = self.partitions.put_many(places_ms.astype(np.uint64), timer_offsets.astype(np.uint64))
         for place in np.flatnonzero(is_near).tolist():
             self.near.put(int(timer_offsets[place]), int(due_ms[place]))

@@ -236,7 +236,8 @@ class Transactions:
         elif waiting.next_check_ms <= now_ms:
             self._agenda.cancel(Purpose.CHECK, offset)
             self.unasked.add(waiting.topic, offset)
-        else:
+        elif not self.unasked.holds(waiting.topic, offset):
+            # By hand before its time; what waits has no timer, also when the clock was set back since.
             self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:

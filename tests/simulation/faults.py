@@ -29,9 +29,9 @@ from contextlib import suppress
 from errno import EIO, ENOSPC
 from typing import Final
 
-from commitlog import layout, snapshot
+from commitlog import layout, snapshot, store_format
 from commitlog.memory_disk import Death, Fault, MemoryDisk
-from commitlog.recovery import Damage
+from commitlog.recovery import Damage, LogScan
 from services.broker.broker import Broker
 from services.store.findings import Finding
 from services.store.verify import Verdict
@@ -53,10 +53,10 @@ class Faults:
         self.damaged = ""
         """The file that was damaged at the end of the last process; empty if none was."""
         self._is_harmless = True
-        self._is_torn = False
         self.hit: set[str] = set()
         """All files that were ever damaged."""
         self._is_over = False
+        self._spares_torn = True
         self.gaps: set[int] = set()
         """Where damage of the log begins that a start has told of: of bytes that nobody was told of."""
 
@@ -84,7 +84,9 @@ class Faults:
     def end_process(self, *, is_cut: bool | None = None) -> bool:
         """The process is gone, and perhaps the power; returns whether it is."""
         is_cut = self._chance.random() < 0.5 if is_cut is None else is_cut
-        self._is_torn = is_cut or any(file.is_given_up for file in self._disk._files.values())
+        if self._spares_torn and layout.DURABLE in self.hit and not layout.published(self._disk).is_sound:
+            self._disk.kill(lambda _: 0)  # a start died before it has published anew
+            return False
         if is_cut:
             self._disk.crash(self.choose)
         else:
@@ -94,19 +96,23 @@ class Faults:
     def damage(self, probability: float = 0.15, *, spares_torn: bool = True) -> None:
         """Perhaps one small file is not what it was.
 
-        Without a published offset a torn record that others follow is a gap. An oracle that knows no gaps has
-        `durable` spared where the log may be torn.
+        Without a published offset a torn record that others follow is a gap: one of a flush that the power
+        took, or that was not written yet when later ones were. An oracle that knows no gaps has `durable`
+        spared where the log is torn so, and the log spared until a start has published anew.
         """
-        self.damaged = ""
+        self.damaged, self._spares_torn = "", spares_torn
         kind = self._chance.choice(self._kinds)
-        if kind == layout.DURABLE and spares_torn and self._is_torn:
-            return
         if not self._is_over and self._chance.random() < probability and self._may_be_hit(kind):
             names = [one for one in self._disk.list(kind) if kind != layout.SNAPSHOTS or one.isdigit()]
             path = f"{kind}/{self._chance.choice(names)}" if names and names[0] else kind
             if self._disk.size(path) <= 0:
                 return
+            stored = self._disk.read(path, 0, self._disk.size(path))
             self._hit(path)
+            if path == layout.DURABLE and spares_torn and self._has_gap():
+                self._disk.write(path, 0, stored)
+                self._disk.sync(path)
+                return
             self.damaged = path
             self.hit.add(path)
             is_published = layout.published(self._disk).is_sound
@@ -172,6 +178,13 @@ class Faults:
             self._is_harmless = True  # what a start has made good before it died, the next one does not see
         self._disk.well()
         return acknowledged
+
+    def _has_gap(self) -> bool:
+        """Whether a start would find a gap in the log that none has told of."""
+        scan = LogScan(self._disk, store_format.derived_segment_bytes(self._disk, 1))
+        for _ in scan:
+            pass
+        return any(one.first_offset not in self.gaps for one in scan.damaged)
 
     def _may_be_hit(self, kind: str) -> bool:
         """Whether there is such a file, and another that says the same where one is needed."""

@@ -170,7 +170,7 @@ DAMAGES: Final[dict[str, Callable[[MemoryDisk], object]]] = {
     "queue": lambda disk: flip(disk, a_file(disk, layout.CONSUMEQUEUE), 0.01),
     "key index": lambda disk: flip(disk, a_file(disk, layout.KEYINDEX)),
     "snapshot": lambda disk: flip(disk, snapshot.path_of(snapshot.offsets(disk)[-1])),
-    "durable": lambda disk: [flip(disk, layout.DURABLE, part) for part in (0.1, 0.6)],
+    "durable": lambda disk: [flip(disk, layout.DURABLE, part) for part in (0.1, 0.5, 0.8)],
     "format": lambda disk: flip(disk, layout.FORMAT, 0.8),
     "timers": lambda disk: flip(disk, a_file(disk, layout.TIMERS)),
     "names, head": lambda disk: disk.flip_bit(a_file(disk, layout.TIMER_NAMES), 30),

@@ -192,10 +192,14 @@ class Machine:
             if retirement.durable_at <= self.broker.durable_offset:
                 self.faults.threaten(0.15)
                 try:
-                    retirement.run(self.disk)
-                except OSError:
+                    retirement.keep_needed(self.disk)
+                    self.broker.kept(retirement)
+                    retirement.delete(self.disk)
+                except OSError as error:
                     self.retirements = []
                     self.broker.retirement_failed()
+                    if isinstance(error, SyncFailed):
+                        self._reopen(self.broker.durable_offset)
                     return
                 if self.chance.random() < 0.9:
                     self.broker.retired(retirement, self.now_ms)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from commitlog.message import Message
+from commitlog.recovery import Damage
 from services.broker.values import Resolution
 from tests.simulation.timer_oracle import Oracle
 from txn.states import State
@@ -94,14 +95,18 @@ class TransactionOracle(Oracle):
 
     transactions: dict[int, Transaction] = field(default_factory=dict)
 
-    def crash(self, end_offset: int) -> None:
-        """Undoes everything that the log does not hold any more."""
-        Oracle.crash(self, end_offset)
-        for offset in [offset for offset in self.transactions if offset >= end_offset]:
+    def crash(self, end_offset: int, gaps: list[Damage]) -> None:
+        """Undoes everything that the log does not hold any more: behind its end, and in its gaps."""
+        Oracle.crash(self, end_offset, gaps)
+
+        def is_gone(offset: int) -> bool:
+            return offset >= end_offset or any(gap.first_offset <= offset < gap.end_offset for gap in gaps)
+
+        for offset in [offset for offset in self.transactions if is_gone(offset)]:
             assert self.transactions[offset].stored_ms < 0, "a half that was durable is gone"
             del self.transactions[offset]
         for one in self.transactions.values():
-            one.ends = [end for end in one.ends if end.offset < end_offset]
+            one.ends = [end for end in one.ends if not is_gone(end.offset)]
             assert len(one.ends) >= len(one.seen), f"an end that was durable is gone: {one}"
 
     def in_state(self, state: State) -> set[int]:

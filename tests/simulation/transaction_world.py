@@ -349,8 +349,10 @@ class TransactionWorld(World):
         elif record.topic == CHECK_TOPIC:
             one = self.oracle.transactions[record.half_offset]
             assert record.body == b""
-            assert record.reconsume_times == one.check_count + 1, f"a check is missing: {one}"
-            one.check_count += 1
+            missing_count = record.reconsume_times - one.check_count - 1
+            is_in_gap = missing_count > 0 and bool(self.faults.gaps)
+            assert missing_count == 0 or is_in_gap, f"a check is missing: {one}"
+            one.check_count = record.reconsume_times
         elif record.topic == OUTCOME_TOPIC:
             self._follow_outcome(record)
         elif record.type == TYPE_COMMIT:

@@ -202,10 +202,40 @@ def test_a_start_takes_all_runs_or_none(lost: str) -> None:
         disk.flip_bit(path, 90)
     else:
         frozen = [[0, 29_901, 601]]
+    left = disk.list(KEYINDEX)
     index = KeyIndex(disk)
     assert index.adopt(frozen) == f"{path} is missing or damaged"
-    assert disk.list(KEYINDEX) == []
     assert found(index, "k1") == []
+    assert disk.list(KEYINDEX) == left, "the snapshot names it still"
+    for number in range(2):
+        index.put(record(50_000 + number, keys="new"))
+        checkpoint(index, disk)
+    assert name not in disk.list(KEYINDEX)
+
+
+def test_what_another_snapshot_names_stays_whatever_is_made_since() -> None:
+    disk = MemoryDisk()
+    older, older_frozen = filled(disk, rounds=1)
+    older.put(record(90_000, keys="new"))
+    newer_frozen = checkpoint(older, disk)
+    assert newer_frozen != older_frozen
+    index = KeyIndex(disk)
+    assert index.adopt(newer_frozen, [older_frozen, None]) == ""
+    assert KeyIndex(disk).adopt(older_frozen) == ""
+
+
+def test_a_checkpoint_that_failed_may_have_a_snapshot_all_the_same() -> None:
+    disk = MemoryDisk()
+    index, _ = filled(disk, rounds=1)
+    index.put(record(90_000, keys="new"))
+    failed = index.to_write(0)
+    frozen = failed.write(disk).freeze()  # its snapshot is there, but the sync of the folder has failed
+    index.failed(failed)
+    index.put(record(90_100, keys="newer"))
+    checkpoint(index, disk)
+    again = KeyIndex(disk)
+    assert again.adopt(frozen) == ""
+    assert found(again, "new") == [90_000]
 
 
 def test_a_flipped_bit_is_never_an_answer_and_ends_with_an_index_made_anew() -> None:

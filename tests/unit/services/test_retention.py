@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from commitlog import errors, layout, retention
-from commitlog.memory_disk import MemoryDisk
+from commitlog.memory_disk import Fault, MemoryDisk
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy, Retirement, SegmentAge
 from consumequeue.filter import EVERYTHING
+from consumequeue.receipts import decode
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Effect, ReadTimers, Resolution, Retire, SendReceipt, Verdict
@@ -163,6 +164,65 @@ def test_a_half_can_be_ended_while_its_segment_is_being_deleted(
     assert len(bench.segments()) == 1
     bench.reopen(KEEP_ONE)
     assert bench.broker.gauges().open_halves == 0
+
+
+def test_nobody_reads_what_is_being_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.receive("lagging")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+
+    def carry_out(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Retire) and not deleting:
+                deleting.append(effect.retirement)
+                effect.retirement.keep_needed(bench.disk)
+                bench.broker.kept(effect.retirement)
+                bench.disk.delete(layout.segment_path(effect.retirement.first_offset))
+
+    deleting: list[Retirement] = []
+    monkeypatch.setattr(bench, "carry_out", carry_out)
+    bench.advance(10_000)
+    [retirement] = deleting
+    got = [decode(one.receipt_handle).physical_offset for one in bench.receive("lagging")]
+    assert got
+    assert min(got) >= retirement.cut_offset
+    assert sum(bench.broker.statistics.skipped.values()) == 40 - len(got)
+
+
+def test_a_deletion_that_failed_half_way_is_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
+    for _ in range(40):
+        bench.send()
+    before = bench.segments()
+    bench.reopen(KEEP_ONE)
+    carry_out, failed = bench.carry_out, list[Retirement]()
+
+    def fail_once(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Retire) and not failed:
+                failed.append(effect.retirement)
+                effect.retirement.keep_needed(bench.disk)
+                bench.disk.strike(2, Fault.FAILS)
+                with pytest.raises(OSError, match="fails by the test"):
+                    effect.retirement.delete(bench.disk)
+                bench.disk.well()
+                bench.broker.retirement_failed()
+            else:
+                carry_out([effect])
+
+    monkeypatch.setattr(bench, "carry_out", fail_once)
+    while not failed:
+        bench.advance(1_000)
+    assert len(bench.segments()) == len(before) - 1
+    assert bench.broker.half(half.transaction_id).state.value == "OPEN"
+    bench.advance(10_000)
+    assert len(bench.segments()) == 1
+    bench.reopen(KEEP_ONE)
+    assert not bench.broker.damage
+    assert bench.broker.half(half.transaction_id).state.value == "OPEN"
 
 
 def test_keep_files_go_when_nobody_needs_them() -> None:

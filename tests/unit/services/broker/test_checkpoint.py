@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from errno import ENOSPC
 
-from commitlog import snapshot
+from commitlog import layout, snapshot
 from commitlog.memory_disk import Fault
 from services.broker.broker import Broker
 from tests.unit.services.broker.test_timers import HOUR, Store
@@ -39,3 +39,37 @@ def test_a_checkpoint_writes_the_queue_entries_that_a_full_disk_kept_in_memory()
     store.crash()
     assert store.broker.made_anew == []
     assert [one.message_id for one in store.delivered()] == ["first", "second"]
+
+
+def test_a_start_from_the_older_snapshot_finds_its_key_index() -> None:
+    store = Store()
+    for count in (1, 8):  # the second run takes the first one in
+        for number in range(count):
+            store.send(f"M{count}{number}", None)
+        store.checkpoint()
+    store.crash()
+    _, newer = snapshot.offsets(store.disk)
+    store.disk.delete(snapshot.path_of(newer))
+    store.crash()
+    assert store.broker.made_anew == []
+    assert [len(store.broker.find("t", message_id, 9)) for message_id in ("M10", "M80", "M87")] == [1, 1, 1]
+
+
+def test_an_index_that_is_made_anew_leaves_what_the_snapshot_names_until_another_one_is_there() -> None:
+    store = Store()
+    for number in range(50):
+        store.send(f"M{number}", None)
+    store.checkpoint()
+    store.send("M50", None)
+    store.checkpoint()
+    first, second = store.disk.list(layout.KEYINDEX)
+    store.disk.flip_bit(f"{layout.KEYINDEX}/{second}", 70)
+    store.crash()
+    assert store.broker.made_anew != []
+    assert store.disk.list(layout.KEYINDEX) == [first, second]
+    for number in range(2):
+        store.send(f"N{number}", None)
+        store.checkpoint()
+    assert second not in store.disk.list(layout.KEYINDEX)
+    store.crash()
+    assert store.broker.made_anew == []

@@ -320,3 +320,19 @@ def test_a_late_timer_that_was_not_durable_before_a_later_delivery_comes_after_a
     assert store.waiting() == ["late"]
     store.go(1)
     assert [one.message_id for one in store.delivered()] == ["early", "late"]
+
+
+def test_a_timer_that_is_late_by_more_than_the_history_is_listed_and_delivered_after_a_start() -> None:
+    store = Store(timer_history_ms=HOUR)
+    store.send("before", SECOND)
+    store.go(DAY)
+    store.send("plain", None)
+    store.checkpoint()  # what ended before the history is forgotten
+    store.send("late", -12 * HOUR)
+    store.crash()
+    assert store.waiting() == ["late"]
+    store.checkpoint()
+    store.crash()
+    assert store.waiting() == ["late"]
+    store.go(SECOND)
+    assert [one.message_id for one in store.delivered()] == ["before", "plain", "late"]

@@ -168,6 +168,21 @@ def test_a_producer_can_be_asked_at_once(bench: Bench) -> None:
         bench.broker.check_now(half.transaction_id)
 
 
+def test_a_half_that_waits_for_a_producer_is_not_asked_about_because_the_clock_was_set_back(
+    bench: Bench,
+) -> None:
+    half = bench.send()
+    bench.now_ms += 600
+    [question] = [one for one in bench.broker.tick(bench.now_ms) if isinstance(one, CheckBack)]
+    bench.broker.check_asked(question.transaction_id, False, bench.now_ms)  # nobody is there
+    bench.now_ms -= 300  # by this clock it is not due yet
+    bench.broker.check_now(half.transaction_id)
+    bench.broker.check_asked(half.transaction_id, False, bench.now_ms)
+    assert bench.pass_time(10_000) == []
+    bench.broker.producer_came("t", bench.now_ms)
+    assert [one.transaction_id for one in bench.pass_time(0)] == [half.transaction_id]
+
+
 def test_halves_are_found_by_key(bench: Bench) -> None:
     half = bench.send(keys=("order-7",))
     bench.end(half, Resolution.COMMIT)
