@@ -154,7 +154,7 @@ class Broker(Verbs):
         while self._has_due_schedules():
             self._schedules.occur(self._due_schedules.popleft(), now_ms)
         others += self._transactions.read_due(now_ms)
-        self._burying.run(now_ms)
+        woken |= dict.fromkeys(self._burying.run(now_ms))
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
         self._schedules.forget(now_ms)

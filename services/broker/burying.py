@@ -7,6 +7,8 @@ would see it among the dead letters. So the last attempt's end is itself the bur
     a start finds one without attempts ---+--> the queue of this file --> a dead letter, and done
     a policy allows fewer attempts -------+
 
+If a policy allows more meanwhile, the lease has run out like any other, and the message is given out again.
+
 Rules:
 - The lease of the last attempt stands until its message is buried. So one step, as when a consumer gives a
   message up, ends both; until then an acknowledgement still counts.
@@ -70,30 +72,49 @@ class Burying:
             self._used_up.append((key, offset))
 
     def look_for(self, group: str = "") -> None:
-        """Finds what had all its attempts and is leased to nobody, of one group or all."""
-        self._used_up += self._groups.used_up(group)
+        """Finds what had all its attempts and is leased to nobody, of one group or all.
 
-    def run(self, now_ms: int) -> None:
-        """Buries as much as the disk takes now."""
+        A last lease that waits for the disk may not be the last any more: then it runs out like any other, at
+        once, for what is given out again need not wait.
+        """
+        self._used_up += self._groups.used_up(group)
+        waiting, self._last_leases = self._last_leases, deque()
+        for generation in waiting:
+            found = self._leases.find(generation)
+            if found is None or self._is_last(*found):
+                self._last_leases.append(generation)
+            else:
+                self._leases.run_out_again(generation)
+
+    def run(self, now_ms: int) -> list[str]:
+        """Buries as much as the disk takes now; returns the topics where something comes again."""
+        given_back = []
         while self._last_leases and not self._store.is_behind:
-            self._bury_leased(self._last_leases.popleft(), now_ms)
+            topic = self._bury_leased(self._last_leases.popleft(), now_ms)
+            if topic is not None:
+                given_back.append(topic)
         while self._used_up and not self._store.is_behind:
             self._bury_waiting(*self._used_up.popleft(), now_ms)
+        return given_back
 
-    def _bury_leased(self, generation: int, now_ms: int) -> None:
-        """Ends a lease and buries its message, unless it was answered or renewed meanwhile."""
+    def _bury_leased(self, generation: int, now_ms: int) -> str | None:
+        """Ends a lease and buries its message, unless it was answered or renewed meanwhile.
+
+        Returns the topic if the message is to be given out again instead.
+        """
         found = self._leases.find(generation)
         if found is None or found[1].visible_ms > now_ms:
-            return
+            return None
         key, lease = self._leases.end(generation)
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
-        if failure is None or record is None or not self._is_last(key, lease):
-            # What is gone or damaged is seen to by the next receive; a policy may allow more attempts now.
-            self._groups.give_back(key, lease, failure, now_ms)
-        else:
-            self._groups.progress(key).attempts(lease.queue_offset).failed(failure)
-            self._dead_letters.bury(key, record, USED_UP, now_ms)
         self._stir(key, lease.message_group)
+        if failure is None or record is None or not self._is_last(key, lease):
+            # What is gone or damaged is seen to by the next receive.
+            self._groups.give_back(key, lease, failure, now_ms)
+            return key.topic
+        self._groups.progress(key).attempts(lease.queue_offset).failed(failure)
+        self._dead_letters.bury(key, record, USED_UP, now_ms)
+        return None
 
     def _is_last(self, key: GroupQueue, lease: Lease) -> bool:
         count = self._groups.look(key).attempts(lease.queue_offset).count

@@ -80,6 +80,10 @@ class Leases:
         """The lease of a generation, if it still stands."""
         return self._leases.get(generation)
 
+    def run_out_again(self, generation: int) -> None:
+        """The lease ends with the next tick, if its time is over, though an earlier tick let it stand."""
+        self._agenda.place(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
+
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""
         key, lease = self._leases.pop(generation)
