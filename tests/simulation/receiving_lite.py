@@ -70,17 +70,22 @@ class Subscribers(Operators):
         wanted_from = self._place(course, queue_id, lite_topic, start)
         durable_at = self._subscribe(who, [lite_topic], start)
         if start.kind is not LiteFrom.LAST:
+            self._end_leases(course, queue_id, lite_topic)
             for stored in self._stored(queue_id, lite_topic):
                 self._move(course, stored, stored.queue_offset >= wanted_from, durable_at)
         if self.chance.random() < 0.5:
             self.quieten()
             self.compare()
 
+    def _end_leases(self, course: Course, queue_id: int, lite_topic: str) -> None:
+        """The leases of a lite topic have ended, also those of messages that retention has deleted."""
+        for place in [place for place, held in course.held.items() if held.message_group == lite_topic]:
+            if place[0] == queue_id:
+                ended_at = self.broker.end_offset + 1
+                self.stale.append((course.group, LITE, course.end(place, ended_at).handle))
+
     def _move(self, course: Course, stored: Stored, is_to_come: bool, durable_at: int) -> None:
         place = stored.place
-        if place in course.held:
-            ended_at = self.broker.end_offset + 1
-            self.stale.append((course.group, LITE, course.end(place, ended_at).handle))
         if is_to_come and not course.is_open(place):
             course.reopen(place, durable_at)
         elif not is_to_come and course.is_open(place) and self.wants(course.group, stored):
