@@ -100,11 +100,13 @@ class Broker(Verbs):
         )
         broker = cls(disk, log, settings, now_ms)
         broker._thaw(start, scan, now_ms)
+        broker._timers.gaps = scan.damaged
         for number, found in enumerate(scan):
             broker._replay(found)
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 broker._store.keys.spill(log.first_offset)
                 broker._timers.spill()
+        broker._timers.gaps = []
         scan.cut()
         log.resume(scan.end_offset)
         broker._store.dispatch.write()

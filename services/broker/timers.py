@@ -30,6 +30,7 @@ from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDama
 from commitlog.limits import UNREADABLE_TIMERS_KEPT_MAX
 from commitlog.message import Message
 from commitlog.record import Record
+from commitlog.recovery import Damage
 from consumequeue.timerindex_fact import Facts
 from services.broker import recall, timer_records
 from services.broker.copies import Appended
@@ -74,6 +75,8 @@ class Timers:
         self.lost: deque[LostTimer] = deque(maxlen=UNREADABLE_TIMERS_KEPT_MAX)
         """The last timers that ended as UNREADABLE, the oldest first."""
         self._unarmed = Unarmed()
+        self.gaps: list[Damage] = []
+        """While a start replays the log: the bytes of it that are damaged."""
 
     @property
     def pending_count(self) -> int:
@@ -294,10 +297,11 @@ class Timers:
         self.note_end(topic, timer_offset, due_ms, TimerEnd(End.UNREADABLE, now_ms, timer_offset))
 
     def note_end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
-        """Remembers an end, and counts one timer less."""
+        """Remembers an end, and counts one timer less, unless its record was lost before it was counted."""
         self.ends.end(timer_offset, due_ms, ended)
-        self.pending_by_topic[topic] -= 1
-        self.crowding.remove(due_ms)
+        if not any(gap.first_offset <= timer_offset < gap.end_offset for gap in self.gaps):
+            self.pending_by_topic[topic] -= 1
+            self.crowding.remove(due_ms)
 
     def recovered_verb(self, record: Record) -> None:
         """Takes over a cancel from its record."""

@@ -338,7 +338,9 @@ class Machine:
         elif record.topic == VERB_TOPIC:
             self._is_end(int(stored[properties.TIMER_OFFSET]), "CANCELLED", at)
         elif properties.TIMER_OFFSET in stored:
-            timer = self.oracle.timers[int(stored[properties.TIMER_OFFSET])]
+            timer = self._named(int(stored[properties.TIMER_OFFSET]))
+            if timer is None:
+                return
             self._is_same(properties.to_message(record), timer.message)
             if stored.get(properties.VERB) == "FIRE":
                 self._is_end(timer.offset, "FIRED", at)
@@ -363,13 +365,24 @@ class Machine:
         timer.armed_at, timer.place_ms = self.broker.end_offset, max(timer.due_ms, self.seen_ms)
         timer.is_late_set = self.went_back or timer.due_ms <= self.seen_ms
         replaced = replaced_by(record)
-        if replaced is not None:
-            old = self.oracle.timers[replaced.timer_offset]
+        old = None if replaced is None else self._named(replaced.timer_offset)
+        if replaced is not None and old is not None:
             assert (old.ended_offset, old.due_ms) == (timer.offset, replaced.due_ms)
             old.is_seen = True
 
+    def _named(self, timer_offset: int) -> Timer | None:
+        """The timer that a record names; None if a gap has taken it, of which nobody was told."""
+        gaps = self.broker.damaged
+        if timer_offset in self.oracle.timers:
+            return self.oracle.timers[timer_offset]
+        is_lost = any(gap.first_offset <= timer_offset < gap.end_offset for gap in gaps)
+        assert is_lost, f"nobody set the timer at {timer_offset}"
+        return None
+
     def _is_end(self, timer_offset: int, how: str, at: int) -> None:
-        timer = self.oracle.timers[timer_offset]
+        timer = self._named(timer_offset)
+        if timer is None:
+            return
         assert (timer.ended, timer.ended_offset) == (how, at), f"{how} at {at}, yet {timer}"
         timer.is_seen = True
 

@@ -282,3 +282,16 @@ def test_the_frontier_passes_a_timer_that_was_delivered_from_the_log_as_its_row_
     store.crash()
     store.go(MINUTE)
     assert [one.message_id for one in store.delivered()] == ["last"]
+
+
+def test_a_timer_whose_record_the_log_has_lost_is_not_counted_off_by_the_one_that_took_its_place() -> None:
+    store = Store()
+    offset = store.send("lost", HOUR, "k")
+    store.send("another", HOUR, "k")
+    store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
+    reopen(store)
+    assert [(one.first_offset <= offset < one.end_offset) for one in store.broker.damaged] == [True]
+    assert store.waiting() == ["another"]
+    assert store.broker.gauges().pending_timers == 1
+    assert drained(store) == ["another"]
+    assert store.broker.gauges().pending_timers == 0
