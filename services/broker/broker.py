@@ -360,7 +360,8 @@ class Broker(Verbs):
         self._timers.added(record)
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
-        retirement = self._housekeeping.look(now_ms)
+        is_checkpointing = not self._timers.partitions.is_settled
+        retirement = self._housekeeping.look(now_ms, is_checkpointing=is_checkpointing)
         refusal = self._housekeeping.refusal()
         self.lite.keep_house(now_ms)
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)

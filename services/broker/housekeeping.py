@@ -93,10 +93,14 @@ class Housekeeping:
         if refusal is not None:
             raise refusal
 
-    def look(self, now_ms: int) -> Retirement | None:
-        """Sees to the room on disk, and returns what may be deleted now."""
+    def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
+        """Sees to the room on disk, and returns what may be deleted now.
+
+        Nothing while a checkpoint is under way: its snapshot may be on disk and cover what the core still
+        reads from the log, as it does not know of it.
+        """
         self.see_to_room()
-        if self._running is not None:
+        if self._running is not None or is_checkpointing:
             return None
         if self._unfinished is not None:
             self._running, self._unfinished = self._unfinished, None

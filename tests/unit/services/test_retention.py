@@ -378,3 +378,28 @@ def test_a_deletion_that_was_cut_short_is_done_again(monkeypatch: pytest.MonkeyP
     assert len(bench.segments()) == 1
     commit = (half.transaction_id, half.message_id, Resolution.COMMIT)
     assert not bench.broker.end_transaction("t", *commit, bench.now_ms).repeated
+
+
+def test_nothing_is_deleted_while_a_checkpoint_is_under_way() -> None:
+    """Its snapshots may cover on disk what the core still reads from the log: here a timer set since."""
+    bench = Bench()
+    bench.send(delivery_ms=bench.now_ms + 600_000)
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    for number in range(2):
+        checkpoint = bench.broker.checkpoint(bench.now_ms)
+        checkpoint.write(bench.disk)
+        if number == 0:
+            bench.broker.checkpointed(checkpoint)
+            bench.broker.send(Message(topic="t", body=b"x"), bench.now_ms)
+            while flush := bench.broker.take_flush():
+                flush.write(bench.disk)
+                bench.broker.flushed(flush, bench.now_ms)
+    count = len(bench.segments())
+    for second in range(1, 4):
+        effects = bench.broker.tick(bench.now_ms + second * 1_000)
+        assert not [one for one in effects if isinstance(one, Retire)]
+    bench.broker.checkpointed(checkpoint)
+    bench.advance(10_000)
+    assert len(bench.segments()) < count
