@@ -392,7 +392,7 @@ def test_nothing_is_deleted_while_a_checkpoint_is_under_way() -> None:
         checkpoint.write(bench.disk)
         if number == 0:
             bench.broker.checkpointed(checkpoint)
-            bench.broker.send(Message(topic="t", body=b"x"), bench.now_ms)
+            bench.broker.send(Message(topic="t", body=b"x", message_id="last"), bench.now_ms)
             while flush := bench.broker.take_flush():
                 flush.write(bench.disk)
                 bench.broker.flushed(flush, bench.now_ms)
