@@ -128,8 +128,12 @@ class Oracle:
             old, offset=new_offset, stored_ms=now_ms, armed_at=None, is_late_set=False, ended="",
             ended_offset=-1, ended_ms=0, is_seen=False,
         )  # fmt: skip
-        free = [name for name in old.names() if self.names[name][-1] == old_offset]
-        self._add(new, [name for name in old.names() if name in free or self.may_be_forgotten(name, now_ms)])
+        self._add(new, [name for name in old.names() if self._is_free(name, old_offset, now_ms)])
+
+    def _is_free(self, name: TimerName, old_offset: int, now_ms: int) -> bool:
+        """Whether a name means a timer that is rebuilt, or nobody that is remembered."""
+        is_its_own = self.names[name][-1] == old_offset
+        return is_its_own or self.named(name) is None or self.may_be_forgotten(name, now_ms)
 
     def lost(self, offsets: set[int], first_offset: int, now_ms: int) -> None:
         """Nobody has the records of some timers any more; `first_offset` is where the log begins."""
