@@ -19,10 +19,10 @@ from audit_stories import KINDS, SLOT_COUNT
 from audit_templates import OFFSET_DIGITS, QUEUE_COUNT, VARIANT_COUNT, Lifted, Template
 
 from commitlog import layout, limits, record, store_format
+from commitlog.kinds import HALF_TOPIC
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
 from consumequeue.entry import ENTRY, ENTRY_BYTES
-from txn.half import HALF_TOPIC
 
 Array = np.ndarray[Any, Any]
 

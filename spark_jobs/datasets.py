@@ -24,9 +24,10 @@ from typing import Final
 import pyarrow as pa
 
 from commitlog.errors import UnknownChoice
+from commitlog.kinds import MESSAGES
 from consumequeue import acks
 from spark_jobs.log.decode import ALL, TIMESTAMP
-from spark_jobs.log.kinds import KINDS, MESSAGES, TOPICS
+from spark_jobs.log.kinds import KINDS, TOPICS
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,10 @@ from typing import Final
 
 from commitlog import properties
 from commitlog.errors import InvalidTransactionId
+from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
 from txn.states import State
-
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OUTCOME_TOPIC: Final = "TW_SYS_OUTCOME"
-CHECK_TOPIC: Final = "TW_SYS_CHECK"
 
 _OFFSET_DIGITS: Final = 16
 _ID_DIGITS: Final = 24

@@ -20,15 +20,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, Final
+from typing import Any
 
 from commitlog import limits
 from commitlog.errors import ClientMistake, RuleNotFound, UserExists, UserNotFound
+from commitlog.kinds import AUTH_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from services.auth.rights import Effect, Kind, Rights, Rule, Verb, check_rule, check_user_name
 from services.broker.store import Store
-
-AUTH_TOPIC: Final = "TW_SYS_AUTH"
 
 
 @dataclass(frozen=True, slots=True)

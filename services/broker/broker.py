@@ -15,25 +15,34 @@ from typing import Final
 from commitlog import foreign, layout, limits, properties, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.flush import Flush, Sync
+from commitlog.kinds import (
+    ACK_TOPIC,
+    AUTH_TOPIC,
+    CHECK_TOPIC,
+    GROUP_TOPIC,
+    HALF_TOPIC,
+    LEASE_TOPIC,
+    OUTCOME_TOPIC,
+    RETENTION_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TOPIC_TOPIC,
+    VERB_TOPIC,
+)
 from commitlog.log import CommitLog
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
 from services.broker import derived, timer_facts
-from services.broker.access import AUTH_TOPIC
 from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
-from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
-from services.broker.housekeeping import RETENTION_TOPIC
 from services.broker.mending import Check, Rescue
-from services.broker.schedules import SCHEDULE_TOPIC
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import found_at_start
 from services.broker.timer_files import TIMER_FILES
-from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
-from services.broker.topics import TOPIC_TOPIC, is_system
+from services.broker.topics import is_system
 from services.broker.values import (
     Bell,
     Damaged,
@@ -46,7 +55,6 @@ from services.broker.values import (
 )
 from services.broker.verbs import Verbs
 from timingwheel.due_run import ReadAhead
-from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 LATER_PARTS: Final = frozenset(("schedules", "access"))

@@ -9,9 +9,10 @@ verdict.
 from __future__ import annotations
 
 from commitlog import properties
+from commitlog.kinds import End
 from commitlog.record import Record
 from services.broker import verb_properties
-from services.broker.timer_ends import End, Named, TimerEnd
+from services.broker.timer_ends import Named, TimerEnd
 from services.broker.timers import Timers
 from services.broker.values import TimerName, TimerVerdict, Verdict
 from services.broker.verb_properties import CarriedVerb, VerbKind

@@ -20,10 +20,10 @@ import numpy as np
 
 from commitlog import bulk, properties, record
 from commitlog.bulk import Integers
+from commitlog.kinds import TIMER_TOPIC
 from consumequeue import name_hash
 from consumequeue.keyindex import HASH_BYTES
 from services.broker.copies import Hashes
-from services.broker.timer_records import TIMER_TOPIC
 
 _FIXED_BYTES: Final = record.HEAD_V4.itemsize
 _TOPIC_FIELD: Final = bytes((len(TIMER_TOPIC),)) + TIMER_TOPIC.encode()

@@ -21,10 +21,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from commitlog import limits
 from commitlog.errors import TooManyGroups
+from commitlog.kinds import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import SegmentAge
 from consumequeue import acks, lease_records
@@ -36,10 +37,6 @@ from consumequeue.queue import ConsumeQueue
 from services.broker.group_values import GroupPolicy
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
-
-ACK_TOPIC: Final = "TW_SYS_ACK"
-LEASE_TOPIC: Final = "TW_SYS_LEASE"
-GROUP_TOPIC: Final = "TW_SYS_GROUP"
 
 
 class GroupQueue(NamedTuple):

@@ -26,6 +26,7 @@ from typing import Any, Final
 from commitlog import layout, retention, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import DiskFull
+from commitlog.kinds import RETENTION_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import Retirement
 from commitlog.segments import Segments
@@ -35,7 +36,6 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.transactions import Transactions
 
-RETENTION_TOPIC: Final = "TW_SYS_RETENTION"
 DISK_USED_REFUSE: Final = 0.90
 
 

@@ -36,6 +36,7 @@ import numpy as np
 from commitlog import bulk, layout, limits
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
+from commitlog.kinds import TIMER_TOPIC
 from commitlog.layout import TIMERS
 from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
@@ -45,7 +46,7 @@ from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_run import FactRun
 from services.broker import timer_records
 from services.broker.store import Store
-from services.broker.timer_records import TIMER_TOPIC, due_ms_of
+from services.broker.timer_records import due_ms_of
 from services.broker.timers import Timers
 from services.broker.values import Damaged
 from timingwheel import partition

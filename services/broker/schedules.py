@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import ClientMistake, IllegalSchedule, ScheduleNotFound, TidewheelError
+from commitlog.kinds import SCHEDULE_TOPIC
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker import missed
@@ -55,8 +56,6 @@ from services.broker.store import Store
 from services.broker.topics import Topics, check_topic_name
 from services.broker.validation import check_message
 from services.broker.values import Topic
-
-SCHEDULE_TOPIC: Final = "TW_SYS_SCHEDULE"
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import KeyPending
+from commitlog.kinds import HALF_TOPIC
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
@@ -209,7 +210,7 @@ class Sending:
         return Replaced(found.timer_offset, found.due_ms)
 
     def _append(self, record: Record, carried: CarriedVerb | None, now_ms: int) -> int:
-        if carried is None or record.topic == half.HALF_TOPIC:
+        if carried is None or record.topic == HALF_TOPIC:
             return self._store.append(record, now_ms)
         cancelled = self._carrying.prepare(carried, record, now_ms)
         durable_at = self._store.append(record, now_ms)

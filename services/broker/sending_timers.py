@@ -22,6 +22,7 @@ import numpy as np
 from commitlog import bulk, properties
 from commitlog.bulk import Integers
 from commitlog.errors import StoreDamaged, TidewheelError
+from commitlog.kinds import TIMER_TOPIC, End
 from commitlog.message import Message, MessageType
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import hashes_of_many
@@ -32,8 +33,8 @@ from services.broker import verb_properties
 from services.broker.copies import Appended, Copies
 from services.broker.sending import Sending
 from services.broker.store import Store
-from services.broker.timer_ends import End, Named, TimerEnd, text_of
-from services.broker.timer_records import TIMER_TOPIC, Replaced, unstamped_timer
+from services.broker.timer_ends import Named, TimerEnd, text_of
+from services.broker.timer_records import Replaced, unstamped_timer
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.values import SendReceipt

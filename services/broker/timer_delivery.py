@@ -24,13 +24,14 @@ from commitlog import bulk, record
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.kinds import End
 from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
 from services.broker import timer_records
 from services.broker.copies import Appended, Copies
 from services.broker.store import Store
-from services.broker.timer_ends import End, TimerEnd
+from services.broker.timer_ends import TimerEnd
 from services.broker.timer_records import due_ms_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS
 from services.broker.timers import Timers

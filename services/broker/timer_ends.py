@@ -16,13 +16,13 @@ Memory: what came since the last checkpoint, and filters of about 12 bits a fact
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
+from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
@@ -33,17 +33,6 @@ ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
 """Where in a fact's `extra` the kind of end stands; below it until when it is kept."""
 _UNTIL_MASK: Final = (1 << KIND_SHIFT) - 1
-
-
-class End(IntEnum):
-    """How a timer ended; UNREADABLE when its record was damaged, which is reported."""
-
-    DELIVERED = 1
-    CANCELLED = 2
-    MOVED = 3
-    REPLACED = 4
-    FIRED = 5
-    UNREADABLE = 6
 
 
 class Named(NamedTuple):

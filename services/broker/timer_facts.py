@@ -21,13 +21,13 @@ import numpy as np
 from commitlog import properties
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.kinds import TIMER_TOPIC, End, endings
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_run import FactRun
-from services.broker.endings import endings
-from services.broker.timer_ends import End, TimerEnd
-from services.broker.timer_records import TIMER_TOPIC, due_ms_of
+from services.broker.timer_ends import TimerEnd
+from services.broker.timer_records import due_ms_of
 from services.broker.timers import Timers
 from services.broker.values import Damaged, TimerName
 from timingwheel import partition

@@ -17,14 +17,10 @@ from typing import Final, NamedTuple
 
 from commitlog import properties
 from commitlog.bulk import Unstamped
+from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, VERB_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-VERB_TOPIC: Final = "TW_SYS_VERB"
-CANCEL: Final = "CANCEL"
-FIRE: Final = "FIRE"
-MOVE: Final = "MOVE"
 _REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
 NOT_DELIVERED: Final = frozenset(

@@ -27,6 +27,7 @@ from commitlog import record as records
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
+from commitlog.kinds import FIRE, MOVE, End
 from commitlog.limits import UNREADABLE_TIMERS_KEPT_MAX
 from commitlog.message import Message
 from commitlog.record import Record
@@ -39,7 +40,7 @@ from services.broker.near import Near
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.timer_ends import End, Named, TimerEnd, TimerEnds
+from services.broker.timer_ends import Named, TimerEnd, TimerEnds
 from services.broker.timer_files import TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
@@ -126,7 +127,7 @@ class Timers:
         """A timer record is in the log; returns how many others share its second, if many."""
         stored = timer.properties
         topic = properties.value_of(stored, properties.REAL_TOPIC)
-        is_moved = properties.value_of(stored, properties.VERB) == timer_records.MOVE
+        is_moved = properties.value_of(stored, properties.VERB) == MOVE
         replaced = timer_records.replaced_by(timer)
         if replaced is not None:
             self._end_replaced(topic, replaced, timer, End.MOVED if is_moved else End.REPLACED)
@@ -246,7 +247,7 @@ class Timers:
         if isinstance(found, TimerVerdict):
             return found
         timer = self.read(found)
-        new = timer_records.delivered_record(timer, found.timer_offset, timer_records.FIRE)
+        new = timer_records.delivered_record(timer, found.timer_offset, FIRE)
         durable_at = self._store.append(new, now_ms)
         ended = TimerEnd(End.FIRED, new.store_ms, new.physical_offset)
         self.end(name.topic, found.timer_offset, found.due_ms, ended)
@@ -309,7 +310,7 @@ class Timers:
 
     def recovered_delivery(self, record: Record) -> None:
         """Takes over a delivery from its record."""
-        is_fired = properties.value_of(record.properties, properties.VERB) == timer_records.FIRE
+        is_fired = properties.value_of(record.properties, properties.VERB) == FIRE
         self._recovered_end(record, End.FIRED if is_fired else End.DELIVERED)
 
     def spill(self) -> None:

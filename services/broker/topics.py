@@ -21,6 +21,7 @@ from commitlog.errors import (
     TopicExists,
     TopicNotFound,
 )
+from commitlog.kinds import TOPIC_TOPIC
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker.settings import BrokerSettings
@@ -28,7 +29,6 @@ from services.broker.store import Store
 from services.broker.values import Topic
 from txn.checkback import CheckBackPolicy
 
-TOPIC_TOPIC: Final = "TW_SYS_TOPIC"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SYSTEM_PREFIXES: Final = ("TW_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "%RETRY%", "TBW102")

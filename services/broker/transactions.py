@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TooManyHalves, TransactionEnded
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
@@ -22,14 +23,12 @@ from services.broker.carrying import Carrying
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.timer_records import TIMER_TOPIC
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.values import CheckBack, EndReceipt, Resolution
 from services.broker.verb_properties import carried_verb
 from txn import half, states
 from txn.checkback import CheckBackPolicy, Unasked
-from txn.half import HALF_TOPIC
 from txn.outcomes import Ended, OpenHalf, Outcomes
 from txn.states import Event, State
 

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from commitlog.kinds import End
 from consumequeue import sorted_merge
 from consumequeue.timerindex_fact import FACT, Facts
-from services.broker.timer_ends import KIND_SHIFT, End
+from services.broker.timer_ends import KIND_SHIFT
 from services.store.timers import FactSource, StoredTimers
 from timingwheel.boundaries import Numbers
 

@@ -15,17 +15,25 @@ from typing import Any, Final
 from commitlog import properties
 from commitlog.compression import plain
 from commitlog.errors import TopicNotFound
+from commitlog.kinds import (
+    ACK_TOPIC,
+    AUTH_TOPIC,
+    CHECK_TOPIC,
+    GROUP_TOPIC,
+    HALF_TOPIC,
+    LEASE_TOPIC,
+    OUTCOME_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TOPIC_TOPIC,
+    VERB_TOPIC,
+)
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
-from services.broker.access import AUTH_TOPIC
-from services.broker.groups import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
-from services.broker.schedules import SCHEDULE_TOPIC
-from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
-from services.broker.topics import DEAD_LETTER_PREFIX, TOPIC_TOPIC, is_system
+from services.broker.topics import DEAD_LETTER_PREFIX, is_system
 from services.store.opening import OpenStore
 from services.store.state import State
 from services.store.verify_queues import QueueFiles
-from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
 Line = dict[str, Any]
 

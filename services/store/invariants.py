@@ -1,8 +1,8 @@
 """What must hold between the records of any log, however its broker was treated; written once.
 
     every half is ended at most once      every end names a half that is or was there
-    every timer ends at most once         every end names a timer that is or was there (`endings` says which
-                                          records end one)
+    every timer ends at most once         every end names a timer that is or was there (`commitlog.kinds` says
+                                          which records end one)
     no delivery before its due time       queue offsets go up by one; a gap only where damage took a record
 
 `verify` asks them of a store and the simulation of every log it made. What damage took, what retention
@@ -18,13 +18,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commitlog.inner_batch import message_count
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.kinds import HALF_TOPIC, OUTCOME_TOPIC, TIMER_TOPIC, End, endings, half_ended
+from commitlog.record import Record
 from commitlog.recovery import Damage, Found
 from consumequeue.dispatch import is_indexed
-from services.broker.endings import endings
-from services.broker.timer_ends import End
-from services.broker.timer_records import TIMER_TOPIC
-from txn.half import HALF_TOPIC, OUTCOME_TOPIC, outcome_of
+from txn.half import outcome_of
 from txn.states import State
 
 
@@ -75,7 +73,7 @@ class Invariants:
             self.halves.stored.add(record.physical_offset)
         elif record.topic == TIMER_TOPIC:
             self.timers.stored.add(record.physical_offset)
-        if record.type == TYPE_COMMIT or record.topic == OUTCOME_TOPIC:
+        if half_ended(record) is not None:
             yield from self._end_half(record)
         for ending in endings(record):
             yield from self._end(self.timers, ending.timer_offset, record)

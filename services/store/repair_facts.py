@@ -28,6 +28,7 @@ import numpy as np
 
 from commitlog import properties, snapshot
 from commitlog.disk import Disk
+from commitlog.kinds import TIMER_TOPIC, End, endings
 from commitlog.limits import TIMER_HISTORY_MS
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
@@ -36,10 +37,9 @@ from consumequeue.timerindex import UNSAVED_MAX
 from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
 from consumequeue.timerindex_run import FactRun
-from services.broker.endings import endings
-from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES, End, name_hash
+from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES, name_hash
 from services.broker.timer_files import TIMER_FILES
-from services.broker.timer_records import TIMER_TOPIC, due_ms_of
+from services.broker.timer_records import due_ms_of
 from services.broker.values import TimerName
 from services.store.comparing import ended_offsets
 from services.store.keeping import set_aside

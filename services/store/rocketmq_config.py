@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from commitlog.kinds import HALF_TOPIC
 from commitlog.message import MessageType
 from services.store.reading import Reader
-from txn.half import HALF_TOPIC
 
 TOPICS: Final = "config/topics.json"
 CONSUMER_OFFSETS: Final = "config/consumerOffset.json"

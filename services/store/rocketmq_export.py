@@ -29,6 +29,7 @@ from typing import Final
 
 from commitlog import inner_batch, layout, properties
 from commitlog.errors import NotAStore, StoreDamaged, StoreError
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.lock import StoreLock
 from commitlog.log import CommitLog
 from commitlog.message import MessageType
@@ -37,7 +38,6 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
-from services.broker.timer_records import TIMER_TOPIC
 from services.store import rocketmq_batches, rocketmq_config
 from services.store.opening import OpenStore, open_store
 from services.store.rocketmq_append import Appender
@@ -48,7 +48,6 @@ from services.store.rocketmq_names import LEVEL_TOPIC, OP_TOPIC
 from services.store.rocketmq_queues import QueueFiles
 from services.store.rocketmq_source import refuse_if_live
 from services.store.state import GroupState, State, fold
-from txn.half import HALF_TOPIC
 
 Say = Callable[[str], None]
 

@@ -8,14 +8,12 @@ from typing import Final
 
 from commitlog import properties
 from commitlog.errors import StoreDamaged
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, without_endings
 from commitlog.record import COMPRESSION, Record
-from services.broker.endings import without_endings
-from services.broker.timer_records import TIMER_TOPIC
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_names import DISCARD_TOPIC, OP_TOPIC
 from services.store.state import HalfState
 from services.store.timers import Waiting
-from txn.half import HALF_TOPIC
 
 OP_TAG: Final = "d"
 OP_BODY_BYTES_MAX: Final = 4096

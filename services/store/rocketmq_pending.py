@@ -7,17 +7,15 @@ from dataclasses import replace
 
 from commitlog import properties
 from commitlog.disk import Disk
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, TOPIC_TOPIC, without_endings
 from commitlog.limits import PROPERTIES_STORED_BYTES_MAX
 from commitlog.log import CommitLog
 from commitlog.record import COMPRESSION, CRC_BYTES, TYPE_SYSTEM, Record
-from services.broker.endings import without_endings
-from services.broker.timer_records import TIMER_TOPIC
-from services.broker.topics import TOPIC_TOPIC
 from services.store.rocketmq_append import Appender
 from services.store.rocketmq_config import TopicConfig
 from services.store.rocketmq_names import DELAY_LEVEL
 from services.store.rocketmq_takeover import Half, Waiting
-from txn.half import HALF_TOPIC, check_record, outcome_record
+from txn.half import check_record, outcome_record
 from txn.states import State
 
 

@@ -5,7 +5,7 @@ real topic with its message id follows: that is its delivery. RocketMQ's own cur
 log itself can tell: a power cut can keep a cursor and lose the delivery it counted. They decide only for
 messages without an id. A record of the same timer topic for the same message is the same message moved on
 (RocketMQ rolls far timers), and a delete marker ends it, as does what ends a timer of ours in a log that we
-exported (`services.broker.endings`).
+exported (`commitlog.kinds`).
 
 A half is open unless it lies below RocketMQ's half offset, an op record names its queue offset, a commit
 names its place, or a later copy took its place (RocketMQ writes a half again each time it asks about it). A
@@ -21,9 +21,8 @@ from typing import Final, NamedTuple
 from commitlog import properties
 from commitlog.compression import check_library
 from commitlog.inner_batch import message_count
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, endings
 from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
-from services.broker.endings import endings
-from services.broker.timer_records import TIMER_TOPIC
 from services.store.rocketmq_config import RocketmqConfig, TimerCheck
 from services.store.rocketmq_names import (
     CHECK_TIMES,
@@ -36,7 +35,6 @@ from services.store.rocketmq_names import (
 )
 from services.store.rocketmq_receipts import REVIVE_PREFIX, InHand, Receipts
 from services.store.rocketmq_retries import Retry, retry_of
-from txn.half import HALF_TOPIC
 
 Name = tuple[str, str]
 """A message by its real topic and its message id."""

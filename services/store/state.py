@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from commitlog import properties, snapshot
 from commitlog.errors import StoreDamaged
+from commitlog.kinds import End
 from commitlog.log import CommitLog
 from commitlog.record import Record
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.timer_ends import KIND_SHIFT, End
+from services.broker.timer_ends import KIND_SHIFT
 from services.store.opening import OpenStore
 from services.store.reading import Overlay
 from services.store.timers import Read, StoredTimers, Waiting

@@ -22,8 +22,8 @@ from typing import Any
 
 from commitlog import foreign, layout, record, snapshot
 from commitlog.errors import StoreDamaged
+from commitlog.kinds import RETENTION_TOPIC
 from commitlog.recovery import Damage, Found, LogScan
-from services.broker.housekeeping import RETENTION_TOPIC
 from services.broker.start_damage import missing_from
 from services.store.findings import Finding
 from services.store.invariants import Invariants

@@ -21,13 +21,11 @@ from typing import Any, Final, NamedTuple
 
 from commitlog import properties
 from commitlog.errors import ClientMistake, MessageNotFound
+from commitlog.kinds import ACK_TOPIC, CHECK_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC
 from commitlog.record import Record
 from consumequeue import acks, lease_records
 from spark_jobs.explain.evidence import SearchedLog
 from spark_jobs.explain.life import (
-    ACK_TOPIC,
-    LEASE_TOPIC,
-    TIMER_TOPIC,
     Event,
     Place,
     Subjects,
@@ -36,7 +34,7 @@ from spark_jobs.explain.life import (
     place_of,
     standing,
 )
-from txn.half import CHECK_TOPIC, HALF_TOPIC, claimed_offset
+from txn.half import claimed_offset
 
 RECORDS_MAX: Final = 1_000
 """Of a name that more records carry, the first so many are told."""

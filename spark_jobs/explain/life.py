@@ -25,15 +25,19 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from commitlog import properties
+from commitlog.kinds import (
+    ACK_TOPIC,
+    CHECK_TOPIC,
+    HALF_TOPIC,
+    LEASE_TOPIC,
+    OUTCOME_TOPIC,
+    TIMER_TOPIC,
+    VERB_TOPIC,
+)
 from commitlog.record import TYPE_COMMIT, Record
 from consumequeue import acks, lease_records
 from consumequeue.attempts import Cause
-from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 
-ACK_TOPIC: Final = "TW_SYS_ACK"
-LEASE_TOPIC: Final = "TW_SYS_LEASE"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-VERB_TOPIC: Final = "TW_SYS_VERB"
 OPERATORS: Final = "TW_SYS_OPERATORS"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _TIMER_KEY: Final = "TW_TIMER_KEY"

@@ -21,10 +21,11 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from commitlog import properties, record
 from commitlog.errors import StoreError
+from commitlog.kinds import HALF_TOPIC
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, Mapping, TableMapping
 from spark_jobs.log.segments import StoreLog, open_log
-from txn.half import HALF_TOPIC, transaction_id
+from txn.half import transaction_id
 
 Lines = dict[str, list[dict[str, Any]]]
 """Order id -> its lines: sku, quantity."""

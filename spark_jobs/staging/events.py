@@ -35,9 +35,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commitlog.kinds import kind_of_topic
 from commitlog.record import TYPE_COMMIT, TYPE_MASK
 from spark_jobs.inputs.mapping import Topics
-from spark_jobs.log.kinds import KINDS, of_topic
+from spark_jobs.log.kinds import KINDS
 from spark_jobs.log.ragged import Flags, Integers, Ranges, numbers, ragged
 
 
@@ -210,7 +211,7 @@ class Said:
 
     def _names(self) -> Integers:
         topics = self._words.of(self.batch.column("topic"))
-        by_topic = np.array([KINDS.index(of_topic(name)) for name in self._words.names], np.int8)
+        by_topic = np.array([KINDS.index(kind_of_topic(name)) for name in self._words.names], np.int8)
         found: Integers = by_topic[topics]
         is_normal = found == NAMES.index("normal")
         is_commit = self.numbers("sys_flag") & TYPE_MASK == TYPE_COMMIT

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from commitlog import properties
+from commitlog.kinds import TIMER_TOPIC
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
-from services.broker.timer_records import TIMER_TOPIC
 
 BATCH = 1_000
 MARGIN_SECONDS = 8

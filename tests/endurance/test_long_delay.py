@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from commitlog import properties
+from commitlog.kinds import TIMER_TOPIC
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
-from services.broker.timer_records import TIMER_TOPIC
 
 SEGMENT_BYTES = 5 << 20
 BODY = "".join(chr(0x20 + place % 90) for place in range(3_000))

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 
 from commitlog import properties
+from commitlog.kinds import VERB_TOPIC
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
-from services.broker.timer_records import VERB_TOPIC
 from services.rpc.generated import definition_pb2, service_pb2
 
 ROUNDS, ROUND = 20, 500

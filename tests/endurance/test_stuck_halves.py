@@ -18,17 +18,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from commitlog import layout
+from commitlog.kinds import CHECK_TOPIC, RETENTION_TOPIC
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.record import encode
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
-from services.broker.housekeeping import RETENTION_TOPIC
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Effect, HalfFilter, Resolution, Retire, SendReceipt
 from txn.checkback import CheckBackPolicy
-from txn.half import CHECK_TOPIC, check_record
+from txn.half import check_record
 from txn.states import State
 
 START_MS = 1_763_700_000_000

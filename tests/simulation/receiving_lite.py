@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from commitlog.kinds import GROUP_TOPIC
 from services.broker.group_values import From, Start
-from services.broker.groups import GROUP_TOPIC
 from services.broker.lite_subscribing import LiteFrom, LiteStart
 from services.broker.lite_topics import queue_of
 from services.broker.values import Subscriber

@@ -16,6 +16,7 @@ from dataclasses import replace
 from commitlog import layout, properties
 from commitlog.disk import SyncFailed
 from commitlog.flush import Flush
+from commitlog.kinds import TIMER_TOPIC, VERB_TOPIC
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from commitlog.memory_disk import Death, MemoryDisk
 from commitlog.message import Message
@@ -25,7 +26,7 @@ from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 from services.broker.settings import BrokerSettings
-from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC, due_ms_of, is_rebuilt, replaced_by
+from services.broker.timer_records import due_ms_of, is_rebuilt, replaced_by
 from services.broker.values import CheckBack, Effect, ReadTimers, Retire
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
 from tests.simulation.timer_oracle import Oracle, Timer

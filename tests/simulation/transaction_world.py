@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, TransactionEnded
+from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Purpose
 from services.broker.broker import Broker
@@ -45,7 +46,7 @@ from tests.simulation.transaction_oracle import (
     TransactionOracle,
 )
 from txn.checkback import CheckBackPolicy
-from txn.half import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC, transaction_id
+from txn.half import transaction_id
 from txn.states import State
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK

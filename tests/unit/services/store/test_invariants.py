@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from commitlog import properties
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, VERB_TOPIC
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from commitlog.recovery import Damage, Found
-from services.broker.timer_records import TIMER_TOPIC, VERB_TOPIC
 from services.store.invariants import breaches
-from txn.half import HALF_TOPIC
 
 
 def log(*records: Record) -> list[Found]:

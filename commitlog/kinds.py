@@ -1,0 +1,160 @@
+"""What a record means, written once: for the broker, the tools of a store, the audit and `explain`.
+
+    kind          topic                       begins  ends
+    normal        that of the message
+    commit        likewise, of type commit            the half at `half_offset`
+    delivered     likewise, TW_TIMER_OFFSET           that timer: DELIVERED, or FIRED (TW_VERB = FIRE)
+    dead letter   %DLQ% and the group
+    half          RMQ_SYS_TRANS_HALF_TOPIC    a half
+    outcome       TW_SYS_OUTCOME                      the half at `half_offset`, which was not committed
+    check         TW_SYS_CHECK
+    timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
+    verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED
+    ack, lease, group, topic, schedule, retention     TW_SYS_ and the kind in capitals
+    system        another topic that brokers keep for themselves: users and rules (TW_SYS_AUTH), RocketMQ's
+
+A message that carried a cancel ends a timer as well, whatever its kind: TW_CANCELS has the timer's offset, a
+blank, and when it was due. A delivered message may still carry that of its timer record, which did it long
+before. Records of type 12 are neither queued nor indexed, by RocketMQ's rule, so its readers step over them.
+What is in their bodies say those who write them; docs/ARCHITECTURE.md has a line for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from commitlog import properties
+from commitlog.record import TYPE_COMMIT, Record
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OUTCOME_TOPIC: Final = "TW_SYS_OUTCOME"
+CHECK_TOPIC: Final = "TW_SYS_CHECK"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+VERB_TOPIC: Final = "TW_SYS_VERB"
+ACK_TOPIC: Final = "TW_SYS_ACK"
+LEASE_TOPIC: Final = "TW_SYS_LEASE"
+GROUP_TOPIC: Final = "TW_SYS_GROUP"
+TOPIC_TOPIC: Final = "TW_SYS_TOPIC"
+SCHEDULE_TOPIC: Final = "TW_SYS_SCHEDULE"
+RETENTION_TOPIC: Final = "TW_SYS_RETENTION"
+AUTH_TOPIC: Final = "TW_SYS_AUTH"
+
+CANCEL: Final = "CANCEL"
+FIRE: Final = "FIRE"
+MOVE: Final = "MOVE"
+
+KINDS: Final = (
+    "normal", "commit", "delivered", "dead letter", "half", "outcome", "check", "timer", "verb", "ack",
+    "lease", "group", "topic", "schedule", "retention", "system",
+)  # fmt: skip
+MESSAGES: Final = ("normal", "commit", "delivered", "dead letter")
+"""The kinds that consumers can get."""
+
+BY_TOPIC: Final = {
+    HALF_TOPIC: "half",
+    OUTCOME_TOPIC: "outcome",
+    CHECK_TOPIC: "check",
+    TIMER_TOPIC: "timer",
+    VERB_TOPIC: "verb",
+    ACK_TOPIC: "ack",
+    LEASE_TOPIC: "lease",
+    GROUP_TOPIC: "group",
+    TOPIC_TOPIC: "topic",
+    SCHEDULE_TOPIC: "schedule",
+    RETENTION_TOPIC: "retention",
+}
+_BY_PREFIX: Final = {
+    "%DLQ%": "dead letter",
+    "TW_SYS_": "system",
+    "RMQ_SYS_": "system",
+    "rmq_sys_": "system",
+    "SCHEDULE_TOPIC_": "timer",
+    "%RETRY%": "normal",
+}
+_OURS: Final = b"TW_"
+_SAID: Final = (
+    properties.REPLACES,
+    properties.REPLACED_DUE_MS,
+    properties.CANCELS,
+    properties.CANCELS_TOPIC,
+    properties.VERB,
+)
+
+
+class End(IntEnum):
+    """How a timer ended; UNREADABLE when its record was damaged, which is reported."""
+
+    DELIVERED = 1
+    CANCELLED = 2
+    MOVED = 3
+    REPLACED = 4
+    FIRED = 5
+    UNREADABLE = 6
+
+
+class Ending(NamedTuple):
+    """The end of one timer: how, and when it was due."""
+
+    timer_offset: int
+    end: End
+    due_ms: int
+
+
+def kind_of(record: Record) -> str:
+    """The kind of a record."""
+    kind = kind_of_topic(record.topic)
+    if kind != "normal":
+        return kind
+    if _number(record, properties.TIMER_OFFSET) is not None:
+        return "delivered"
+    return "commit" if record.type == TYPE_COMMIT else "normal"
+
+
+def kind_of_topic(name: str) -> str:
+    """The kind of a topic's records; those of a user's topic are "normal" until more is known of them."""
+    if name in BY_TOPIC:
+        return BY_TOPIC[name]
+    return next((kind for prefix, kind in _BY_PREFIX.items() if name.startswith(prefix)), "normal")
+
+
+def half_ended(record: Record) -> int | None:
+    """The offset of the half that a record ends: a commit, or the outcome of one that was not committed."""
+    is_end = record.type == TYPE_COMMIT or record.topic == OUTCOME_TOPIC
+    return record.half_offset if is_end else None
+
+
+def endings(record: Record) -> Iterator[Ending]:
+    """The ends of timers that a record tells."""
+    if _OURS not in record.properties:
+        return
+    timer_offset = _number(record, properties.TIMER_OFFSET)
+    if timer_offset is not None:
+        yield Ending(timer_offset, _end(record), _number(record, properties.DUE_MS) or 0)
+        return
+    replaced = _number(record, properties.REPLACES)
+    if replaced is not None and record.topic == TIMER_TOPIC:
+        is_moved = properties.value_of(record.properties, properties.VERB) == MOVE
+        due_ms = _number(record, properties.REPLACED_DUE_MS) or 0
+        yield Ending(replaced, End.MOVED if is_moved else End.REPLACED, due_ms)
+    cancels = properties.value_of(record.properties, properties.CANCELS).split()
+    if len(cancels) == 2 and all(map(str.isdigit, cancels)):
+        yield Ending(int(cancels[0]), End.CANCELLED, int(cancels[1]))
+
+
+def without_endings(stored: bytes) -> dict[str, str]:
+    """The properties of a timer record for a copy of it, which must not end again what the record ended."""
+    return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
+
+
+def _end(record: Record) -> End:
+    if record.topic == VERB_TOPIC:
+        return End.CANCELLED
+    is_fired = properties.value_of(record.properties, properties.VERB) == FIRE
+    return End.FIRED if is_fired else End.DELIVERED
+
+
+def _number(record: Record, name: str) -> int | None:
+    value = properties.value_of(record.properties, name)
+    return int(value) if value.isascii() and value.isdigit() else None

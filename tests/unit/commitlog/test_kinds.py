@@ -1,0 +1,88 @@
+"""What records mean: by kind, by what they end, and as ARCHITECTURE's table says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from commitlog import kinds, properties
+from commitlog.kinds import End, Ending
+from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
+
+ARCHITECTURE = Path(__file__).parents[3] / "docs" / "ARCHITECTURE.md"
+ROW = re.compile(r"^\| (.+?) \| (.+?) \| .+? \|$", re.MULTILINE)
+
+
+def record(topic: str, sys_flag: int = 0, half_offset: int = 0, **marks: str) -> Record:
+    stored = properties.encode(marks)
+    return Record(topic=topic, body=b"x", sys_flag=sys_flag, half_offset=half_offset, properties=stored)
+
+
+def rows() -> list[tuple[str, str]]:
+    """The first two columns of the table of records beside users' messages."""
+    text = ARCHITECTURE.read_text()
+    table = text[text.index("| topic | type | meaning |") :].split("\n\n")[0]
+    return [found.groups() for found in ROW.finditer(table)][1:]  # type: ignore[misc]
+
+
+def test_architecture_has_a_row_for_each_topic_of_ours_and_for_no_other() -> None:
+    named = {name for first, _ in rows() for name in re.findall(r"`([A-Za-z_%]+?)(?:<group>)?`", first)}
+    ours = {*kinds.BY_TOPIC, kinds.AUTH_TOPIC}
+    assert {name for name in named if name.startswith(("TW_SYS_", "RMQ_", "rmq_"))} == ours
+    for topic in ours:
+        types = {kind for first, kind in rows() if f"`{topic}`" in first}
+        expected = "0" if topic in (kinds.HALF_TOPIC, kinds.TIMER_TOPIC) else "12"
+        assert all(one.startswith(expected) for one in types), topic
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (record("orders"), "normal"),
+        (record("orders", TYPE_COMMIT, 40), "commit"),
+        (record("orders", TW_TIMER_OFFSET="7"), "delivered"),
+        (record("%DLQ%g"), "dead letter"),
+        (record("%RETRY%g"), "normal"),
+        (record("SCHEDULE_TOPIC_XXXX"), "timer"),
+        (record(kinds.TIMER_TOPIC, TYPE_COMMIT, 40), "timer"),
+        (record(kinds.AUTH_TOPIC, TYPE_SYSTEM), "system"),
+        (record("TW_SYS_LATER", TYPE_SYSTEM), "system"),
+        *((record(topic), kind) for topic, kind in kinds.BY_TOPIC.items()),
+    ],
+)
+def test_a_record_has_one_kind(given: Record, kind: str) -> None:
+    assert kinds.kind_of(given) == kind
+    assert kind in kinds.KINDS
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        (record("orders"), []),
+        (record("orders", TW_TIMER_OFFSET="7", TIMER_OUT_MS="50"), [Ending(7, End.DELIVERED, 50)]),
+        (record("orders", TW_TIMER_OFFSET="7", TW_VERB="FIRE"), [Ending(7, End.FIRED, 0)]),
+        (record("orders", TW_TIMER_OFFSET="7", TW_CANCELS="9 60"), [Ending(7, End.DELIVERED, 0)]),
+        (record("orders", TW_CANCELS="9 60"), [Ending(9, End.CANCELLED, 60)]),
+        (record("orders", TW_CANCELS="a user's own"), []),
+        (record(kinds.VERB_TOPIC, TYPE_SYSTEM, TW_TIMER_OFFSET="7"), [Ending(7, End.CANCELLED, 0)]),
+        (record(kinds.TIMER_TOPIC, TW_REPLACES="7"), [Ending(7, End.REPLACED, 0)]),
+        (
+            record(kinds.TIMER_TOPIC, TW_REPLACES="7", TW_VERB="MOVE", TW_REPLACED_DUE_MS="8"),
+            [Ending(7, End.MOVED, 8)],
+        ),
+        (record("orders", TW_REPLACES="7"), []),
+    ],
+)
+def test_a_record_ends_the_timers_that_it_names(given: Record, ends: list[Ending]) -> None:
+    assert list(kinds.endings(given)) == ends
+    copy = properties.encode(kinds.without_endings(given.properties))
+    replaced = Record(topic=kinds.TIMER_TOPIC, body=b"x", properties=copy)
+    assert [one for one in kinds.endings(replaced) if one.end in (End.MOVED, End.REPLACED)] == []
+
+
+def test_a_half_ends_by_its_commit_or_by_an_outcome() -> None:
+    assert kinds.half_ended(record("orders", TYPE_COMMIT, 40)) == 40
+    assert kinds.half_ended(record(kinds.OUTCOME_TOPIC, TYPE_SYSTEM, 40)) == 40
+    assert kinds.half_ended(record("orders")) is None
