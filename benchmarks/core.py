@@ -1,0 +1,73 @@
+"""What a call costs without a transport, at an older commit and now, in turns. Prints JSON.
+
+    .venv/bin/python benchmarks/core.py [--old 102b719] [--rounds 5] [--count 4000] [--folder DIR]
+
+Figures: processor microseconds of a broker's process for each message, from a request's bytes to its answer's,
+with flushes that are synced (`core_calls.py`): the least of all rounds, for each of both, and their ratio. The
+older sources come from git, and run with the packages that are installed here. What making and serializing a
+request costs, which is in each row once for each message sent, is told beside. `beside` is the load of the
+machine when the run began and ended: figures taken beside other work are worth less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CALLS = Path(__file__).with_name("core_calls.py")
+
+
+def main() -> None:
+    """Measure both, in turns."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("--old", default="102b719", help="the commit to compare with")
+    arguments.add_argument("--rounds", type=int, default=5, help="how often each is measured")
+    arguments.add_argument("--count", type=int, default=4_000, help="how many messages a row")
+    arguments.add_argument("--folder", type=Path, help="where to write; else a temporary folder")
+    chosen = arguments.parse_args()
+    before = os.getloadavg()
+    with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="tidewheel-bench-") as folder:
+        trees = {"old": older(chosen.old, Path(folder, "sources")), "new": ROOT}
+        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
+        for number in range(chosen.rounds):
+            for name, tree in trees.items():
+                rounds[name].append(measured(tree, Path(folder, f"{name}-{number}"), chosen.count))
+    least = {
+        name: {row: min(one[row] for one in found) for row in found[0]} for name, found in rounds.items()
+    }
+    rows = {
+        row: {"old": old, "new": least["new"][row], "ratio": round(least["new"][row] / old, 2)}
+        for row, old in least["old"].items()
+    }
+    beside = {"cores": os.cpu_count(), "load_before": before[0], "load_after": os.getloadavg()[0]}
+    print(json.dumps({"old": chosen.old, "processor_us": rows, "beside": beside}, indent=2))
+
+
+def older(commit: str, folder: Path) -> Path:
+    """The sources of a commit."""
+    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as sources:
+        sources.extractall(folder, filter="data")
+    return folder
+
+
+def measured(tree: Path, store: Path, count: int) -> dict[str, float]:
+    """The rows of one run with the sources of one tree."""
+    store.mkdir()
+    command = [sys.executable, str(CALLS), str(store), str(count)]
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    ran = subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    figures: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    return figures
+
+
+if __name__ == "__main__":
+    main()
