@@ -66,6 +66,7 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 bench: install        ## lateness, store, timers, transactions, receiving, the port, the audit, beside a bare disk and Redis: JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/cli.py
+	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/storage.py --records 10000000
 	$(BIN)/python benchmarks/timers.py structure --count 100000000
 	$(BIN)/python benchmarks/timers.py wheel --count 10000000
