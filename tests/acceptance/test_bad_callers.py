@@ -160,6 +160,11 @@ def test_an_unknown_key_a_wrong_secret_and_nobody_are_told_apart(asked: Caller) 
     is_refused(asked, headers("", b"", written()), "unsigned")
 
 
+STILL_GOOD = re.compile(
+    r" *MQv2-HMAC-SHA1 +Credential=orders(?:/[^,\s]*)?, *SignedHeaders=x-mq-date-time, *Signature=([^ ]*) *"
+)
+"""What differs from a good one in nothing that counts: blanks, a credential's end, the case of digits."""
+
 header_texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=120)
 
 
@@ -172,10 +177,8 @@ def test_an_authorization_that_no_client_writes_is_malformed(
     good = dict(asked.signed(date))["authorization"]
     authorization = "MQv2-HMAC-SHA1 " + header if is_scheme else good[:place] + header + good[place + 1 :]
     status = asked.send(Resource(name="t"), (("x-mq-date-time", date), ("authorization", authorization)))
-    is_still_good = (
-        re.sub(r"Credential=orders/[^,\s]*", "Credential=orders", authorization).replace(" ", "").lower()
-        == good.replace(" ", "").lower()
-    )
+    still = STILL_GOOD.fullmatch(authorization)
+    is_still_good = still is not None and good.lower().endswith(f"={still[1].lower()}")
     assert status.code == (Code.OK if is_still_good else Code.UNAUTHORIZED), (authorization, status)
 
 

@@ -72,8 +72,8 @@ class Lane:
         return before
 
     def slow_down(self, per_second: float) -> None:
-        """Send so many messages a second from now on, all senders together."""
-        self.pause_seconds = SENDERS / per_second
+        """Send so many messages a second from now on, all senders together; at least one."""
+        self.pause_seconds = SENDERS / max(1.0, per_second)
 
     def rest(self) -> None:
         """Send no more; what is on its way still arrives."""
