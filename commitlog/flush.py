@@ -39,8 +39,7 @@ class SegmentWrite:
         except OSError as error:
             if error.errno != ENOSPC or disk.size(layout.RESERVE) < 0:
                 raise
-            # The reserve makes room; it must not become the segment itself: a reserve that an earlier version
-            # left may have another length.
+            # The reserve makes room by going, not by becoming the segment: so segments are made in one way.
             disk.delete(layout.RESERVE)
             disk.allocate(path, self.allocate_bytes)
             return False

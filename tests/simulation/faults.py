@@ -50,6 +50,8 @@ class Faults:
     def __init__(self, chance: random.Random, disk: MemoryDisk, kinds: tuple[str, ...] = KINDS) -> None:
         self._chance, self._disk, self._kinds = chance, disk, kinds
         disk.choose = self.choose
+        self.spares_files = False
+        """Whether no file is damaged at the end of a process."""
         self.damaged = ""
         """The file that was damaged at the end of the last process; empty if none was."""
         self._is_harmless = True
@@ -101,6 +103,8 @@ class Faults:
         spared where the log is torn so, and the log spared until a start has published anew.
         """
         self.damaged, self._spares_torn = "", spares_torn
+        if self.spares_files:
+            return
         kind = self._chance.choice(self._kinds)
         if not self._is_over and self._chance.random() < probability and self._may_be_hit(kind):
             names = [one for one in self._disk.list(kind) if kind != layout.SNAPSHOTS or one.isdigit()]

@@ -1,7 +1,7 @@
 """A second core over the same records as the first: which of their tables differ, and why today.
 
 At quiet moments of the worlds a core is started on a copy of the disk, and its tables are held against those
-of the core that lives (`services.broker.tables`). What state the two paths make differently is listed here;
+of the core that lives (`tests.simulation.tables`). What state the two paths make differently is listed here;
 nothing else may differ, and what does not any more must leave the list. The list is the work of the spine:
 one way for state to change, which a start and a follower share.
 """
@@ -17,9 +17,9 @@ import pytest
 from commitlog.memory_disk import MemoryDisk
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.tables import tables
 from tests.simulation import receiving_world, timer_machine, timer_world, transaction_world
 from tests.simulation.faults import Faults
+from tests.simulation.tables import tables
 
 DIFFERS_TODAY: Final = {
     "groups.progress": "what a filter or a gap has passed by is in no record; empty rows of who looked",
@@ -80,10 +80,6 @@ def is_whole(world: World) -> bool:
     return world.broker.is_quiet and not world.broker.damage and not world.broker.unsound
 
 
-def spared(probability: float = 0, *, spares_torn: bool = True) -> None:
-    """No file is damaged."""
-
-
 @pytest.fixture(scope="module")
 def found() -> Counter[str]:
     """How often each table differed, in all worlds."""
@@ -91,7 +87,7 @@ def found() -> Counter[str]:
     for make in WORLDS.values():
         for seed in SEEDS:
             world = make(seed)
-            world.faults.damage = spared  # type: ignore[method-assign]
+            world.faults.spares_files = True
             for number in range(STEPS):
                 world.step()
                 if number % LOOK_EVERY == 0 and is_whole(world):

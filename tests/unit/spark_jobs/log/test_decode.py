@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from commitlog import properties
 from commitlog import record as codec
-from commitlog.kinds import kind_of_topic
+from commitlog.kinds import kind_of
 from commitlog.message import Host
 from commitlog.record import Record
 from spark_jobs.log.decode import ALL, PROPERTIES, SCHEMA, TIMES, Wanted, batches
@@ -47,11 +47,7 @@ def row_of(record: Record, body: bytes | None = None) -> Row:
     row |= {"born_host": host_text(record.born_host), "store_host": host_text(record.store_host)}
     row["delivery_attempt"] = record.reconsume_times + 1
     row["user_properties"] = [one for one in pairs.items() if one[0] not in properties.RESERVED]
-    row["kind"] = kind_of_topic(record.topic)
-    if row["kind"] == "normal":
-        is_commit = record.type == codec.TYPE_COMMIT
-        is_delivered = properties.TIMER_OFFSET in pairs
-        row["kind"] = "delivered" if is_delivered else "commit" if is_commit else "normal"
+    row["kind"] = kind_of(record)
     return row
 
 
