@@ -92,9 +92,21 @@ class Access:
             raise RuleNotFound("See which there are: tidewheel auth acl ls")
         return self._append({"verb": "no rules", "rules": [astuple(rule) for rule in rules]}, now_ms)
 
-    def recovered(self, record: Record) -> None:
-        """Takes over what was done from its record."""
-        self._fold(json.loads(record.body))
+    def apply(self, record: Record) -> None:
+        """Keeps or forgets users and rules as a record says."""
+        body = json.loads(record.body)
+        match body["verb"]:
+            case "user":
+                self._users[body["name"]] = User(body["name"], body["sealed"], body["made_ms"])
+            case "gone":
+                self._users.pop(body["name"], None)
+                self.rights.forget(body["name"])
+            case "rules":
+                for stored in body["rules"]:
+                    self.rights.set(_rule(stored))
+            case "no rules":
+                for stored in body["rules"]:
+                    self.rights.remove(_rule(stored))
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every user and every rule."""
@@ -112,23 +124,7 @@ class Access:
 
     def _append(self, body: dict[str, Any], now_ms: int) -> int:
         record = Record(topic=AUTH_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
-        durable_at = self._store.append(record, now_ms)
-        self._fold(body)
-        return durable_at
-
-    def _fold(self, body: dict[str, Any]) -> None:
-        match body["verb"]:
-            case "user":
-                self._users[body["name"]] = User(body["name"], body["sealed"], body["made_ms"])
-            case "gone":
-                self._users.pop(body["name"], None)
-                self.rights.forget(body["name"])
-            case "rules":
-                for stored in body["rules"]:
-                    self.rights.set(_rule(stored))
-            case "no rules":
-                for stored in body["rules"]:
-                    self.rights.remove(_rule(stored))
+        return self._store.append(record, now_ms)
 
     def _check_known(self, name: str) -> None:
         if name not in self._users:

@@ -70,15 +70,18 @@ class Broker(Verbs):
         self.is_crowded = False
         """Whether the last tick had more to deliver than its slice."""
         self._due_schedules: deque[int] = deque()
+        self._store.apply_to_parts = self.apply
+        self._appliers: dict[str, Callable[[Record], None]] = {
+            TOPIC_TOPIC: self._topics.apply,
+            SCHEDULE_TOPIC: self._schedules.apply,
+            AUTH_TOPIC: self.access.apply,
+        }
         self._recoverers: dict[str, Callable[[Record], None]] = {
-            TOPIC_TOPIC: self._topics.recovered,
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
             CHECK_TOPIC: self._transactions.recovered_check,
             TIMER_TOPIC: self._recovered_timer,
             VERB_TOPIC: self._timers.recovered_verb,
             GROUP_TOPIC: self._groups.recovered_group,
-            SCHEDULE_TOPIC: self._schedules.recovered_schedule,
-            AUTH_TOPIC: self.access.recovered,
             ACK_TOPIC: self._groups.recovered_acks,
             LEASE_TOPIC: self._groups.recovered_leases,
             RETENTION_TOPIC: self._housekeeping.recovered,
@@ -167,7 +170,7 @@ class Broker(Verbs):
         woken |= dict.fromkeys(self._burying.run(now_ms))
         self._transactions.forget(now_ms)
         self._sending.forget(now_ms)
-        self._schedules.forget(now_ms)
+        self._schedules.rest()
         return [*map(Wake, woken), *others]
 
     def next_due_ms(self) -> int | None:
@@ -405,10 +408,18 @@ class Broker(Verbs):
             self._timers.armed_many(appended)
         return [topic for topic in topics if not is_system(topic)]
 
+    def apply(self, record: Record) -> None:
+        """Changes every part as a record of the log says; the record says it all."""
+        self._store.apply(record)
+        self._topics.learn(record)
+        if (apply := self._appliers.get(record.topic)) is not None:
+            apply(record)
+        elif properties.SCHEDULE.encode() in record.properties:
+            self._schedules.apply_occurrence(record)
+
     def _replay(self, found: Found) -> None:
         record = found.record
-        self._store.recovered(found)
-        self._topics.seen(record.topic, record.queue_id)
+        self.apply(record)
         if record.type == TYPE_COMMIT:
             self._transactions.recovered_commit(record)
         self._carrying.recovered(record)
@@ -417,8 +428,6 @@ class Broker(Verbs):
             recover(record)
         elif properties.value_of(record.properties, properties.TIMER_OFFSET):
             self._timers.recovered_delivery(record)
-        elif properties.value_of(record.properties, properties.SCHEDULE):
-            self._schedules.recovered_occurrence(record)
         self._publish(found)
         if record.topic == HALF_TOPIC:
             self._sending.recovered(record)

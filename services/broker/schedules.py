@@ -10,7 +10,8 @@ an occurrence twice, whatever dies and wherever the clock goes. What a schedule 
     set     schedule, after_ms     new or changed; occurs after that time
     pause   name                   nothing is pending any more
     resume  name, after_ms         goes on after that time; what lies between is not missed
-    pass    name, until_ms         missed runs up to that time were given up (`services.broker.schedule`)
+    pass    name, until_ms         runs up to that time were given up: missed (`services.broker.missed`)
+            trouble                or else (not empty) refused, and why
     delete  name                   gone
 
 Rules:
@@ -74,6 +75,8 @@ class _Running:
     cleared_ms: int = 0
     pending: tuple[int, int | None] | None = None
     """The cursor, and what comes after it; None: not computed since the schedule was changed."""
+    unreadable: str = ""
+    """Why what comes after the cursor cannot be computed here; in no record, for another zone file can."""
 
 
 class Schedules:
@@ -123,19 +126,21 @@ class Schedules:
         self._check_message(schedule, now_ms)
         after_ms = self._from_ms(schedule, now_ms)
         body = {"verb": "set", "schedule": freeze_schedule(schedule), "after_ms": after_ms}
-        return self._changed(schedule.name, self._append(body, now_ms))
+        self._append(body, now_ms)
+        return self._changed(schedule.name)
 
     def delete(self, name: str, now_ms: int) -> ScheduleView:
         """Ends a schedule; returns how far it came. Raises `ScheduleNotFound`."""
         one = self._named(name)
-        one.durable_at = self._append({"verb": "delete", "name": name}, now_ms)
+        self._append({"verb": "delete", "name": name}, now_ms)
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
         """Lets a schedule rest; raises `ScheduleNotFound`."""
         if self._named(name).is_paused:
             return self._view(self._named(name), 1)
-        return self._changed(name, self._append({"verb": "pause", "name": name}, now_ms))
+        self._append({"verb": "pause", "name": name}, now_ms)
+        return self._changed(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
         """Lets a schedule go on, with what occurs from now on; raises `ScheduleNotFound`."""
@@ -143,7 +148,8 @@ class Schedules:
         if not one.is_paused:
             return self._view(one, 1)
         body = {"verb": "resume", "name": name, "after_ms": max(one.cursor_ms, now_ms)}
-        return self._changed(name, self._append(body, now_ms))
+        self._append(body, now_ms)
+        return self._changed(name)
 
     def occur(self, number: int, now_ms: int) -> None:
         """A schedule's moment has come: sends what is due of it, and puts the next moment into the wheel."""
@@ -162,24 +168,28 @@ class Schedules:
                 self._send(one, due_ms, now_ms)
         self._plan(one)
 
-    def forget(self, now_ms: int) -> None:
-        """A tick is over: the next may decide anew; cursors of deleted schedules that are long past go."""
+    def rest(self) -> None:
+        """A tick is over: the next may decide anew."""
         self._searches = 0
-        while self._spent_ms:
-            name, cursor_ms = next(iter(self._spent_ms.items()))
-            if cursor_ms > now_ms - limits.SCHEDULE_SPENT_KEPT_MS:
-                return
-            del self._spent_ms[name]
 
-    def recovered_schedule(self, record: Record) -> None:
-        """Takes over what was done to a schedule from its record."""
-        self._fold(json.loads(record.body))
-
-    def recovered_occurrence(self, record: Record) -> None:
-        """Takes over an occurrence from its message."""
-        one = self._by_name.get(properties.value_of(record.properties, properties.SCHEDULE))
+    def apply(self, record: Record) -> None:
+        """Changes a schedule as a record says."""
+        self._forget_spent(record.store_ms)
+        body = json.loads(record.body)
+        if body["verb"] == "set":
+            self._set(thaw_schedule(body["schedule"]), body["after_ms"])
+            one = self._by_name.get(body["schedule"]["name"])
+        elif (one := self._by_name.get(body["name"])) is not None:
+            _VERBS[body["verb"]](self, one, body)
         if one is not None:
-            self._sent(one, int(properties.value_of(record.properties, properties.OCCURRENCE_MS)))
+            one.durable_at = record.physical_offset + 1
+
+    def apply_occurrence(self, record: Record) -> None:
+        """Moves the schedule on whose run a message is."""
+        one = self._by_name.get(properties.value_of(record.properties, properties.SCHEDULE))
+        occurrence = properties.value_of(record.properties, properties.OCCURRENCE_MS)
+        if one is not None and occurrence:
+            self._sent(one, int(occurrence))
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
@@ -257,17 +267,13 @@ class Schedules:
         try:
             self._sending.send_own(one.schedule.message(due_ms, now_ms), now_ms)
         except TidewheelError as error:
-            self._append({"verb": "pass", "name": one.schedule.name, "until_ms": due_ms}, now_ms)
-            one.trouble = str(error)
-            return
-        self._sent(one, due_ms)
+            passed = {"verb": "pass", "name": one.schedule.name, "until_ms": due_ms, "trouble": str(error)}
+            self._append(passed, now_ms)
 
-    def _append(self, body: dict[str, Any], now_ms: int) -> int:
-        """Stores what is done to a schedule, and does it."""
+    def _append(self, body: dict[str, Any], now_ms: int) -> None:
+        """Stores what is done to a schedule, which does it."""
         record = Record(topic=SCHEDULE_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
-        durable_at = self._store.append(record, now_ms)
-        self._fold(body)
-        return durable_at
+        self._store.append(record, now_ms)
 
     def _plan(self, one: _Running) -> None:
         """Puts what is pending into the wheel."""
@@ -275,15 +281,15 @@ class Schedules:
         if due_ms is not None:
             self._agenda.place(Purpose.SCHEDULE, one.number, due_ms)
 
-    # The fold.
+    # What records do.
 
-    def _fold(self, body: dict[str, Any]) -> None:
-        if body["verb"] == "set":
-            self._set(thaw_schedule(body["schedule"]), body["after_ms"])
-            return
-        one = self._by_name.get(body["name"])
-        if one is not None:
-            _VERBS[body["verb"]](self, one, body)
+    def _forget_spent(self, store_ms: int) -> None:
+        """Cursors of deleted schedules that are long past go, the oldest deletion first."""
+        while self._spent_ms:
+            name, cursor_ms = next(iter(self._spent_ms.items()))
+            if cursor_ms > store_ms - limits.SCHEDULE_SPENT_KEPT_MS:
+                return
+            del self._spent_ms[name]
 
     def _set(self, schedule: Schedule, after_ms: int) -> None:
         known = self._by_name.get(schedule.name)
@@ -293,6 +299,7 @@ class Schedules:
             return
         self._body_bytes += len(schedule.body) - len(known.schedule.body)
         known.schedule, known.cursor_ms, known.trouble, known.pending = schedule, after_ms, "", None
+        known.unreadable = ""
         self._look_at(known)
 
     def _deleted(self, one: _Running, body: dict[str, Any]) -> None:
@@ -314,6 +321,7 @@ class Schedules:
 
     def _passed(self, one: _Running, body: dict[str, Any]) -> None:
         one.cursor_ms = one.passed_ms = max(one.cursor_ms, body["until_ms"])
+        one.trouble = body.get("trouble", one.trouble)
 
     def _sent(self, one: _Running, occurrence_ms: int) -> None:
         if occurrence_ms > one.cursor_ms:
@@ -342,9 +350,8 @@ class Schedules:
             raise ScheduleNotFound(f"There is no {name!r}. See which there are: tidewheel schedule ls")
         return one
 
-    def _changed(self, name: str, durable_at: int) -> ScheduleView:
+    def _changed(self, name: str) -> ScheduleView:
         one = self._by_name[name]
-        one.durable_at = durable_at
         self._plan(one)
         return self._view(one, 1)
 
@@ -354,7 +361,7 @@ class Schedules:
             try:
                 one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
             except ClientMistake as error:
-                one.trouble = str(error)
+                one.unreadable = str(error)
                 return None
         return one.pending[1]
 
@@ -373,7 +380,7 @@ class Schedules:
             sent_count=one.sent_count,
             last_ms=one.last_ms,
             passed_ms=one.passed_ms,
-            trouble=one.trouble,
+            trouble=one.unreadable or one.trouble,
             durable_at=one.durable_at,
         )
 

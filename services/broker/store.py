@@ -1,13 +1,21 @@
-"""Log and queues as one: appending gives a record its places, a flush makes it visible.
+"""Log and queues as one: the only way for a record, and so for state, to come into being.
 
-A record gets its queue offset and store time when it is appended, and reaches its queue when it is durable.
-Store times never go back, even if the clock does.
+    draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
+
+1. `append` stamps a draft with its places and its store time, gathers its bytes and applies it, at once and
+   ahead of the disk: the verb that appends goes on and sees what it did. Store times never go back, even if
+   the clock does.
+2. `apply` of the broker's parts reads the stamped record and nothing else: no clock, no setting, no disk. So
+   a start and a follower, which apply the same records, come to the same tables.
+3. `flushed` gives out what is durable, in log order, to be published: queues, key index, timers, receivers.
+
+Whoever is told of a record waits until the log is durable beyond its offset.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +48,7 @@ class Store:
         self._segment_store_ms: dict[int, int] = {}
         self.may_begin_at = 0
         """The log may have been deleted up to here; where it begins beyond, segments are missing."""
+        self.apply_to_parts: Callable[[Record], None] = _no_parts
 
     @property
     def is_behind(self) -> bool:
@@ -47,15 +56,19 @@ class Store:
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Record, now_ms: int) -> int:
-        """Appends a record; returns the log offset that must be durable before anyone is told of it."""
-        self.last_store_ms = max(self.last_store_ms, now_ms)
-        new.store_ms = self.last_store_ms
+        """Appends a draft, which is stamped, and applies it to every part.
+
+        Returns the log offset that must be durable before anyone is told of it.
+        """
+        new.store_ms = max(self.last_store_ms, now_ms)
         new.store_host = self.host
-        new.queue_offset = 0 if new.type == TYPE_SYSTEM else self._next_offset(new)
+        is_queued = new.type != TYPE_SYSTEM
+        new.queue_offset = self._next_offsets.get((new.topic, new.queue_id), 0) if is_queued else 0
         self.log.append(new)
-        self._note_age(new)
-        self._appended.append(Found(new, self.log.end_offset - new.physical_offset))
-        return self.log.end_offset
+        end_offset = self.log.end_offset
+        self._appended.append(Found(new, end_offset - new.physical_offset))
+        self.apply_to_parts(new)
+        return end_offset
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:
         """Appends as many of the copies, from the first on, as the present segment takes."""
@@ -72,11 +85,10 @@ class Store:
         self._appended.append(appended)
         return appended
 
-    def recovered(self, found: Found) -> None:
-        """Takes over a record that the log already holds."""
-        record = found.record
+    def apply(self, record: Record) -> None:
+        """Takes in a record's queue offset, store time, and its segment's age."""
         self.last_store_ms = max(self.last_store_ms, record.store_ms)
-        self._note_age(record)
+        self._note_segment(record.physical_offset, record.store_ms)
         if record.type != TYPE_SYSTEM:
             self.used(record.topic, record.queue_id, record.queue_offset)
 
@@ -141,9 +153,6 @@ class Store:
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
 
-    def _note_age(self, record: Record) -> None:
-        self._note_segment(record.physical_offset, record.store_ms)
-
     def _note_segment(self, physical_offset: int, store_ms: int | None = None) -> None:
         first_offset = self.log.segment_of(physical_offset)
         self._segment_store_ms[first_offset] = self.last_store_ms if store_ms is None else store_ms
@@ -157,11 +166,9 @@ class Store:
             self._next_offsets[copies.queues[code]] = first + len(mine)
         return offsets
 
-    def _next_offset(self, new: Record) -> int:
-        key = (new.topic, new.queue_id)
-        offset = self._next_offsets.get(key, 0)
-        self._next_offsets[key] = offset + 1
-        return offset
+
+def _no_parts(record: Record) -> None:
+    """Apply a record to nothing: the store of a tool that has no parts."""
 
 
 def _end_offset(appended: Found | Appended) -> int:

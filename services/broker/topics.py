@@ -137,23 +137,23 @@ class Topics:
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
-    def recovered(self, record: Record) -> None:
-        """Takes over a topic from its record."""
+    def apply(self, record: Record) -> None:
+        """Keeps a topic as its record says."""
         stored = json.loads(record.body)
         self._topics[stored["name"]] = Topic(
             stored["name"],
             MessageType(stored["message_type"]),
             stored["queue_count"],
+            durable_at=record.physical_offset + 1,
             check_back=_policy(stored.get("check_back")),
         )
 
-    def seen(self, name: str, queue_id: int) -> None:
-        """Takes over a topic from a message, as far as that tells: damage may have hit its own record."""
-        known = self._topics.get(name)
-        if not is_system(name) and (known is None or known.queue_count <= queue_id):
-            message_type = known.message_type if known else MessageType.MIXED
-            check_back = known.check_back if known else None
-            self._topics[name] = Topic(name, message_type, queue_id + 1, check_back=check_back)
+    def learn(self, record: Record) -> None:
+        """Keeps a topic as far as a message tells of it: damage may have hit its own record."""
+        known = self._topics.get(record.topic)
+        if (known is None or known.queue_count <= record.queue_id) and not is_system(record.topic):
+            learnt = known or Topic(record.topic, MessageType.MIXED, 0)
+            self._topics[record.topic] = replace(learnt, queue_count=record.queue_id + 1)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every topic."""
@@ -180,7 +180,7 @@ class Topics:
         if topic.check_back is not None:
             body["check_back"] = _shape(topic.check_back)
         record = Record(topic=TOPIC_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
-        self._topics[topic.name] = replace(topic, durable_at=self._store.append(record, now_ms))
+        self._store.append(record, now_ms)
         return self._topics[topic.name]
 
 
