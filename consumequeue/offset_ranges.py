@@ -32,6 +32,9 @@ class OffsetRanges:
 
     def add(self, first: int, end: int) -> None:
         """Takes in the offsets from `first` up to before `end`."""
+        if not self._ends or first > self._ends[-1]:
+            self._append(first, end)
+            return
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))

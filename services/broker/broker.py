@@ -75,15 +75,15 @@ class Broker(Verbs):
             TOPIC_TOPIC: self._topics.apply,
             SCHEDULE_TOPIC: self._schedules.apply,
             AUTH_TOPIC: self.access.apply,
+            GROUP_TOPIC: self._groups.apply_group,
+            ACK_TOPIC: self._groups.apply_finished,
+            LEASE_TOPIC: self._groups.apply_leases,
         }
         self._recoverers: dict[str, Callable[[Record], None]] = {
             OUTCOME_TOPIC: self._transactions.recovered_outcome,
             CHECK_TOPIC: self._transactions.recovered_check,
             TIMER_TOPIC: self._recovered_timer,
             VERB_TOPIC: self._timers.recovered_verb,
-            GROUP_TOPIC: self._groups.recovered_group,
-            ACK_TOPIC: self._groups.recovered_acks,
-            LEASE_TOPIC: self._groups.recovered_leases,
             RETENTION_TOPIC: self._housekeeping.recovered,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
@@ -229,7 +229,7 @@ class Broker(Verbs):
 
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
-        self._groups.write_pending()
+        self._groups.open_records.close()
         return self._log.take_flush()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
@@ -250,8 +250,8 @@ class Broker(Verbs):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything appended is durable."""
-        return self._log.is_quiet
+        """Whether everything decided is durable."""
+        return self._log.is_quiet and self._groups.open_records.is_empty
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -269,7 +269,7 @@ class Broker(Verbs):
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
-        assert self._log.is_quiet, "a snapshot must not hold what is not durable"
+        assert self.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
         self._housekeeping.wants_checkpoint = False
         parts = {name: part.freeze() for name, part in self._parts.items()}

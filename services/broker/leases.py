@@ -12,7 +12,7 @@ from typing import Final
 
 from commitlog import limits
 from consumequeue.attempts import Cause, Failure
-from consumequeue.offsets import Lease
+from consumequeue.in_flight import Lease
 from services.broker.agenda import Agenda, Purpose
 from services.broker.groups import GroupQueue
 

@@ -11,7 +11,7 @@ from commitlog.bulk import Integers
 from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.filter import Filter
-from consumequeue.offsets import Lease, Progress
+from consumequeue.in_flight import InFlight, Lease
 from consumequeue.receipts import Receipt
 from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
@@ -78,22 +78,26 @@ class Lending:
         key: GroupQueue,
         record: Record,
         message_group: str,
-        give: Callable[[Lease], int],
+        give: Callable[[Lease], None],
         wanted: Wanted,
         look: Look,
         now_ms: int,
     ) -> None:
-        """Leases a message to a receive; `give` does so in the group's progress, and tells the attempt."""
+        """Leases a message to a receive; `give` takes it out of the queue for the group."""
+        offsets = self._groups.in_flight(key).offsets
         if message_group:
-            self._count_run(key, record.queue_offset, message_group, look)
+            look.runs[message_group] += 1
+            if offsets.was_given(record.queue_offset):
+                look.again.add(message_group)
         visible_ms = now_ms + wanted.invisible_ms
         lease = self._leases.grant(
             key, record.queue_offset, visible_ms, wanted.client_id, wanted.is_renewed, message_group
         )
         lease.leased_ms, lease.attempt_id = now_ms, wanted.attempt_id
-        attempt = give(lease)
+        attempt = offsets.attempts(record.queue_offset).made + 1
+        give(lease)
         if message_group:
-            look.durable_at = self._groups.keep_lease(key, lease)
+            look.durable_at = self._groups.keep_lease(key, lease, attempt, now_ms)
         receipt = Receipt(
             queue_id=key.queue_id,
             queue_offset=record.queue_offset,
@@ -107,15 +111,8 @@ class Lending:
         look.deliveries.append(given)
         look.body_bytes += len(given.message.body)
 
-    def _count_run(self, key: GroupQueue, queue_offset: int, message_group: str, look: Look) -> None:
-        look.runs[message_group] += 1
-        if self._groups.progress(key).was_given(queue_offset):
-            look.again.add(message_group)
 
-
-def may_join_run(
-    progress: Progress, queue_offset: int, message_group: str, wanted: Wanted, look: Look
-) -> bool:
+def may_join_run(flight: InFlight, queue_offset: int, message_group: str, wanted: Wanted, look: Look) -> bool:
     """Whether a receive that has begun a run of a message group may take this message of it, too.
 
     What was not acknowledged of a run comes again before anything later: such a run is joined only by what
@@ -123,7 +120,7 @@ def may_join_run(
     """
     if not 0 < look.runs[message_group] < wanted.policy.fifo_run_max:
         return False
-    return message_group not in look.again or progress.was_given(queue_offset)
+    return message_group not in look.again or flight.offsets.was_given(queue_offset)
 
 
 def is_wanted(record: Record, wanted: Wanted) -> bool:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from commitlog import properties
 from commitlog.record import Record
 from consumequeue.entry import lite_code
+from consumequeue.in_flight import InFlight
 from consumequeue.lite_index import LiteIndex
-from consumequeue.offsets import Progress
+from consumequeue.offsets import GroupOffsets
 from services.broker.burying import USED_UP
 from services.broker.dead_letters import DeadLetters
 from services.broker.groups import GroupQueue, Groups
@@ -69,33 +70,31 @@ class LiteReceiving:
         now_ms: int,
     ) -> bool:
         """Leases what a lite topic has; whether it must be looked at again without having been stirred."""
-        progress, index = self._groups.progress(key), self._lite_topics.index(key.topic, key.queue_id)
-        index.reach(progress.low_offset)
-        self._pass_gaps(index, progress)
+        flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
+        index.reach(flight.offsets.low_offset)
+        self._pass_gaps(key, index, flight.offsets, now_ms)
         code = lite_code(lite_topic)
-        offset = open_from(index, progress, code, subscription.lite_topics[lite_topic])
+        offset = open_from(index, flight.offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
-        while offset is not None and self._may_lease(progress, offset, lite_topic, wanted, look):
-            if look.is_over or progress.is_crowded:
-                look.is_crowded |= progress.is_crowded
+        while offset is not None and self._may_lease(flight, offset, lite_topic, wanted, look):
+            if look.is_over or flight.is_crowded:
+                look.is_crowded |= flight.is_crowded
                 return True
             look.scanned += 1
-            self._take(key, progress, offset, lite_topic, wanted, look, now_ms)
+            self._take(key, flight, offset, lite_topic, wanted, look, now_ms)
             if look.runs[lite_topic] >= wanted.policy.fifo_run_max:
                 return False
-            offset = open_from(index, progress, code, offset + 1)
+            offset = open_from(index, flight.offsets, code, offset + 1)
         return False
 
-    def _may_lease(
-        self, progress: Progress, offset: int, lite_topic: str, wanted: Wanted, look: Look
-    ) -> bool:
-        is_free = progress.is_free(offset, lite_topic)
-        return is_free or may_join_run(progress, offset, lite_topic, wanted, look)
+    def _may_lease(self, flight: InFlight, offset: int, lite_topic: str, wanted: Wanted, look: Look) -> bool:
+        is_free = flight.is_free(offset, lite_topic)
+        return is_free or may_join_run(flight, offset, lite_topic, wanted, look)
 
     def _take(
         self,
         key: GroupQueue,
-        progress: Progress,
+        flight: InFlight,
         offset: int,
         lite_topic: str,
         wanted: Wanted,
@@ -111,22 +110,22 @@ class LiteReceiving:
         if record is not None and not _is_of(record, lite_topic):
             return  # another's with the same code
         if record is None or not is_wanted(record, wanted):
-            progress.finish(offset)
-        elif progress.attempts(offset).count >= wanted.policy.attempts_max:
-            self._dead_letters.bury(key, record, USED_UP, now_ms)
+            self._groups.pass_over(key, offset, now_ms)
+        elif (attempts := flight.attempts(offset)).made >= wanted.policy.attempts_max:
+            self._dead_letters.bury(key, record, attempts, USED_UP, now_ms)
         else:
-            self._lending.lease(key, record, lite_topic, progress.lease_found, wanted, look, now_ms)
+            self._lending.lease(key, record, lite_topic, flight.lease_found, wanted, look, now_ms)
 
-    def _pass_gaps(self, index: LiteIndex, progress: Progress) -> None:
+    def _pass_gaps(self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, now_ms: int) -> None:
         """What damage has left of records is done for everybody."""
-        while _GAP_CODE in index and (gap := open_from(index, progress, _GAP_CODE, 0)) is not None:
-            progress.finish(gap)
+        while _GAP_CODE in index and (gap := open_from(index, offsets, _GAP_CODE, 0)) is not None:
+            self._groups.pass_over(key, gap, now_ms)
 
 
-def open_from(index: LiteIndex, progress: Progress, code: int, offset: int) -> int | None:
+def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
     """The first message of a lite topic at or above `offset` that is not done."""
-    found = index.next(code, progress.open_from(offset))
-    while found is not None and (unfinished := progress.open_from(found)) != found:
+    found = index.next(code, offsets.open_from(offset))
+    while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)
     return found
 

@@ -32,7 +32,7 @@ from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
 from consumequeue.filter import Filter
-from consumequeue.offsets import Lease, Progress
+from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
 from consumequeue.receipts import Receipt
 from services.broker.burying import USED_UP, Burying
@@ -122,12 +122,12 @@ class Receiving:
             self._look(wanted, topic, look, now_ms)
         return Received(look.deliveries, look.durable_at, look.is_tired or look.is_full)
 
-    def ack(self, group: str, topic: str, handle: str) -> int:
+    def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
         receipt, key, _ = self._held(group, topic, handle)
         self._end(receipt.generation)
         self._statistics.acknowledged[(topic, group)] += 1
-        return self._groups.finish(key, receipt.queue_offset)
+        return self._groups.finish(key, receipt.queue_offset, now_ms)
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
@@ -144,8 +144,12 @@ class Receiving:
             key, receipt.queue_offset, visible_ms, held.consumer, False, held.message_group
         )
         lease.leased_ms, lease.is_changed, lease.is_suspended = now_ms, True, suspend
-        self._groups.progress(key).replace(lease)
-        durable_at = self._groups.keep_lease(key, lease) if lease.message_group else 0
+        flight = self._groups.in_flight(key)
+        flight.replace(lease)
+        durable_at = 0
+        if lease.message_group:
+            attempts = flight.attempts(receipt.queue_offset).made
+            durable_at = self._groups.keep_lease(key, lease, attempts, now_ms)
         renewed = receipt._replace(leased_ms=now_ms, invisible_ms=invisible_ms, generation=lease.generation)
         return receipts.encode(renewed, self._settings.broker_name), durable_at
 
@@ -162,8 +166,9 @@ class Receiving:
         queue, offset = self._store.dispatch.queue(topic, receipt.queue_id), receipt.queue_offset
         record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
         if record is None:
-            return self._groups.finish(key, offset)
-        return self._dead_letters.bury(key, record, "its consumer gave it up", now_ms)
+            return self._groups.finish(key, offset, now_ms)
+        attempts = self._groups.look(key).attempts(offset)
+        return self._dead_letters.bury(key, record, attempts, "its consumer gave it up", now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Renews the leases that the broker keeps for this client, and its subscriptions."""
@@ -187,7 +192,7 @@ class Receiving:
         return key.topic
 
     def void(self, group: str, topic: str) -> None:
-        """Ends every lease of a group on a topic, whose progress is about to be set anew."""
+        """Ends every lease of a group on a topic, which is about to be set anew."""
         for key, lease in list(self._groups.leases()):
             if (key.group, key.topic) == (group, topic):
                 self._leases.end(lease.generation)
@@ -195,16 +200,14 @@ class Receiving:
 
     def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
         """Ends every lease of a message group or lite topic on a queue; no attempt counts."""
-        for lease in [
-            one for one in self._groups.progress(key).leases() if one.message_group == message_group
-        ]:
+        for lease in [one for one in self._groups.look(key).leases() if one.message_group == message_group]:
             self._end(lease.generation)
             self._give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int) -> None:
         """After a restart the leases that were recorded stand again."""
         self._leases.begin_above(self._store.last_store_ms, now_ms)
-        for key, lease in self._groups.leases():
+        for key, lease in self._groups.resume():
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
         self._burying.look_for()
 
@@ -268,11 +271,11 @@ class Receiving:
 
     def _look_into(self, key: GroupQueue, wanted: Wanted, look: Look, now_ms: int) -> None:
         """Leases what a queue has for a receive."""
-        queue, progress = self._store.dispatch.queue(key.topic, key.queue_id), self._groups.progress(key)
+        queue, flight = self._store.dispatch.queue(key.topic, key.queue_id), self._groups.in_flight(key)
         while not look.is_over:
-            offset = self._candidate(queue, progress, wanted, look)
+            offset = self._candidate(key, queue, flight, wanted, look, now_ms)
             if offset is None:
-                look.is_crowded |= progress.is_crowded
+                look.is_crowded |= flight.is_crowded
                 return
             entry = queue.entry(offset)
             if not look.admits(entry.record_bytes):
@@ -280,48 +283,56 @@ class Receiving:
             record = self._reading.record(entry, offset)
             look.scanned += 1
             if record is None or not is_wanted(record, wanted):
-                progress.finish(offset)
-            elif progress.attempts(offset).count >= wanted.policy.attempts_max:
-                self._dead_letters.bury(key, record, USED_UP, now_ms)
+                self._groups.pass_over(key, offset, now_ms)
+            elif (attempts := flight.attempts(offset)).made >= wanted.policy.attempts_max:
+                self._dead_letters.bury(key, record, attempts, USED_UP, now_ms)
             else:
-                self._lease_or_park(key, progress, record, wanted, look, now_ms)
+                self._lease_or_park(key, flight, record, wanted, look, now_ms)
 
-    def _candidate(self, queue: ConsumeQueue, progress: Progress, wanted: Wanted, look: Look) -> int | None:
+    def _candidate(
+        self,
+        key: GroupQueue,
+        queue: ConsumeQueue,
+        flight: InFlight,
+        wanted: Wanted,
+        look: Look,
+        now_ms: int,
+    ) -> int | None:
         """The next offset whose tag may match; those before it that cannot are done."""
         while not look.is_tired:
-            offset = progress.candidate(queue.next_offset)
-            if offset is None or offset != progress.fresh_offset or wanted.tags_codes is None:
+            offset = flight.candidate(queue.next_offset)
+            if offset is None or offset != flight.fresh_offset or wanted.tags_codes is None:
                 return offset
             match = queue.next_match(offset, wanted.tags_codes, ENTRIES_PASSED_AT_ONCE)
             if match == offset:
                 return offset
-            progress.skip_unwanted(offset, match)
+            self._groups.pass_over_fresh(key, offset, match, now_ms)
             look.scanned += 1 + (match - offset) // ENTRIES_PASSED_PER_SCANNED
         return None
 
     def _lease_or_park(
-        self, key: GroupQueue, progress: Progress, record: Record, wanted: Wanted, look: Look, now_ms: int
+        self, key: GroupQueue, flight: InFlight, record: Record, wanted: Wanted, look: Look, now_ms: int
     ) -> None:
         message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
-        if message_group and not self._may_lease(progress, record.queue_offset, message_group, wanted, look):
-            progress.park(record.queue_offset, message_group)
+        if message_group and not self._may_lease(flight, record.queue_offset, message_group, wanted, look):
+            flight.park(record.queue_offset, message_group)
             return
-        self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
+        self._lending.lease(key, record, message_group, flight.lease, wanted, look, now_ms)
         if message_group:
-            self._run_on(key, progress, message_group, wanted, look, now_ms)
+            self._run_on(key, flight, message_group, wanted, look, now_ms)
 
     def _may_lease(
-        self, progress: Progress, offset: int, message_group: str, wanted: Wanted, look: Look
+        self, flight: InFlight, offset: int, message_group: str, wanted: Wanted, look: Look
     ) -> bool:
-        if progress.is_free(offset, message_group):
+        if flight.is_free(offset, message_group):
             return True
-        is_next = progress.next_parked(message_group) is None
-        return is_next and may_join_run(progress, offset, message_group, wanted, look)
+        is_next = flight.next_parked(message_group) is None
+        return is_next and may_join_run(flight, offset, message_group, wanted, look)
 
     def _run_on(
         self,
         key: GroupQueue,
-        progress: Progress,
+        flight: InFlight,
         message_group: str,
         wanted: Wanted,
         look: Look,
@@ -330,16 +341,16 @@ class Receiving:
         """Leases the messages that were parked behind the one just leased, as many as a run may have."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not look.is_over:
-            offset = progress.next_parked(message_group)
-            if offset is None or not may_join_run(progress, offset, message_group, wanted, look):
+            offset = flight.next_parked(message_group)
+            if offset is None or not may_join_run(flight, offset, message_group, wanted, look):
                 return
             entry = queue.entry(offset)
             record = self._reading.record(entry, offset) if look.admits(entry.record_bytes) else None
             if record is None or not is_wanted(record, wanted):
                 return
-            if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:
+            if flight.attempts(record.queue_offset).made >= wanted.policy.attempts_max:
                 return  # its turn comes, and it goes to the dead letters
-            self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
+            self._lending.lease(key, record, message_group, flight.lease, wanted, look, now_ms)
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[Receipt, GroupQueue, Lease]:
         receipt = receipts.decode(handle)
