@@ -42,10 +42,13 @@ class Sending:
         lite_topics: LiteTopics,
         timers: Timers,
         carrying: Carrying,
+        check_halves: Callable[[], None],
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
+        """`check_halves` raises `TooManyHalves` while no more may wait for their ends."""
         self._store = store
+        self._check_halves = check_halves
         self._topics = topics
         self._lite_topics = lite_topics
         self._timers = timers
@@ -57,6 +60,8 @@ class Sending:
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message; raises a `ClientMistake` or `TopicNotFound` and stores nothing otherwise."""
+        if message.transactional:
+            self._check_halves()
         queue_id = self.admit(message, now_ms)
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max)
         known = self._known(message, now_ms)
