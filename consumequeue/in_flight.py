@@ -95,11 +95,6 @@ class InFlight:
         """Everything that is leased."""
         return iter(self._leases.values())
 
-    def held(self, offset: int, generation: int) -> Lease | None:
-        """The lease of that generation if it still stands."""
-        lease = self._leases.get(offset)
-        return lease if lease is not None and lease.generation == generation else None
-
     def attempts(self, offset: int) -> Attempts:
         """How often the message was given out so far, the attempt under way included, and how that failed."""
         known = self.offsets.attempts(offset)
@@ -179,9 +174,9 @@ class InFlight:
             self._message_groups.unpark(message_group, offset)
 
     def finished(self, offset: int) -> None:
-        """A message, leased or a candidate, is done."""
+        """A message, leased or a candidate, is done; perhaps fresh ones behind it are, too."""
         lease = self._leases.pop(offset, None)
-        self.follow()
+        self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
         if lease is None:
             if self._ready and self._ready[0] == offset:
                 heapq.heappop(self._ready)
@@ -189,13 +184,9 @@ class InFlight:
         elif lease.message_group:
             self._give_turn(self._message_groups.done(lease.message_group))
 
-    def follow(self) -> None:
-        """Fresh messages are done."""
-        self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
-
     def skipped_to(self, queue_offset: int) -> None:
         """Everything below is gone, and waits no more; a lease stands until it ends."""
-        self.follow()
+        self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         for turn in self._message_groups.cut(queue_offset):
             self._give_turn(turn)

@@ -150,8 +150,10 @@ class GroupOffsets:
 
     def _rise(self, low_offset: int) -> None:
         """Lets the low-water mark rise to there, and over what is done behind."""
-        self.low_offset = self._done.behind(low_offset)
-        self._done.cut(self.low_offset)
+        self.low_offset = low_offset
+        if self._done.count:
+            self.low_offset = self._done.behind(low_offset)
+            self._done.cut(self.low_offset)
 
 
 def _frozen(one: LeaseEntry) -> list[Any]:

@@ -130,11 +130,6 @@ class Groups:
         """A group no longer receives a topic, or (empty) is forgotten whole; returns what must be durable."""
         return self._write({"group": group, "topic": topic, "left": True}, now_ms)
 
-    def held(self, key: GroupQueue, queue_offset: int, generation: int) -> Lease | None:
-        """The lease of that generation if it still stands; whatever a forged handle asks, nothing is made."""
-        flight = self._in_flight.get(key)
-        return None if flight is None else flight.held(queue_offset, generation)
-
     def in_flight(self, key: GroupQueue) -> InFlight:
         """What the group has out of a queue; a group that is new to it starts at the earliest message."""
         flight = self._in_flight.get(key)
@@ -156,19 +151,11 @@ class Groups:
             self.woken[key.topic] = None
         return self.open_records.durable_at
 
-    def pass_over(self, key: GroupQueue, queue_offset: int, now_ms: int) -> None:
-        """A message will not be given to the group: it does not want it, or it is gone."""
+    def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
+        """Messages from `first`, a candidate, up to before `end`, which are fresh, will not be given out."""
         flight = self.in_flight(key)
-        flight.offsets.finish(queue_offset, queue_offset + 1)
-        flight.finished(queue_offset)
-        self.open_records.pass_over(key, queue_offset, queue_offset + 1, now_ms)
-
-    def pass_over_fresh(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """The same of many that were never given out, up to before the first that is leased all the same."""
-        flight = self.in_flight(key)
-        end = flight.unleased_until(first, end)
         flight.offsets.finish(first, end)
-        flight.follow()
+        flight.finished(first)
         self.open_records.pass_over(key, first, end, now_ms)
 
     def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:

@@ -29,7 +29,7 @@ DIFFERS_TODAY: Final = {
     "transactions.ended": "ended halves are forgotten by the clock",
     "transactions.expired": "an answer that came too late is in no record",
 }
-SEEDS: Final = range(3)
+SEEDS: Final = range(6)
 STEPS: Final = 300
 LOOK_EVERY: Final = 6
 
