@@ -106,11 +106,6 @@ class InFlight:
         has_had_them = self.offsets.attempts(offset).made >= attempts_max
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
-    def used_up(self, attempts_max: int) -> Iterator[int]:
-        """Messages that had so many attempts, ascending, and are neither leased nor done."""
-        tried = self.offsets.tried(attempts_max)
-        return (offset for offset in tried if self.is_used_up(offset, attempts_max))
-
     def candidate(self, next_offset: int) -> int | None:
         """The offset to look at next, of a queue that ends at `next_offset`; None if there is none."""
         while self._ready and self.offsets.is_done(self._ready[0]):

@@ -136,9 +136,8 @@ class GroupOffsets:
             first, last = (Failure(*one) if one else None for one in (first, last))
             offsets._attempts[offset] = Attempts(count, first, last)
         for one in frozen.get("leases", ()):
-            offset, count = one[1], offsets.attempts(one[1]).made
-            offsets.leases[offset] = _thawed(count, *one)
-            offsets._attempts.setdefault(offset, NEVER)
+            offsets.leases[one[1]] = _thawed(one, offsets.attempts(one[1]).made)
+            offsets._attempts.setdefault(one[1], NEVER)
         return offsets
 
     def _forget(self, first: int, end: int) -> None:
@@ -157,45 +156,14 @@ class GroupOffsets:
 
 
 def _frozen(one: LeaseEntry) -> list[Any]:
-    return [
-        one.generation,
-        one.queue_offset,
-        one.at_ms,
-        one.client_id if one.is_renewed else "",
-        one.client_id,
-        one.message_group,
-        one.is_changed,
-        one.is_suspended,
-        one.attempt_id,
-        one.leased_ms,
-    ]
+    _, _, _, offset, generation, visible_ms, leased_ms, consumer, is_renewed, *others, attempt_id = one
+    renewed_for = consumer if is_renewed else ""
+    return [generation, offset, visible_ms, renewed_for, consumer, *others, attempt_id, leased_ms]
 
 
-def _thawed(
-    attempts: int,
-    generation: int,
-    offset: int,
-    visible_ms: int,
-    renewed_for: str,
-    consumer: str,
-    message_group: str,
-    is_changed: bool = False,
-    is_suspended: bool = False,
-    attempt_id: str = "",
-    leased_ms: int = 0,
-) -> LeaseEntry:
-    return LeaseEntry(
-        Kind.LEASED,
-        0,
-        attempts,
-        offset,
-        generation,
-        visible_ms,
-        leased_ms,
-        consumer,
-        bool(renewed_for),
-        message_group,
-        is_changed,
-        is_suspended,
-        attempt_id,
-    )
+def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
+    """Older snapshots lack the last of these."""
+    generation, offset, visible_ms, renewed_for, consumer, message_group = frozen[:6]
+    is_changed, is_suspended, attempt_id, leased_ms = [*frozen[6:], *(False, False, "", 0)[len(frozen) - 6 :]]
+    when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)
+    return LeaseEntry(Kind.LEASED, 0, made, offset, *when, *whose, is_changed, is_suspended, attempt_id)

@@ -90,9 +90,10 @@ class Groups:
 
     def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
         """What had all its attempts and is not leased, of one group or all."""
-        for key in self._offsets:
-            if group in ("", key.group):
-                for offset in self.look(key).used_up(self.policy(key.group).attempts_max):
+        for key, offsets in self._offsets.items():
+            attempts_max = self.policy(key.group).attempts_max
+            for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
+                if self.look(key).is_used_up(offset, attempts_max):
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
@@ -191,7 +192,20 @@ class Groups:
 
     def apply_group(self, record: Record) -> None:
         """Takes over what a record says of a group."""
-        self._take(json.loads(record.body))
+        said = json.loads(record.body)
+        group = said["group"]
+        if "policy" in said:
+            self._policies[group] = _policy(said["policy"])
+        elif "left" in said:
+            self._drop(group, said["topic"])
+        else:
+            self._add(group, said["topic"])
+            for queue_id, steps in said.get("reopened", {}).items():
+                self._made(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
+            for queue_id, offset in said.get("positions", {}).items():
+                key = GroupQueue(group, said["topic"], int(queue_id))
+                self._in_flight.pop(key, None)
+                self._offsets[key] = GroupOffsets(offset)
 
     def apply_finished(self, record: Record) -> None:
         """Takes over what groups have finished from its record."""
@@ -312,21 +326,6 @@ class Groups:
         self.open_records.close()
         body = json.dumps(said).encode()
         return self._store.append(Record(topic=GROUP_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
-
-    def _take(self, said: dict[str, Any]) -> None:
-        group = said["group"]
-        if "policy" in said:
-            self._policies[group] = _policy(said["policy"])
-        elif "left" in said:
-            self._drop(group, said["topic"])
-        else:
-            self._add(group, said["topic"])
-            for queue_id, steps in said.get("reopened", {}).items():
-                self._made(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
-            for queue_id, offset in said.get("positions", {}).items():
-                key = GroupQueue(group, said["topic"], int(queue_id))
-                self._offsets[key] = GroupOffsets(offset)
-                self._in_flight.pop(key, None)
 
     def _add(self, group: str, topic: str) -> None:
         self._members.setdefault(topic, {})[group] = None
