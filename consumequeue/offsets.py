@@ -164,6 +164,8 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
     """Older snapshots lack the last of these."""
     generation, offset, visible_ms, renewed_for, consumer, message_group = frozen[:6]
-    is_changed, is_suspended, attempt_id, leased_ms = [*frozen[6:], *(False, False, "", 0)[len(frozen) - 6 :]]
+    later: list[Any] = [False, False, "", 0]
+    later[: len(frozen) - 6] = frozen[6:]
+    is_changed, is_suspended, attempt_id, leased_ms = later
     when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)
     return LeaseEntry(Kind.LEASED, 0, made, offset, *when, *whose, is_changed, is_suspended, attempt_id)
