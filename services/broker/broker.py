@@ -238,12 +238,21 @@ class Broker(Verbs):
         if flush.used_reserve:
             self._housekeeping.reserve_is_gone()
         woken, self._groups.woken = self._groups.woken, {}
+        messages: list[Keyed] = []
         for found in self._store.flushed(flush):
+            if isinstance(found, Keyed):
+                messages.append(found)
+                woken[found.topic] = None
+                continue
+            if messages:
+                self._store.index_messages(messages)
+                messages = []
             if isinstance(found, Appended):
                 woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None
                 self.lite.arrived(found.record)
+        self._store.index_messages(messages)
         self._store.dispatch.write()
         self.statistics.flushes += 1
         bells: list[Bell] = [*woken, *self.lite.take_woken()]
@@ -391,7 +400,7 @@ class Broker(Verbs):
             )
         return effects
 
-    def _publish(self, found: Found | Keyed) -> str:
+    def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
         record = found.record
         if not self._store.index(found):

@@ -20,7 +20,7 @@ from services.broker.carrying import Carrying
 from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
-from services.broker.store import Store
+from services.broker.store import Keyed, Store
 from services.broker.timer_ends import Named
 from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
@@ -62,7 +62,7 @@ class Sending:
         message_type = message.message_type
         if message_type is MessageType.TRANSACTION:
             self._check_halves()
-        queue_id = self.admit(message, now_ms)
+        queue_id = self.admit(message, message_type, now_ms)
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
         if message_type is MessageType.TRANSACTION:
             return self._send_half(message, queue_id, now_ms)
@@ -70,11 +70,13 @@ class Sending:
             known = self._timers.known(TimerName(message.topic, message.message_id))
             again = self.known_receipt(message, known, now_ms)
             return again or self._send_timer(message, queue_id, carried, now_ms)
+        if carried is None and not message.lite_topic:
+            return self._stored(message, self._store.append_message(message, queue_id, now_ms))
         record = message_record(message, queue_id)
         if carried is not None:
             self._carry(carried, record, now_ms)
         else:
-            self._store.append(record, now_ms, message)
+            self._store.append(record, now_ms)
         return self._stored(message, record)
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
@@ -106,10 +108,10 @@ class Sending:
             message, record.queue_offset, record.physical_offset, durable_at, sharing_count
         )
 
-    def admit(self, message: Message, now_ms: int) -> int:
+    def admit(self, message: Message, message_type: MessageType, now_ms: int) -> int:
         """The queue for a message; raises a `ClientMistake` or `TopicNotFound` if it cannot be stored."""
         topic = self._topics.route(message.topic, now_ms)
-        check_message(message, topic, self._settings.delay_ms_max, now_ms)
+        check_message(message, message_type, topic, self._settings.delay_ms_max, now_ms)
         return self._queue_for(message, topic)
 
     def known_receipt(self, message: Message, found: Named | None, now_ms: int) -> SendReceipt | None:
@@ -138,7 +140,7 @@ class Sending:
         """Stores a message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.route(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
-        self._store.append(record, now_ms, message)
+        self._store.append(record, now_ms)
         return self._stored(message, record)
 
     def recovered(self, half_record: Record) -> None:
@@ -215,7 +217,7 @@ class Sending:
         if cancelled is not None:
             self._carrying.appended(carried, cancelled, record)
 
-    def _stored(self, message: Message, record: Record) -> SendReceipt:
+    def _stored(self, message: Message, record: Record | Keyed) -> SendReceipt:
         """The receipt of a message that is in the log, which counts it."""
         self._count(message)
         offset = record.physical_offset
