@@ -128,6 +128,7 @@ class Verbs:
             self._lite_topics,
             self._timers,
             self._carrying,
+            self._transactions,
             settings,
             self.statistics,
         )
@@ -204,7 +205,7 @@ class Verbs:
             "topics": self._topics,
             "timers": self._timers,
             "transactions": self._transactions,
-            "sending": self._sending,
+            "sending": self._transactions.receipts,
             "groups": self._groups,
             "schedules": self._schedules,
             "access": self.access,

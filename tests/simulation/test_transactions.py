@@ -37,6 +37,8 @@ from txn.states import State
 def test_every_transaction_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 4 in (1, 2):
         monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 3)  # most ends are read from the log
+    if seed % 3 == 2:
+        monkeypatch.setattr(outcomes, "LATE_ENDS_MAX", 1)
     if seed % 5 == 2:
         monkeypatch.setattr(limits, "CHECKS_WOKEN_MAX", 2)
     world = TransactionWorld(seed)
@@ -112,7 +114,7 @@ def test_an_id_that_names_the_last_bytes_of_a_segment_names_no_half(room_bytes: 
     bench = Bench()
     while bench.broker.durable_offset < SEGMENT_BYTES:
         bench.half()
-        bench.broker._sending._receipts.clear()  # each is to be a half of its own
+        bench.broker._transactions.receipts._rows.clear()  # each is to be a half of its own
     forged = transaction_id(SEGMENT_BYTES - room_bytes, HALF_ID)
     with pytest.raises(InvalidTransactionId):
         bench.broker.end_transaction("t", forged, HALF_ID, Resolution.COMMIT, NOW_MS)

@@ -42,7 +42,7 @@ def test_an_id_that_we_did_not_write_is_refused(forged: str) -> None:
 
 def test_the_commit_is_the_message_and_names_its_half() -> None:
     message = Message(topic="orders", body=b"paid", message_id="M1", tag="t", keys=("k",), transactional=True)
-    stored = half.half_record(message, 3)
+    stored = half.half_record(message, 3, 7_000)
     stored.physical_offset = 4096
     committed = half.committed_record(stored)
     assert (committed.topic, committed.queue_id, committed.type) == ("orders", 3, TYPE_COMMIT)
@@ -53,7 +53,7 @@ def test_the_commit_is_the_message_and_names_its_half() -> None:
 
 @pytest.mark.parametrize("state", [State.ROLLED_BACK, State.EXPIRED])
 def test_an_outcome_names_its_half_and_is_read_back(state: State) -> None:
-    stored = half.half_record(Message(topic="t", body=b"x", message_id="M1", keys=("k",)), 0)
+    stored = half.half_record(Message(topic="t", body=b"x", message_id="M1", keys=("k",)), 0, 7_000)
     stored.physical_offset = 77
     record = half.outcome_record(stored, state)
     assert (record.half_offset, record.type) == (77, TYPE_SYSTEM)
@@ -74,7 +74,7 @@ def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
     assert outcomes.state(5) is None
     outcomes.stored(5, 1_000, 7_000)
     assert outcomes.state(5) is State.OPEN
-    outcomes.end(5, Event.ROLLBACK, 2_000, 899, durable_offset=0)
+    outcomes.end(5, State.ROLLED_BACK, 2_000, 899)
     assert outcomes.state(5) is State.ROLLED_BACK
     ended = outcomes.ended(5)
     assert ended is not None
