@@ -76,6 +76,7 @@ class Broker(Verbs):
             TOPIC_TOPIC: self._topics.apply,
             SCHEDULE_TOPIC: self._schedules.apply,
             AUTH_TOPIC: self.access.apply,
+            RETENTION_TOPIC: self._housekeeping.apply,
             HALF_TOPIC: self._transactions.apply,
             OUTCOME_TOPIC: self._transactions.apply,
             CHECK_TOPIC: self._transactions.apply,
@@ -87,11 +88,11 @@ class Broker(Verbs):
             GROUP_TOPIC: self._groups.recovered_group,
             ACK_TOPIC: self._groups.recovered_acks,
             LEASE_TOPIC: self._groups.recovered_leases,
-            RETENTION_TOPIC: self._housekeeping.recovered,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
             HALF_TOPIC: self._transactions.publish,
             OUTCOME_TOPIC: self._transactions.publish,
+            RETENTION_TOPIC: self._housekeeping.publish,
             TIMER_TOPIC: self._timers.armed,
         }
 
@@ -312,12 +313,8 @@ class Broker(Verbs):
         """A sync has succeeded."""
         self._log.synced(sync)
 
-    def kept(self, retirement: Retirement) -> None:
-        """A retirement has kept what is needed and will delete the rest, which nobody reads any more."""
-        self._housekeeping.kept(retirement)
-
     def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """A retirement has run: what it was to delete is gone."""
+        """A retirement has run: what is needed is kept, or what nobody reads is gone."""
         self._housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:

@@ -136,6 +136,7 @@ class Verbs:
         self._housekeeping = Housekeeping(
             disk,
             self._store,
+            self._agenda,
             self._groups,
             self._transactions,
             settings,
