@@ -112,13 +112,40 @@ def encode(record: Record, *, with_crc: bool = True) -> bytes:
     `with_crc=False` writes what an unconfigured Apache RocketMQ writes.
     """
     topic, version_2 = topic_field(record.topic)
-    properties = record.properties
+    properties, body = record.properties, record.body
     if with_crc and properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
-    head = _pack_head(record, version_2, len(topic) + 2 + properties_bytes)
-    record_bytes = b"".join((head, record.body, topic, properties_bytes.to_bytes(2, "big"), properties))
-    return record_bytes + crc_property(record_bytes) if with_crc else record_bytes
+    born_address, born_port = record.born_host
+    store_address, store_port = record.store_host
+    born, born_v6 = _addresses.get(born_address) or pack_address(record.born_host)
+    store, store_v6 = _addresses.get(store_address) or pack_address(record.store_host)
+    sys_flag = record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    layout = _FIXED_V4
+    if born_v6 or store_v6:
+        sys_flag |= (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
+        layout = struct.Struct(f">IIIiiqqiq{len(born)}sIq{len(store)}sIiqi")
+    head = layout.pack(
+        layout.size + len(body) + len(topic) + 2 + properties_bytes,
+        MAGIC_V2 if version_2 else MAGIC_V1,
+        zlib.crc32(body) & CRC_MASK,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        sys_flag,
+        record.born_ms,
+        born,
+        born_port,
+        record.store_ms,
+        store,
+        store_port,
+        record.reconsume_times,
+        record.half_offset,
+        len(body),
+    )
+    encoded = b"".join((head, body, topic, properties_bytes.to_bytes(2, "big"), properties))
+    return encoded + crc_property(encoded) if with_crc else encoded
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
@@ -178,36 +205,6 @@ def topic_field(name: str) -> tuple[bytes, bool]:
     topic = name.encode()
     version_2 = len(name) > TOPIC_V1_CHARACTERS_MAX
     return (struct.pack(">H", len(topic)) if version_2 else bytes((len(topic),))) + topic, version_2
-
-
-def _pack_head(record: Record, version_2: bool, tail_bytes: int) -> bytes:
-    born, born_v6 = pack_address(record.born_host)
-    store, store_v6 = pack_address(record.store_host)
-    sys_flag = record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-    sys_flag |= (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
-    record_bytes = _FIXED_V4.size + 12 * (born_v6 + store_v6) + len(record.body) + tail_bytes
-    layout = _FIXED_V4 if not (born_v6 or store_v6) else struct.Struct(
-        f">IIIiiqqiq{len(born)}sIq{len(store)}sIiqi"
-    )  # fmt: skip
-    return layout.pack(
-        record_bytes,
-        MAGIC_V2 if version_2 else MAGIC_V1,
-        zlib.crc32(record.body) & CRC_MASK,
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
-        sys_flag,
-        record.born_ms,
-        born,
-        record.born_host[1],
-        record.store_ms,
-        store,
-        record.store_host[1],
-        record.reconsume_times,
-        record.half_offset,
-        len(record.body),
-    )
 
 
 _addresses: dict[str, tuple[bytes, bool]] = {}

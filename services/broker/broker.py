@@ -42,6 +42,7 @@ from services.broker.copies import Appended
 from services.broker.mending import Check, Rescue
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import found_at_start
+from services.broker.store import Keyed
 from services.broker.timer_files import TIMER_FILES
 from services.broker.topics import is_system
 from services.broker.values import (
@@ -389,7 +390,7 @@ class Broker(Verbs):
             )
         return effects
 
-    def _publish(self, found: Found) -> str:
+    def _publish(self, found: Found | Keyed) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
         record = found.record
         is_queued = self._store.index(found)

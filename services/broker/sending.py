@@ -7,8 +7,6 @@ receipt, so that a client's own retry does not make two timers; `broker.half_rec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
 
 from commitlog import properties
 from commitlog.errors import KeyPending
@@ -57,24 +55,32 @@ class Sending:
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message; raises a `ClientMistake` or `TopicNotFound` and stores nothing otherwise."""
+        message_type = message.message_type
+        if message_type is MessageType.TRANSACTION:
+            self._transactions.check_room()
         queue_id = self.admit(message, now_ms)
-        carried = carried_verb(message, now_ms, self._settings.delay_ms_max)
-        known = self._known(message, now_ms)
+        carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
+        if message_type is MessageType.TRANSACTION:
+            return self._send_half(message, queue_id, now_ms)
+        if message_type is MessageType.DELAY:
+            known = self._timers.known(TimerName(message.topic, message.message_id))
+            again = self.known_receipt(message, known, now_ms)
+            return again or self._send_timer(message, queue_id, carried, now_ms)
+        record = message_record(message, queue_id)
+        if carried is not None:
+            self._carry(carried, record, now_ms)
+        else:
+            self._store.append(record, now_ms, message)
+        return self._stored(message, record)
+
+    def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
+        known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
         if known is not None:
             return known
-        if message.message_type is MessageType.DELAY:
-            return self._send_timer(message, queue_id, carried, now_ms)
-        if message.message_type is MessageType.TRANSACTION:
-            if message.delivery_ms is not None:
-                self._replaced(message, now_ms)  # refused now if at all: its commit cannot be
-            self._count(message)
-            return self._transactions.send(message, queue_id, now_ms)
-        record = _RECORDS[message.message_type](message, queue_id)
-        durable_at = self._append(record, carried, now_ms)
+        if message.delivery_ms is not None:
+            self._replaced(message, now_ms)  # refused now if at all: its commit cannot be
         self._count(message)
-        return SendReceipt(
-            message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
-        )
+        return self._transactions.send(message, queue_id, now_ms)
 
     def _send_timer(
         self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
@@ -125,12 +131,9 @@ class Sending:
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.route(message.topic, now_ms)
-        record = _message_record(message, self._queue_for(message, topic))
-        durable_at = self._store.append(record, now_ms)
-        self._count(message)
-        return SendReceipt(
-            message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
-        )
+        record = message_record(message, self._queue_for(message, topic))
+        self._store.append(record, now_ms, message)
+        return self._stored(message, record)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
         if message.priority is not None:
@@ -141,16 +144,6 @@ class Sending:
             return self._lite_topics.admit(message, topic)
         self._turns[topic.name] += 1
         return self._turns[topic.name] % topic.queue_count
-
-    def _known(self, message: Message, now_ms: int) -> SendReceipt | None:
-        """The first receipt of a half or timer that was sent before with this id."""
-        if message.message_type is MessageType.TRANSACTION:
-            return self._transactions.receipts.known(message.topic, message.message_id, now_ms)
-        if message.message_type is not MessageType.DELAY:
-            return None
-        return self.known_receipt(
-            message, self._timers.known(TimerName(message.topic, message.message_id)), now_ms
-        )
 
     def _receipt_again(self, message: Message, found: Named) -> SendReceipt:
         return SendReceipt(
@@ -184,14 +177,18 @@ class Sending:
             )
         return Replaced(found.timer_offset, found.due_ms)
 
-    def _append(self, record: Record, carried: CarriedVerb | None, now_ms: int) -> int:
-        if carried is None:
-            return self._store.append(record, now_ms)
+    def _carry(self, carried: CarriedVerb, record: Record, now_ms: int) -> None:
+        """Appends a message that carries out a verb on a timer."""
         cancelled = self._carrying.prepare(carried, record, now_ms)
-        durable_at = self._store.append(record, now_ms)
+        self._store.append(record, now_ms)
         if cancelled is not None:
             self._carrying.appended(carried, cancelled, record)
-        return durable_at
+
+    def _stored(self, message: Message, record: Record) -> SendReceipt:
+        """The receipt of a message that is in the log, which counts it."""
+        self._count(message)
+        offset = record.physical_offset
+        return SendReceipt(message.message_id, record.queue_offset, offset, "", "", offset + 1)
 
     def _count(self, message: Message) -> None:
         self._statistics.messages_in[message.topic] += 1
@@ -201,21 +198,14 @@ class Sending:
         return recall.encode(topic, due_ms, message_id, self._settings.broker_name)
 
 
-def _message_record(message: Message, queue_id: int) -> Record:
+def message_record(message: Message, queue_id: int) -> Record:
+    """The record of a message under its own topic."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,
         body=message.body,
-        properties=properties.encode(properties.of_message(message)),
+        properties=properties.encode_message(message),
         sys_flag=COMPRESSED if message.gzip else 0,
         born_ms=message.born_ms,
         born_host=message.born_host,
     )
-
-
-_RECORDS: Final[dict[MessageType, Callable[[Message, int], Record]]] = {
-    MessageType.NORMAL: _message_record,
-    MessageType.FIFO: _message_record,
-    MessageType.PRIORITY: _message_record,
-    MessageType.LITE: _message_record,
-}

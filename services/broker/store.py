@@ -15,8 +15,8 @@ Whoever is told of a record waits until the log is durable beyond its offset.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,13 +25,23 @@ from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
-from commitlog.message import Host
+from commitlog.message import Host, Message
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from consumequeue.dispatch import Dispatch, is_indexed
-from consumequeue.keyindex import KeyIndex
+from consumequeue.entry import lite_code, tags_code
+from consumequeue.keyindex import KeyIndex, words_of_message
 from services.broker.copies import Appended, Copies
+
+
+class Keyed(NamedTuple):
+    """A record that was appended, with what the indexes need of it where its sender knew that."""
+
+    record: Record
+    record_bytes: int
+    tags_code: int
+    names: Collection[str]
 
 
 class Store:
@@ -44,7 +54,7 @@ class Store:
         self.last_store_ms = 0
         self.host = host
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._appended: deque[Found | Appended] = deque()
+        self._appended: deque[Found | Keyed | Appended] = deque()
         self._segment_store_ms: dict[int, int] = {}
         self.may_begin_at = 0
         """The log may have been deleted up to here; where it begins beyond, segments are missing."""
@@ -55,10 +65,11 @@ class Store:
         """Whether so much waits for the disk that what the broker itself appends waits, too."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
-    def append(self, new: Record, now_ms: int) -> int:
+    def append(self, new: Record, now_ms: int, message: Message | None = None) -> int:
         """Appends a draft, which is stamped, and applies it to every part.
 
-        Returns the log offset that must be durable before anyone is told of it.
+        Give the `message` whose very record, under its own topic, the draft is: then nothing of it is read
+        again to be indexed. Returns the log offset that must be durable before anyone is told of it.
         """
         new.store_ms = max(self.last_store_ms, now_ms)
         new.store_host = self.host
@@ -66,7 +77,12 @@ class Store:
         new.queue_offset = self._next_offsets.get((new.topic, new.queue_id), 0) if is_queued else 0
         self.log.append(new)
         end_offset = self.log.end_offset
-        self._appended.append(Found(new, end_offset - new.physical_offset))
+        record_bytes = end_offset - new.physical_offset
+        if message is None:
+            self._appended.append(Found(new, record_bytes))
+        else:
+            code = lite_code(message.lite_topic) if message.lite_topic else tags_code(message.tag)
+            self._appended.append(Keyed(new, record_bytes, code, words_of_message(message)))
         self.apply_to_parts(new)
         return end_offset
 
@@ -130,14 +146,18 @@ class Store:
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
-    def flushed(self, flush: Flush) -> Iterator[Found | Appended]:
+    def flushed(self, flush: Flush) -> Iterator[Found | Keyed | Appended]:
         """Moves the durable offset; gives out the records that are durable now, in log order."""
         self.log.flushed(flush)
         while self._appended and _end_offset(self._appended[0]) <= self.log.durable_offset:
             yield self._appended.popleft()
 
-    def index(self, found: Found) -> bool:
+    def index(self, found: Found | Keyed) -> bool:
         """Indexes one durable record by queue and by key; False if its kind is not indexed."""
+        if isinstance(found, Keyed):
+            self.dispatch.put(found.record, found.record_bytes, found.tags_code)
+            self.keys.put_names(found.record.topic, found.names, found.record.physical_offset)
+            return True
         if not self.dispatch.dispatch(found.record, found.record_bytes):
             return False
         self.keys.put(found.record)
@@ -173,7 +193,7 @@ def _no_parts(record: Record) -> None:
     """Apply a record to nothing: the store of a tool that has no parts."""
 
 
-def _end_offset(appended: Found | Appended) -> int:
+def _end_offset(appended: Found | Keyed | Appended) -> int:
     if isinstance(appended, Appended):
         return appended.end_offset
     return appended.record.physical_offset + appended.record_bytes
