@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from commitlog.limits import REQUEST_BYTES_MAX
 from services.rpc.caller import Caller
-from services.rpc.server import REQUEST_BYTES_MAX
 from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
 from services.rpc.turns import Turns
 

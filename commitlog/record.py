@@ -111,38 +111,63 @@ def encode(record: Record, *, with_crc: bool = True) -> bytes:
 
     `with_crc=False` writes what an unconfigured Apache RocketMQ writes.
     """
-    topic, version_2 = topic_field(record.topic)
-    properties, body = record.properties, record.body
+    properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
+    one = record
+    return encode_fields(
+        one.topic, one.body, properties, one.queue_id, one.queue_offset, one.physical_offset, one.sys_flag,
+        one.born_ms, one.born_host, one.store_ms, one.store_host, one.flag, one.reconsume_times,
+        one.half_offset, with_crc,
+    )  # fmt: skip
+
+
+def encode_fields(
+    topic_name: str,
+    body: bytes,
+    properties: bytes,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: Host,
+    store_ms: int,
+    store_host: Host,
+    flag: int = 0,
+    reconsume_times: int = 0,
+    half_offset: int = 0,
+    with_crc: bool = True,
+) -> bytes:
+    """The bytes of a record of these fields; `properties` are empty or closed by 0x02."""
+    topic, version_2 = topic_field(topic_name)
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
-    born_address, born_port = record.born_host
-    store_address, store_port = record.store_host
-    born, born_v6 = _addresses.get(born_address) or pack_address(record.born_host)
-    store, store_v6 = _addresses.get(store_address) or pack_address(record.store_host)
-    sys_flag = record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    born, born_v6 = _addresses.get(born_host[0]) or pack_address(born_host)
+    store, store_v6 = _addresses.get(store_host[0]) or pack_address(store_host)
+    sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
     layout = _FIXED_V4
     if born_v6 or store_v6:
         sys_flag |= (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
         layout = struct.Struct(f">IIIiiqqiq{len(born)}sIq{len(store)}sIiqi")
+    body_bytes = len(body)
     head = layout.pack(
-        layout.size + len(body) + len(topic) + 2 + properties_bytes,
+        layout.size + body_bytes + len(topic) + 2 + properties_bytes,
         MAGIC_V2 if version_2 else MAGIC_V1,
         zlib.crc32(body) & CRC_MASK,
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
         sys_flag,
-        record.born_ms,
+        born_ms,
         born,
-        born_port,
-        record.store_ms,
+        born_host[1],
+        store_ms,
         store,
-        store_port,
-        record.reconsume_times,
-        record.half_offset,
-        len(body),
+        store_host[1],
+        reconsume_times,
+        half_offset,
+        body_bytes,
     )
     encoded = b"".join((head, body, topic, properties_bytes.to_bytes(2, "big"), properties))
     return encoded + crc_property(encoded) if with_crc else encoded

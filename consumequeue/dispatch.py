@@ -60,11 +60,10 @@ class Dispatch:
         self._changed[queue] = None
         return True
 
-    def put(self, record: Record, record_bytes: int, code: int) -> None:
-        """The same as `dispatch` of a record of our own that is indexed, whose tag's hash is known."""
-        key = (record.topic, record.queue_id)
-        queue = self._queues.get(key) or self.queue(*key)
-        queue.put(record.queue_offset, Entry(record.physical_offset, record_bytes, code))
+    def put(self, topic: str, queue_id: int, queue_offset: int, new: Entry) -> None:
+        """Indexes one durable record of our own, whose entry is known."""
+        queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
+        queue.put(queue_offset, new)
         self._changed[queue] = None
 
     def dispatch_many(self, topic: str, queue_id: int, queue_offset: int, entries: Entries) -> None:

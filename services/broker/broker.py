@@ -242,7 +242,10 @@ class Broker(Verbs):
             self._housekeeping.reserve_is_gone()
         woken, self._groups.woken = self._groups.woken, {}
         for found in self._store.flushed(flush):
-            if isinstance(found, Appended):
+            if isinstance(found, Keyed):
+                self._store.index_message(found)
+                woken[found.topic] = None
+            elif isinstance(found, Appended):
                 woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None
@@ -390,7 +393,7 @@ class Broker(Verbs):
             )
         return effects
 
-    def _publish(self, found: Found | Keyed) -> str:
+    def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
         record = found.record
         is_queued = self._store.index(found)

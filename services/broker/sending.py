@@ -18,7 +18,7 @@ from services.broker.carrying import Carrying
 from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
-from services.broker.store import Store
+from services.broker.store import Keyed, Store
 from services.broker.timer_ends import Named
 from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
@@ -66,11 +66,13 @@ class Sending:
             known = self._timers.known(TimerName(message.topic, message.message_id))
             again = self.known_receipt(message, known, now_ms)
             return again or self._send_timer(message, queue_id, carried, now_ms)
+        if carried is None and not message.lite_topic:
+            return self._stored(message, self._store.append_message(message, queue_id, now_ms))
         record = message_record(message, queue_id)
         if carried is not None:
             self._carry(carried, record, now_ms)
         else:
-            self._store.append(record, now_ms, message)
+            self._store.append(record, now_ms)
         return self._stored(message, record)
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
@@ -132,7 +134,7 @@ class Sending:
         """Stores a message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.route(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
-        self._store.append(record, now_ms, message)
+        self._store.append(record, now_ms)
         return self._stored(message, record)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
@@ -184,7 +186,7 @@ class Sending:
         if cancelled is not None:
             self._carrying.appended(carried, cancelled, record)
 
-    def _stored(self, message: Message, record: Record) -> SendReceipt:
+    def _stored(self, message: Message, record: Record | Keyed) -> SendReceipt:
         """The receipt of a message that is in the log, which counts it."""
         self._count(message)
         offset = record.physical_offset

@@ -20,25 +20,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, foreign, limits
+from commitlog import bulk, foreign, limits, properties
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
 from commitlog.message import Host, Message
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.record import COMPRESSED, TYPE_SYSTEM, Record, encode_fields
 from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from consumequeue.dispatch import Dispatch, is_indexed
-from consumequeue.entry import lite_code, tags_code
+from consumequeue.entry import Entry, tags_code
 from consumequeue.keyindex import KeyIndex, words_of_message
 from services.broker.copies import Appended, Copies
 
 
 class Keyed(NamedTuple):
-    """A record that was appended, with what the indexes need of it where its sender knew that."""
+    """A message that was appended under its own topic: its place, and what the indexes need of it."""
 
-    record: Record
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
     record_bytes: int
     tags_code: int
     names: Collection[str]
@@ -54,7 +57,7 @@ class Store:
         self.last_store_ms = 0
         self.host = host
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._appended: deque[Found | Keyed | Appended] = deque()
+        self._appended: deque[tuple[int, Found | Keyed | Appended]] = deque()
         self._segment_store_ms: dict[int, int] = {}
         self.may_begin_at = 0
         """The log may have been deleted up to here; where it begins beyond, segments are missing."""
@@ -65,11 +68,10 @@ class Store:
         """Whether so much waits for the disk that what the broker itself appends waits, too."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
-    def append(self, new: Record, now_ms: int, message: Message | None = None) -> int:
+    def append(self, new: Record, now_ms: int) -> int:
         """Appends a draft, which is stamped, and applies it to every part.
 
-        Give the `message` whose very record, under its own topic, the draft is: then nothing of it is read
-        again to be indexed. Returns the log offset that must be durable before anyone is told of it.
+        Returns the log offset that must be durable before anyone is told of it.
         """
         new.store_ms = max(self.last_store_ms, now_ms)
         new.store_host = self.host
@@ -77,14 +79,36 @@ class Store:
         new.queue_offset = self._next_offsets.get((new.topic, new.queue_id), 0) if is_queued else 0
         self.log.append(new)
         end_offset = self.log.end_offset
-        record_bytes = end_offset - new.physical_offset
-        if message is None:
-            self._appended.append(Found(new, record_bytes))
-        else:
-            code = lite_code(message.lite_topic) if message.lite_topic else tags_code(message.tag)
-            self._appended.append(Keyed(new, record_bytes, code, words_of_message(message)))
+        self._appended.append((end_offset, Found(new, end_offset - new.physical_offset)))
         self.apply_to_parts(new)
         return end_offset
+
+    def append_message(self, message: Message, queue_id: int, now_ms: int) -> Keyed:
+        """Appends a message under its own topic, as a record that changes nothing but the store's own table.
+
+        The same as `append` of `message_record`, without a draft, and without reading it again to be indexed;
+        not for messages of lite topics.
+        """
+        topic, log = message.topic, self.log
+        key = (topic, queue_id)
+        queue_offset = self._next_offsets.get(key, 0)
+        store_ms = max(self.last_store_ms, now_ms)
+        stored, sys_flag = properties.encode_message(message), COMPRESSED if message.gzip else 0
+        while True:
+            offset = log.end_offset
+            encoded = encode_fields(
+                topic, message.body, stored, queue_id, queue_offset, offset, sys_flag,
+                message.born_ms, message.born_host, store_ms, self.host,
+            )  # fmt: skip
+            if log.gather(encoded):
+                break
+        self.last_store_ms = store_ms
+        self._segment_store_ms[log.segment_of(offset)] = store_ms
+        self._next_offsets[key] = queue_offset + 1
+        code, names = tags_code(message.tag), words_of_message(message)
+        appended = Keyed(topic, queue_id, queue_offset, offset, len(encoded), code, names)
+        self._appended.append((offset + len(encoded), appended))
+        return appended
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:
         """Appends as many of the copies, from the first on, as the present segment takes."""
@@ -98,7 +122,7 @@ class Store:
         self.log.append_encoded(copies.content)
         self._note_segment(int(physical_offsets[0]))
         appended = Appended(copies, physical_offsets, queue_offsets, self.log.end_offset)
-        self._appended.append(appended)
+        self._appended.append((appended.end_offset, appended))
         return appended
 
     def apply(self, record: Record) -> None:
@@ -149,15 +173,18 @@ class Store:
     def flushed(self, flush: Flush) -> Iterator[Found | Keyed | Appended]:
         """Moves the durable offset; gives out the records that are durable now, in log order."""
         self.log.flushed(flush)
-        while self._appended and _end_offset(self._appended[0]) <= self.log.durable_offset:
-            yield self._appended.popleft()
+        durable_offset = self.log.durable_offset
+        while self._appended and self._appended[0][0] <= durable_offset:
+            yield self._appended.popleft()[1]
 
-    def index(self, found: Found | Keyed) -> bool:
+    def index_message(self, one: Keyed) -> None:
+        """Indexes one durable message by queue and by key."""
+        topic, queue_id, queue_offset, physical_offset, record_bytes, code, names = one
+        self.dispatch.put(topic, queue_id, queue_offset, Entry(physical_offset, record_bytes, code))
+        self.keys.put_names(topic, names, physical_offset)
+
+    def index(self, found: Found) -> bool:
         """Indexes one durable record by queue and by key; False if its kind is not indexed."""
-        if isinstance(found, Keyed):
-            self.dispatch.put(found.record, found.record_bytes, found.tags_code)
-            self.keys.put_names(found.record.topic, found.names, found.record.physical_offset)
-            return True
         if not self.dispatch.dispatch(found.record, found.record_bytes):
             return False
         self.keys.put(found.record)
@@ -191,9 +218,3 @@ class Store:
 
 def _no_parts(record: Record) -> None:
     """Apply a record to nothing: the store of a tool that has no parts."""
-
-
-def _end_offset(appended: Found | Keyed | Appended) -> int:
-    if isinstance(appended, Appended):
-        return appended.end_offset
-    return appended.record.physical_offset + appended.record_bytes

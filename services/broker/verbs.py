@@ -239,10 +239,8 @@ class Verbs:
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
-        [answer] = self.send_many([message], now_ms)
-        if isinstance(answer, TidewheelError):
-            raise answer
-        return answer
+        self._housekeeping.refuse_if_full()
+        return self._sending.send(message, now_ms)
 
     def send_many(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
         """Stores messages in order, as their attributes say; who is refused is answered with the error."""

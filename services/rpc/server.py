@@ -24,7 +24,7 @@ import grpc
 from grpc import aio
 
 from commitlog.errors import PortTaken
-from commitlog.limits import HEADERS_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
+from commitlog.limits import HEADERS_BYTES_MAX, REQUEST_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
 from services.rpc.accepting import Accepting
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code
@@ -42,7 +42,6 @@ from services.rpc.service import (
 from services.rpc.standard import Standard
 from services.rpc.turns import Call, Turns
 
-REQUEST_BYTES_MAX = 32 * 1024 * 1024
 PING_MS, PING_MS_MIN, PONG_MS_MAX = 30_000, 10_000, 10_000
 HANDSHAKE_MS_MAX = 10_000
 OPTIONS = [

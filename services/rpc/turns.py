@@ -28,7 +28,7 @@ from commitlog.errors import RefusedByState, TidewheelError
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code, Status
-from services.rpc.service import NoClientId, Observe, Prompt, status_of, welcome
+from services.rpc.service import NoClientId, Observe, Prompt, status_of
 from services.rpc.statuses import BUG
 
 log = structlog.get_logger()
@@ -77,12 +77,12 @@ class Turns:
 
     def take(self, calls: Iterable[Call]) -> None:
         """Decide the calls of a turn, in order."""
+        room = self._live.room
         for call in calls:
-            new_bytes = call.rpc.appends(call.request)
-            if new_bytes and not self._live.room.has(new_bytes):
-                self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))
-            else:
+            if room.is_ample() or room.has(new_bytes := call.rpc.appends(call.request)):
                 self._decide(call)
+            else:
+                self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))
 
     async def reply(self, name: str, rpc: Prompt, request: Any, caller: Caller, observe: Observe) -> Any:
         """Return the reply to one call, for who has no list of them."""
@@ -92,7 +92,9 @@ class Turns:
 
     def _decide(self, call: Call) -> None:
         try:
-            offset, reply, code, then = call.rpc.handler(call.request, welcome(call.rpc, call.caller))
+            if not call.caller.client_id:
+                raise NoClientId
+            offset, reply, code, then = call.rpc.handler(call.request, call.caller)
         except (TidewheelError, NoClientId, OSError) as error:
             offset = error.durable_at if isinstance(error, RefusedByState) else 0
             self._refuse(call, status_of(error), offset)
