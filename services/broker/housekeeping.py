@@ -18,10 +18,11 @@ may have been deleted; what is missing beyond is damage.
                 transactions, recalls and deliveries go on
     full        the same, on the reserve: an empty segment that makes room for one that has none
 
-The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and where it is done "queues", a list
-of [topic, queue, its lowest offset from now on], and "skipped", a list of [group, topic, queue, count]: so
-many messages were still wanted by a group that lagged too long. Older versions wrote no "queues": the
-segments were gone when such a record was written, and a start goes by those that are there.
+The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
+[topic, queue, its lowest offset from now on], and "skipped", a list of [group, topic, queue, count]: so many
+messages were still wanted by a group that lagged too long. Where these are many there are several records,
+of which the last is done and cuts the log. Older versions wrote no "queues": the segments were gone when
+such a record was written, and a start goes by those that are there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import json
 from contextlib import suppress
 from typing import Any, Final
 
-from commitlog import layout, retention, snapshot
+from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import DiskFull
 from commitlog.kinds import RETENTION_TOPIC
@@ -151,8 +152,12 @@ class Housekeeping:
         skipped = self._groups.missed(queues)
         for group, topic, _, count in skipped:
             self._statistics.skipped[(topic, group)] += count
-        cut = {"cut_offset": done.cut_offset, "done": True, "queues": queues, "skipped": skipped}
-        self._append(cut, now_ms)
+        count_max = limits.CUT_ROWS_PER_RECORD_MAX
+        last = max(len(queues) - 1, len(skipped) - 1, 0) // count_max
+        for number in range(last + 1):
+            rows = slice(number * count_max, (number + 1) * count_max)
+            part = {"queues": queues[rows], "skipped": skipped[rows]}
+            self._append({"cut_offset": done.cut_offset, "done": number == last} | part, now_ms)
 
     def failed(self) -> None:
         """It failed, perhaps half way; it is tried again with the next look."""
@@ -163,14 +168,15 @@ class Housekeeping:
         said = json.loads(record.body)
         self._store.may_begin_at = max(self._store.may_begin_at, said["cut_offset"])
         if "queues" in said:
-            self._store.cut(said["cut_offset"])
             self._store.dispatch.rise(said["queues"])
             self._groups.skip(said["queues"])
+            if said["done"]:
+                self._store.cut(said["cut_offset"])
 
     def publish(self, record: Record) -> None:
         """A cut is durable: what it cut off is deleted at the next look, which comes at once."""
         said = json.loads(record.body)
-        if "queues" in said:
+        if "queues" in said and said["done"]:
             self._deletable_offset = said["cut_offset"]
             self._agenda.place(Purpose.HOUSE, 0, 0)
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import errors, layout, retention, snapshot
+from commitlog import errors, layout, limits, retention, snapshot
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.memory_disk import Fault, MemoryDisk
 from commitlog.message import Message
 from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.recovery import LogScan
 from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAge
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
@@ -240,6 +241,29 @@ def test_a_cut_that_was_not_durable_has_deleted_nothing() -> None:
     assert bench.broker.gauges().log_first_offset == 0
     assert bench.segments()[: len(before)] == before
     commit(bench, half)
+
+
+def test_a_cut_of_many_queues_takes_several_records_of_which_the_last_cuts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CUT_ROWS_PER_RECORD_MAX", 3)
+    bench = Bench()
+    bench.receive("lagging")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    bench.deletions = []
+    bench.advance(10_000)
+    found = [one.record for one in LogScan(bench.disk, SEGMENT_BYTES) if one.record.topic == RETENTION_TOPIC]
+    cuts = [body for one in found if "queues" in (body := json.loads(one.body))]
+    assert [(one["done"], len(one["queues"]), len(one["skipped"])) for one in cuts] == [
+        (False, 3, 3),
+        (True, 1, 1),
+    ]
+    assert sum(row[-1] for one in cuts for row in one["skipped"]) == 40 - len(bench.receive("lagging"))
+    ranges = [bench.broker.queue_range("t", queue_id) for queue_id in range(4)]
+    bench.reopen(KEEP_ALL)
+    assert [bench.broker.queue_range("t", queue_id) for queue_id in range(4)] == ranges
 
 
 def test_a_store_whose_segments_an_older_version_deleted_opens_as_it_did(cut: Bench) -> None:
