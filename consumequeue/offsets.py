@@ -217,13 +217,16 @@ class Progress:
             self._restored_until = 0
             self._attempts = {at: one for at, one in self._attempts.items() if not self._is_over(at)}
 
-    def skip_to(self, queue_offset: int) -> int:
-        """Everything below is done with, because it is gone; returns how much of it was not done before."""
+    def open_count_below(self, queue_offset: int) -> int:
+        """How many offsets below this one are not done."""
+        done = (min(at + count, queue_offset) - at for at, count in self._done if at < queue_offset)
+        return max(0, queue_offset - self.low_offset - sum(done))
+
+    def skip_to(self, queue_offset: int) -> None:
+        """Everything below is done with, because it is gone."""
         if queue_offset <= self.low_offset:
-            return 0
-        missing = queue_offset - self.low_offset - self._done.count
+            return
         self._done.cut(queue_offset)
-        missing += self._done.count
         self._rise(self._done.behind(queue_offset))
         self._attempts = {
             offset: one
@@ -233,7 +236,6 @@ class Progress:
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         for turn in self._message_groups.cut(queue_offset):
             self._give_turn(turn)
-        return missing
 
     def reopen(self, offsets: list[int]) -> None:
         """These, ascending, are not done after all, of a queue that is read by lite topics."""

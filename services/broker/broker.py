@@ -21,6 +21,7 @@ from commitlog.kinds import (
     CHECK_TOPIC,
     GROUP_TOPIC,
     HALF_TOPIC,
+    LATE_TOPIC,
     LEASE_TOPIC,
     OUTCOME_TOPIC,
     RETENTION_TOPIC,
@@ -76,19 +77,23 @@ class Broker(Verbs):
             TOPIC_TOPIC: self._topics.apply,
             SCHEDULE_TOPIC: self._schedules.apply,
             AUTH_TOPIC: self.access.apply,
+            RETENTION_TOPIC: self._housekeeping.apply,
+            HALF_TOPIC: self._transactions.apply,
+            OUTCOME_TOPIC: self._transactions.apply,
+            CHECK_TOPIC: self._transactions.apply,
+            LATE_TOPIC: self._transactions.apply,
         }
         self._recoverers: dict[str, Callable[[Record], None]] = {
-            OUTCOME_TOPIC: self._transactions.recovered_outcome,
-            CHECK_TOPIC: self._transactions.recovered_check,
             TIMER_TOPIC: self._recovered_timer,
             VERB_TOPIC: self._timers.recovered_verb,
             GROUP_TOPIC: self._groups.recovered_group,
             ACK_TOPIC: self._groups.recovered_acks,
             LEASE_TOPIC: self._groups.recovered_leases,
-            RETENTION_TOPIC: self._housekeeping.recovered,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
-            HALF_TOPIC: self._transactions.stored,
+            HALF_TOPIC: self._transactions.publish,
+            OUTCOME_TOPIC: self._transactions.publish,
+            RETENTION_TOPIC: self._housekeeping.publish,
             TIMER_TOPIC: self._timers.armed,
         }
 
@@ -169,8 +174,6 @@ class Broker(Verbs):
             self._schedules.occur(self._due_schedules.popleft(), now_ms)
         others += self._transactions.read_due(now_ms)
         woken |= dict.fromkeys(self._burying.run(now_ms))
-        self._transactions.forget(now_ms)
-        self._sending.forget(now_ms)
         self._schedules.rest()
         return [*map(Wake, woken), *others]
 
@@ -320,12 +323,8 @@ class Broker(Verbs):
         """A sync has succeeded."""
         self._log.synced(sync)
 
-    def kept(self, retirement: Retirement) -> None:
-        """A retirement has kept what is needed and will delete the rest, which nobody reads any more."""
-        self._housekeeping.kept(retirement)
-
     def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """A retirement has run: what it was to delete is gone."""
+        """A retirement has run: what is needed is kept, or what nobody reads is gone."""
         self._housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
@@ -403,12 +402,13 @@ class Broker(Verbs):
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
         record = found.record
-        if not self._store.index(found):
-            return ""
+        is_queued = self._store.index(found)
+        if record.type == TYPE_COMMIT:
+            self._transactions.publish(record)
         publish = self._publishers.get(record.topic)
         if publish is not None:
             publish(record)
-        return "" if is_system(record.topic) else record.topic
+        return record.topic if is_queued and not is_system(record.topic) else ""
 
     def _publish_many(self, appended: Appended) -> list[str]:
         """The same of many records, which are all timers that are set, or all messages for receivers."""
@@ -422,6 +422,8 @@ class Broker(Verbs):
         """Changes every part as a record of the log says; the record says it all."""
         self._store.apply(record)
         self._topics.learn(record)
+        if record.type == TYPE_COMMIT:
+            self._transactions.apply(record)
         if (apply := self._appliers.get(record.topic)) is not None:
             apply(record)
         elif properties.SCHEDULE.encode() in record.properties:
@@ -430,8 +432,6 @@ class Broker(Verbs):
     def _replay(self, found: Found) -> None:
         record = found.record
         self.apply(record)
-        if record.type == TYPE_COMMIT:
-            self._transactions.recovered_commit(record)
         self._carrying.recovered(record)
         recover = self._recoverers.get(record.topic)
         if recover is not None:
@@ -439,8 +439,6 @@ class Broker(Verbs):
         elif properties.value_of(record.properties, properties.TIMER_OFFSET):
             self._timers.recovered_delivery(record)
         self._publish(found)
-        if record.topic == HALF_TOPIC:
-            self._sending.recovered(record)
 
 
 def _short_of_room(pending_bytes: int, free_bytes: int) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -223,17 +223,22 @@ class Groups:
             for lease in progress.leases():
                 yield key, lease
 
-    def skip(self) -> list[list[Any]]:
-        """Moves every group up to the first offset that its queues still have.
+    def missed(self, minimums: Iterable[tuple[str, int, int]]) -> list[list[Any]]:
+        """What groups still want of queues below these offsets: [group, topic, queue, count] each."""
+        counts = (
+            [*key, self.look(key).open_count_below(min_offset)] for key, min_offset in self._begun(minimums)
+        )
+        return [row for row in counts if row[-1]]
 
-        Returns [group, topic, queue, count] where a group had still wanted some of what is gone.
-        """
-        skipped = []
-        for key, queue, _ in self.standings():
-            count = self.progress(key).skip_to(queue.min_offset) if queue.min_offset else 0
-            if count:
-                skipped.append([*key, count])
-        return skipped
+    def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
+        """Moves every group up to these offsets, at which its queues begin."""
+        for key, min_offset in self._begun(minimums):
+            self.progress(key).skip_to(min_offset)
+
+    def _begun(self, minimums: Iterable[tuple[str, int, int]]) -> Iterator[tuple[GroupQueue, int]]:
+        for topic, queue_id, min_offset in minimums:
+            for group in self._members.get(topic, ()):
+                yield GroupQueue(group, topic, queue_id), min_offset
 
     def lowest_wanted_offset(self, young_from_ms: int, ages: list[SegmentAge]) -> int | None:
         """The lowest log offset that a lagging group waits for, of those in segments young enough."""
