@@ -102,6 +102,8 @@ class Partitions(MovingLevels):
 
     def gone(self, due_ms: int, timer_offset: int) -> None:
         """Forgets a pending timer; if it is near, the caller takes it out of its wheel itself."""
+        if (due_ms, timer_offset) <= self.frontier:
+            return
         slot = self._home(due_ms, timer_offset)
         self._fresh.at(slot).gone.append(due_ms, timer_offset)
         self._fresh.count += 1
@@ -224,10 +226,13 @@ class Partitions(MovingLevels):
         return self._writing
 
     def written(self, done: PartitionsToWrite) -> None:
-        """A checkpoint is durable: its files count now."""
+        """A checkpoint is durable: its files count now. What it could not read waits in memory again."""
         assert done is self._writing, "another checkpoint was written"
         assert done.new_files is not None, "nothing was written"
         self._files, self._writing = done.new_files, None
+        for due_ms, timer_offset in done.unreadable:
+            self._fresh.at(self._home(due_ms, timer_offset)).timers.append(due_ms, timer_offset)
+            self._fresh.count += 1
         self._written_offset = done.last_offset
         self.found_damaged(done.damage)
         for slot in done.split:

@@ -81,13 +81,11 @@ class Sending:
         assert message.delivery_ms is not None
         replaced = self._replaced(message, now_ms)
         record = timer_record(message, queue_id, replaced)
-        cancelled = self._carrying.prepare(carried, record, now_ms) if carried else None
         if carried:
-            replaced = self._timers.mark_replaced(record, cancelled, now_ms)
+            self._carrying.prepare(carried, record, now_ms)
+            self._timers.mark_replaced(record, now_ms)
         durable_at = self._store.append(record, now_ms)
-        if carried and cancelled:
-            self._carrying.appended(carried, cancelled, record)
-        sharing_count = self._timers.sent(record, message, replaced)
+        sharing_count = self._timers.crowding.sharing(message.delivery_ms)
         self._count(message)
         return self.timer_receipt(
             message, record.queue_offset, record.physical_offset, durable_at, sharing_count
@@ -210,13 +208,9 @@ class Sending:
         return Replaced(found.timer_offset, found.due_ms)
 
     def _append(self, record: Record, carried: CarriedVerb | None, now_ms: int) -> int:
-        if carried is None or record.topic == HALF_TOPIC:
-            return self._store.append(record, now_ms)
-        cancelled = self._carrying.prepare(carried, record, now_ms)
-        durable_at = self._store.append(record, now_ms)
-        if cancelled is not None:
-            self._carrying.appended(carried, cancelled, record)
-        return durable_at
+        if carried is not None and record.topic != HALF_TOPIC:
+            self._carrying.prepare(carried, record, now_ms)
+        return self._store.append(record, now_ms)
 
     def _count(self, message: Message) -> None:
         self._statistics.messages_in[message.topic] += 1

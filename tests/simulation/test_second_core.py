@@ -27,8 +27,6 @@ DIFFERS_TODAY: Final = {
     "sending": "receipts of halves: a start does not know when they were durable; forgotten by the clock",
     "store.last_store_ms": "the live one also knows the time of what was decided and never appended",
     "store.segment_store_ms": "the ages of deleted segments are forgotten by no record",
-    "timers.deviating": "the place of a late timer comes from the clock, not from its record",
-    "timers.waiting": "likewise: the same timers at other places",
     "transactions.ended": "ended halves are forgotten by the clock",
     "transactions.expired": "an answer that came too late is in no record",
 }
