@@ -226,13 +226,10 @@ class Partitions(MovingLevels):
         return self._writing
 
     def written(self, done: PartitionsToWrite) -> None:
-        """A checkpoint is durable: its files count now. What it could not read waits in memory again."""
+        """A checkpoint is durable: its files count now."""
         assert done is self._writing, "another checkpoint was written"
         assert done.new_files is not None, "nothing was written"
         self._files, self._writing = done.new_files, None
-        for due_ms, timer_offset in done.unreadable:
-            self._fresh.at(self._home(due_ms, timer_offset)).timers.append(due_ms, timer_offset)
-            self._fresh.count += 1
         self._written_offset = done.last_offset
         self.found_damaged(done.damage)
         for slot in done.split:

@@ -33,7 +33,7 @@ from services.broker.store import Store
 from services.broker.timer_records import due_ms_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS
 from services.broker.timers import Timers
-from timingwheel.partition import Rows
+from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
 """What lies between two records is rather read than skipped, up to so much."""
@@ -123,6 +123,12 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_waiting(self, rows: Rows, path: str, now_ms: int) -> None:
+        is_bare = rows["record_at"] == np.uint64(IN_LOG)
+        for row in rows[is_bare]:
+            self._deliver_damaged(row, "", now_ms)
+        rows = rows[~is_bare]
+        if not len(rows):
+            return
         content = self._read(path, rows)
         ends = np.cumsum(rows["record_bytes"].astype(np.int64))
         sound = bulk.are_sound(content, ends - rows["record_bytes"], ends)
@@ -187,18 +193,17 @@ class TimerDelivery:
         self, content: bytearray, rows: Rows, ends: Integers, sound: Any, now_ms: int
     ) -> tuple[bytearray, Rows]:
         for row in rows[~sound]:
-            self._deliver_damaged(row, now_ms)
+            self._deliver_damaged(row, self._timers.queues.names[int(row["queue"])][0], now_ms)
         spans = zip((ends - rows["record_bytes"])[sound].tolist(), ends[sound].tolist(), strict=True)
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
-    def _deliver_damaged(self, row: Any, now_ms: int) -> None:
-        """Delivers a timer whose record in the partition is damaged, if the log still has it."""
+    def _deliver_damaged(self, row: Any, topic: str, now_ms: int) -> None:
+        """Delivers a timer whose record in the partition is damaged or missing, if the log still has it."""
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         self._timers.statistics.unreadable_records += 1
         try:
             timer = self._store.log.read(timer_offset)
         except StoreDamaged:
-            topic, _ = self._timers.queues.names[int(row["queue"])]
             self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
         else:
             self._deliver_one(timer, timer_offset, now_ms)

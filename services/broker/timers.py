@@ -46,6 +46,7 @@ from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
 from services.broker.unarmed import Unarmed
 from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
+from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 
 _VERDICTS: Final = {
@@ -280,7 +281,7 @@ class Timers:
         with suppress(StoreDamaged):
             return self._store.log.read(timer_offset)
         place = self.partitions.find(self.near.placed_ms(timer_offset, due_ms), timer_offset)
-        if place is None:
+        if place is None or int(place[1]["record_at"][0]) == IN_LOG:
             raise StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.")
         path, row = place
         return self.read_row(path, int(row["record_at"][0]), int(row["record_bytes"][0]))
