@@ -85,8 +85,12 @@ def encode(properties: dict[str, str]) -> bytes:
 
 def decode(stored: bytes) -> dict[str, str]:
     """The pairs of the stored bytes; malformed pairs are dropped."""
-    pairs = (pair.split("\x01", 1) for pair in stored.decode(errors="replace").split("\x02") if pair)
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1]}
+    found: dict[str, str] = {}
+    for pair in stored.decode(errors="replace").split("\x02"):
+        name, _, value = pair.partition("\x01")
+        if value:
+            found[name] = value
+    return found
 
 
 def of_message(message: Message) -> dict[str, str]:

@@ -24,7 +24,7 @@ from services.broker.values import TimerName
 
 _REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
-_ID, _KEY = "id", "key"
+_ID, _KEY, _ID_AND_KEY = "id", "key", "id key"
 NOT_DELIVERED: Final = frozenset(
     {
         properties.REAL_TOPIC,
@@ -99,7 +99,7 @@ def is_rebuilt(timer: Record) -> bool:
 def names_of(stored: dict[str, str]) -> list[TimerName]:
     """The names that a timer record with these properties goes by: its message id, and its key if any."""
     topic, key = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.TIMER_KEY, "")
-    said = stored.get(properties.TIMER_NAMES, f"{_ID} {_KEY}").split()
+    said = stored.get(properties.TIMER_NAMES, _ID_AND_KEY)
     names = [TimerName(topic, stored.get(properties.MESSAGE_ID, ""))] if _ID in said else []
     return [*names, TimerName(topic, key=key)] if key and _KEY in said else names
 

@@ -378,7 +378,8 @@ class Timers:
     def _names_of(self, timer: Record, stored: dict[str, str]) -> list[TimerName]:
         """The names of a timer record; of one that an older version rebuilt those that are free."""
         names = timer_records.names_of(stored)
-        if properties.TIMER_NAMES in stored or not timer_records.is_rebuilt(timer):
+        is_told = properties.TIMER_NAMES in stored or properties.REPLACES not in stored
+        if is_told or not timer_records.is_rebuilt(timer):
             return names
         old_offset = int(stored[properties.REPLACES])
         return [name for name in names if self._is_free(name, old_offset, timer.store_ms)]
