@@ -4,9 +4,9 @@
 
 Figures: processor microseconds of a broker's process for each message, from a request's bytes to those of its
 answer, with flushes that are synced (`core_calls.py`): the least of all rounds, for each of both, and their
-ratio. The older sources come from git, and run with the packages that are installed here. What making and
-serializing a request costs, which is in each row once for each message sent, is told beside. `beside` is the
-load of the machine when the run began and ended: figures taken beside other work are worth less.
+ratio. The older sources come from git, and run with the packages that are installed here.
+`beside` is the load of the machine when the run began and ended: figures taken beside other work are worth
+less.
 """
 
 from __future__ import annotations

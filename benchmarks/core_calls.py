@@ -2,16 +2,19 @@
 
 Run by `core.py` in a process whose imports come from one tree of sources; prints JSON: processor microseconds
 of the whole process for each message of each row, flushes included, on a real disk that is really synced.
+Requests are made before the time is taken. A tree whose calls go in lists (`services.rpc.turns`) gets all
+that are ready in a turn of the loop as one list, or (row `alone`) one call a turn; an older one a coroutine
+for each.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,12 +30,17 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.service import reply_to, stream_to
 from services.rpc.sessions import Sessions
 
+try:
+    from services.rpc.turns import Call, Turns
+except ImportError:
+    Turns = None  # type: ignore[assignment, misc]
+
 TOPIC, GROUP = "orders", "carts"
 IN_FLIGHT, BATCH, RECEIVED = 64, 16, 32
 BODY = bytes(range(256))
 LEASE_SECONDS = 600
 FLUSH_THREADS = 4
-Call = Callable[[int], Awaitable[None]]
+CALLER = Caller("bench-1", language="JAVA", version="5.0.7", seconds_left=60)
 
 
 class Front:
@@ -42,37 +50,93 @@ class Front:
         loop = asyncio.get_running_loop()
         settings = BrokerSettings(segment_bytes=1 << 26, queue_count=4)
         self.live = LiveBroker(RealDisk(folder), settings, now_ms, loop.call_later, writer)
-        self._rpcs = all_rpcs(self.live, Sessions(now_ms), Advertised("127.0.0.1", 8081, boot=0))
-        self._caller = Caller("bench-1", language="JAVA", version="5.0.7", seconds_left=60)
-        self._observed = [_pass] * ("observe" in inspect.signature(stream_to).parameters)
+        self.rpcs = all_rpcs(self.live, Sessions(now_ms), Advertised("127.0.0.1", 8081, boot=0))
 
-    async def call(self, name: str, request: Any) -> bytes:
-        """Serves a call from its bytes to those of its answer."""
-        parsed = type(request).FromString(request.SerializeToString())
-        reply = await reply_to(name, self._rpcs[name], parsed, self._caller, _pass)
-        return bytes(reply.SerializeToString())
+    async def unary(
+        self, name: str, requests: Sequence[bytes], in_flight: int, *, alone: bool
+    ) -> list[bytes]:
+        """The replies to calls of which so many are under way at once."""
+        if Turns is None:
+            return await self._as_coroutines(name, requests, in_flight)
+        return await Lists(self, name, requests, alone=alone).played(in_flight)
 
-    async def stream(self, name: str, request: Any) -> AsyncIterator[Any]:
-        """The answers of a call that has several, each made bytes too."""
-        parsed = type(request).FromString(request.SerializeToString())
-        async for reply in stream_to(name, self._rpcs[name], parsed, self._caller, *self._observed):
-            reply.SerializeToString()
-            yield reply
+    async def _as_coroutines(self, name: str, requests: Sequence[bytes], in_flight: int) -> list[bytes]:
+        rpc: Any = self.rpcs[name]
+        replies, numbers = [b""] * len(requests), iter(range(len(requests)))
+
+        async def one_after_another() -> None:
+            for number in numbers:
+                parsed = rpc.request.FromString(requests[number])
+                reply = await reply_to(name, rpc, parsed, CALLER, unobserved)
+                replies[number] = reply.SerializeToString()
+
+        await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
+        return replies
+
+    async def stream(self, name: str, request: bytes) -> list[bytes]:
+        """The replies to a call that has several."""
+        rpc: Any = self.rpcs[name]
+        replies = stream_to(name, rpc, rpc.request.FromString(request), CALLER, unobserved)
+        return [reply.SerializeToString() async for reply in replies]
+
+
+class Lists:
+    """Calls of one RPC, handed over in lists: all that are ready in a turn of the loop, or one."""
+
+    def __init__(self, front: Front, name: str, requests: Sequence[bytes], *, alone: bool) -> None:
+        self._name, self._rpc = name, front.rpcs[name]
+        self._turns, self._loop = Turns(front.live), asyncio.get_running_loop()
+        self._requests, self._replies = iter(requests), list[bytes]()
+        self._count, self._alone = len(requests), alone
+        self._ready: deque[bytes] = deque()
+        self._planned = False
+        self._ended = self._loop.create_future()
+
+    async def played(self, in_flight: int) -> list[bytes]:
+        """Play all calls; the replies in the order in which they came."""
+        for _, request in zip(range(in_flight), self._requests, strict=False):
+            self._add(request)
+        await self._ended
+        return self._replies
+
+    def _add(self, request: bytes) -> None:
+        self._ready.append(request)
+        if not self._planned:
+            self._planned = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        count = 1 if self._alone else len(self._ready)
+        parse = self._rpc.request.FromString
+        calls = []
+        for _ in range(count):
+            request = parse(self._ready.popleft())
+            calls.append(Call(self._name, self._rpc, request, CALLER, self._told, unobserved))
+        self._turns.take(calls)
+        self._planned = bool(self._ready)
+        if self._planned:
+            self._loop.call_soon(self._turn)
+
+    def _told(self, reply: bytes, _: str) -> None:
+        self._replies.append(reply)
+        following = next(self._requests, None)
+        if following is not None:
+            self._add(following)
+        elif len(self._replies) == self._count:
+            self._ended.set_result(None)
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _pass(*_: Any) -> None:
+def unobserved(*_: Any) -> None:
     """Nobody counts the calls."""
 
 
 def message(number: int, prefix: str, **system: Any) -> wire.Message:
     """256 bytes with a key and two properties."""
-    marks = wire.SystemProperties(
-        message_id=f"{prefix}{number:028d}", keys=[f"order-{number}"], born_timestamp=system.pop("born", None)
-    )
+    marks = wire.SystemProperties(message_id=f"{prefix}{number:028d}", keys=[f"order-{number}"])
     for name, value in system.items():
         if name == "delivery_timestamp":
             marks.delivery_timestamp.seconds = value
@@ -86,103 +150,103 @@ def message(number: int, prefix: str, **system: Any) -> wire.Message:
     )
 
 
-def request_of(*messages: wire.Message) -> service.SendMessageRequest:
-    return service.SendMessageRequest(messages=messages)
+def sends_of(prefix: str, count: int, each: int = 1, **system: Any) -> list[bytes]:
+    """The bytes of requests with so many messages each."""
+    return [
+        service.SendMessageRequest(
+            messages=[message(number * each + place, prefix, **system) for place in range(each)]
+        ).SerializeToString()
+        for number in range(count)
+    ]
 
 
-async def many(call: Call, count: int, in_flight: int) -> None:
-    """So many calls, so many at once."""
-    numbers = iter(range(count))
+class Clock:
+    """Processor microseconds of the process for each message, from its making on."""
 
-    async def one_after_another() -> None:
-        for number in numbers:
-            await call(number)
+    def __init__(self) -> None:
+        self._began = time.process_time_ns()
 
-    await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
+    def each(self, count: int) -> float:
+        return (time.process_time_ns() - self._began) / 1_000 / count
 
 
-async def timed(call: Call, count: int, in_flight: int, messages_each: int = 1) -> float:
-    """Processor microseconds of the process for each message."""
-    began = time.process_time_ns()
-    await many(call, count, in_flight)
-    return (time.process_time_ns() - began) / 1_000 / (count * messages_each)
+async def timed(
+    front: Front, name: str, requests: list[bytes], in_flight: int, each: int = 1, *, alone: bool = False
+) -> float:
+    """What a message of these calls costs."""
+    clock = Clock()
+    replies = await front.unary(name, requests, in_flight, alone=alone)
+    cost = clock.each(len(requests) * each)
+    reply: Any = front.rpcs[name].reply
+    assert all(reply.FromString(one).status.code == wire.OK for one in replies), "a call was refused"
+    return cost
 
 
 async def sends(front: Front, count: int) -> dict[str, float]:
     """The rows of producers."""
-
-    def sender(prefix: str, each: int = 1, **system: Any) -> Call:
-        async def send(number: int) -> None:
-            batch = [message(number * each + place, prefix, **system) for place in range(each)]
-            await front.call("SendMessage", request_of(*batch))
-
-        return send
-
     due = now_ms() // 1_000 + 86_400
     delayed = {"message_type": wire.DELAY, "delivery_timestamp": due}
-    await many(sender("W"), 500, IN_FLIGHT)
+    send = "SendMessage"
+    await timed(front, send, sends_of("W", 500), IN_FLIGHT)
     return {
-        "send_1_of_64_in_flight": await timed(sender("A"), count, IN_FLIGHT),
-        "send_1_alone_in_a_turn": await timed(sender("B"), count // 8, 1),
-        "send_16_in_a_request": await timed(sender("C", BATCH), count // BATCH, 4, BATCH),
-        "delayed_set": await timed(sender("D", **delayed), count, IN_FLIGHT),
-        "half_and_commit": await timed(committer(front), count // 2, IN_FLIGHT),
-        "of_which_a_message_is_made_and_serialized": await timed(making, count, 1),
+        "send_1_of_64_in_flight": await timed(front, send, sends_of("A", count), IN_FLIGHT),
+        "send_1_alone_in_a_turn": await timed(front, send, sends_of("B", count), IN_FLIGHT, alone=True),
+        "send_1_and_wait_for_it": await timed(front, send, sends_of("E", count // 8), 1),
+        "send_16_in_a_request": await timed(front, send, sends_of("C", count // BATCH, BATCH), 4, BATCH),
+        "delayed_set": await timed(front, send, sends_of("D", count, **delayed), IN_FLIGHT),
+        "half_and_commit": await halves(front, count // 2),
     }
 
 
-async def making(number: int) -> None:
-    """What the client's side costs of each row above, once for each message."""
-    request_of(message(number, "M")).SerializeToString()
-
-
-def committer(front: Front) -> Call:
-    async def commit(number: int) -> None:
-        half = message(number, "H", message_type=wire.TRANSACTION)
-        reply = service.SendMessageResponse.FromString(await front.call("SendMessage", request_of(half)))
-        ended = service.EndTransactionRequest(
-            topic=half.topic,
-            message_id=half.system_properties.message_id,
-            transaction_id=reply.entries[0].transaction_id,
+async def halves(front: Front, count: int) -> float:
+    """What a half and its commit cost together."""
+    requests = sends_of("H", count, message_type=wire.TRANSACTION)
+    clock = Clock()
+    replies = await front.unary("SendMessage", requests, IN_FLIGHT, alone=False)
+    cost = clock.each(count)
+    entries = [service.SendMessageResponse.FromString(reply).entries[0] for reply in replies]
+    ends = [
+        service.EndTransactionRequest(
+            topic=wire.Resource(name=TOPIC),
+            message_id=entry.message_id,
+            transaction_id=entry.transaction_id,
             resolution=wire.COMMIT,
-        )
-        await front.call("EndTransaction", ended)
-
-    return commit
+        ).SerializeToString()
+        for entry in entries
+    ]
+    return cost + await timed(front, "EndTransaction", ends, IN_FLIGHT)
 
 
 async def receives(front: Front, count: int) -> dict[str, float]:
     """The rows of consumers."""
-    taken: list[list[wire.Message]] = []
     wanted = service.ReceiveMessageRequest(
         group=wire.Resource(name=GROUP),
         message_queue=wire.MessageQueue(topic=wire.Resource(name=TOPIC)),
         batch_size=RECEIVED,
     )
     wanted.invisible_duration.seconds = LEASE_SECONDS
-
-    async def receive(_: int) -> None:
-        replies = [reply async for reply in front.stream("ReceiveMessage", wanted)]
-        taken.append([reply.message for reply in replies if reply.WhichOneof("content") == "message"])
-
-    def acknowledger(batches: list[list[wire.Message]]) -> Call:
-        async def acknowledge(number: int) -> None:
-            await front.call("AckMessage", acknowledgement(batches[number]))
-
-        return acknowledge
-
-    received = await timed(receive, count // RECEIVED, 1, RECEIVED)
+    request, calls = wanted.SerializeToString(), count // RECEIVED
+    clock = Clock()
+    answers = [await front.stream("ReceiveMessage", request) for _ in range(calls)]
+    received = clock.each(calls * RECEIVED)
+    taken = [messages_of(replies) for replies in answers]
     assert all(len(batch) == RECEIVED for batch in taken), "a receive was not full"
     half = len(taken) // 2
-    ones = [[one] for batch in taken[half:] for one in batch]
+    many = [acknowledgement(batch) for batch in taken[:half]]
+    ones = [acknowledgement([one]) for batch in taken[half:] for one in batch]
     return {
         "receive_32_each": received,
-        "acknowledge_32_in_a_call_each": await timed(acknowledger(taken[:half]), half, 4, RECEIVED),
-        "acknowledge_1_in_a_call": await timed(acknowledger(ones), len(ones), IN_FLIGHT),
+        "acknowledge_32_in_a_call_each": await timed(front, "AckMessage", many, 4, RECEIVED),
+        "acknowledge_1_in_a_call": await timed(front, "AckMessage", ones, IN_FLIGHT),
     }
 
 
-def acknowledgement(batch: list[wire.Message]) -> service.AckMessageRequest:
+def messages_of(replies: list[bytes]) -> list[wire.Message]:
+    parsed = map(service.ReceiveMessageResponse.FromString, replies)
+    return [reply.message for reply in parsed if reply.WhichOneof("content") == "message"]
+
+
+def acknowledgement(batch: list[wire.Message]) -> bytes:
     entries = [
         service.AckMessageEntry(
             message_id=one.system_properties.message_id, receipt_handle=one.system_properties.receipt_handle
@@ -191,7 +255,7 @@ def acknowledgement(batch: list[wire.Message]) -> service.AckMessageRequest:
     ]
     return service.AckMessageRequest(
         group=wire.Resource(name=GROUP), topic=wire.Resource(name=TOPIC), entries=entries
-    )
+    ).SerializeToString()
 
 
 async def measure(folder: Path, count: int) -> dict[str, float]:

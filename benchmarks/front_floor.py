@@ -22,6 +22,7 @@ from front_load import Load, loads
 from front_server import prepare, run_broker
 
 from services.rpc.caller import Caller
+from services.rpc.turns import Turns
 
 SOMEBODY = Caller("h2load")
 
@@ -39,9 +40,9 @@ class NoFront:
         """Nobody will connect."""
         return 1
 
-    async def start(self, rpcs: Any, observe: Any) -> None:
+    async def start(self, rpcs: Any, turns: Turns, observe: Any) -> None:
         """Keep the table."""
-        NoFront.routes = routes_of(rpcs, observe)
+        NoFront.routes = routes_of(rpcs, turns, observe)
 
     async def stop(self, _: float) -> None:
         """End."""

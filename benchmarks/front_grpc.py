@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from commitlog.limits import REQUEST_BYTES_MAX
 from services.rpc.caller import Caller
-from services.rpc.server import REQUEST_BYTES_MAX
 from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
+from services.rpc.turns import Turns
 
 PREFIX_BYTES: Final = 5
 OK: Final = 0
@@ -106,12 +107,13 @@ class Route(NamedTuple):
 
     name: str
     rpc: Rpc
+    turns: Turns
     observe: Observe
 
     @property
     def is_unary(self) -> bool:
         """Whether there is one reply to one request."""
-        return isinstance(self.rpc, Unary)
+        return not isinstance(self.rpc, Streaming)
 
     @property
     def is_both_ways(self) -> bool:
@@ -122,7 +124,8 @@ class Route(NamedTuple):
         """Return the framed reply to a request (of a unary RPC)."""
         rpc: Any = self.rpc
         request = parsed(rpc, message)
-        reply = await reply_to(self.name, rpc, request, caller, self.observe)
+        answer = reply_to if isinstance(rpc, Unary) else self.turns.reply
+        reply = await answer(self.name, rpc, request, caller, self.observe)
         return framed(reply.SerializeToString())
 
     async def answers(
@@ -136,10 +139,10 @@ class Route(NamedTuple):
                 yield framed(reply.SerializeToString())
 
 
-def routes_of(rpcs: Mapping[str, Rpc], observe: Observe) -> dict[str, Route]:
+def routes_of(rpcs: Mapping[str, Rpc], turns: Turns, observe: Observe) -> dict[str, Route]:
     """Return the table by path; an RPC of another service is named in full."""
     paths = {name: f"/{name}" if "/" in name else f"/{NAME}/{name}" for name in rpcs}
-    return {paths[name]: Route(name, rpc, observe) for name, rpc in rpcs.items()}
+    return {paths[name]: Route(name, rpc, turns, observe) for name, rpc in rpcs.items()}
 
 
 def parsed(rpc: Rpc, message: bytes) -> Any:

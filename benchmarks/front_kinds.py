@@ -30,7 +30,8 @@ from services.ops.http_server import HttpServer
 from services.rpc import server as grpc_server
 from services.rpc.caller import Caller
 from services.rpc.server import OPTIONS, Connections, Direct, GrpcServer, caller_of
-from services.rpc.service import NAME, Observe, Rpc, Unary, reply_to, stream_to
+from services.rpc.service import NAME, Observe, Rpc, Streaming, Unary, reply_to, stream_to
+from services.rpc.turns import Turns
 
 
 class Kind(NamedTuple):
@@ -145,22 +146,24 @@ class Grpclib(StandIn):
     def __mapping__(self) -> dict[str, Any]:
         """The table as grpclib wants it."""
         return {
-            path: self._handler(route.name, route.rpc, route.observe) for path, route in self.routes.items()
+            path: self._handler(one.name, one.rpc, one.turns, one.observe)
+            for path, one in self.routes.items()
         }
 
-    def _handler(self, name: str, rpc: Any, observe: Observe) -> Any:
+    def _handler(self, name: str, rpc: Any, turns: Turns, observe: Observe) -> Any:
         from grpclib.const import Cardinality, Handler
 
         async def unary(stream: Any) -> None:
-            request = await stream.recv_message()
-            await stream.send_message(await reply_to(name, rpc, request, self._caller(stream), observe))
+            request, caller = await stream.recv_message(), self._caller(stream)
+            answer = reply_to if isinstance(rpc, Unary) else turns.reply
+            await stream.send_message(await answer(name, rpc, request, caller, observe))
 
         async def streaming(stream: Any) -> None:
             request = stream if rpc.both_ways else await stream.recv_message()
             async for reply in stream_to(name, rpc, request, self._caller(stream), observe):
                 await stream.send_message(reply)
 
-        if isinstance(rpc, Unary):
+        if not isinstance(rpc, Streaming):
             return Handler(unary, Cardinality.UNARY_UNARY, rpc.request, rpc.reply)
         shape = Cardinality.STREAM_STREAM if rpc.both_ways else Cardinality.UNARY_STREAM
         return Handler(streaming, shape, rpc.request, rpc.reply)
@@ -220,10 +223,12 @@ class Native:
         """Take the address."""
         return int(self._server.add_insecure_port(f"{host}:{port}"))
 
-    async def start(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
+    async def start(self, rpcs: dict[str, Rpc], turns: Turns, observe: Observe) -> None:
         """Serve a table of RPCs."""
+        gathering = grpc_server.Gathering(turns)
         handlers = {
-            name: grpc_server.method(name, rpc, observe, self._connections) for name, rpc in rpcs.items()
+            name: grpc_server.method(name, rpc, gathering, observe, self._connections)
+            for name, rpc in rpcs.items()
         }
         self._server.add_registered_method_handlers(NAME, handlers)
         await self._server.start()

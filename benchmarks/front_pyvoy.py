@@ -25,6 +25,7 @@ from front_grpc import routes_of
 from services.front.certificates import TlsFiles, own_files
 from services.rpc.server import Connections, Direct
 from services.rpc.service import Observe, Rpc
+from services.rpc.turns import Turns
 
 TOLD: Final = "TIDEWHEEL_BENCH_PYVOY"
 LOOPBACK: Final = "127.0.0.1"
@@ -79,9 +80,9 @@ class Pyvoy:
         """Return where Envoy listens."""
         return self._port
 
-    async def start(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
+    async def start(self, rpcs: dict[str, Rpc], turns: Turns, observe: Observe) -> None:
         """Serve a table of RPCs."""
-        app.application.routes = routes_of(rpcs, observe)
+        app.application.routes = routes_of(rpcs, turns, observe)
 
     async def stop(self, grace_seconds: float) -> None:
         """Envoy ends when the application has."""

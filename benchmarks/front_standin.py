@@ -11,6 +11,7 @@ from front_grpc import Route, routes_of
 from services.front.certificates import TlsFiles
 from services.rpc.server import Connections, Direct
 from services.rpc.service import Observe, Rpc
+from services.rpc.turns import Turns
 
 BACKLOG = 1_024
 
@@ -33,9 +34,9 @@ class StandIn(ABC):
         """Take a port of a host for TLS and return it."""
         return self._take(host, 0, files)
 
-    async def start(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
+    async def start(self, rpcs: dict[str, Rpc], turns: Turns, observe: Observe) -> None:
         """Serve a table of RPCs on the addresses taken."""
-        self.routes = routes_of(rpcs, observe)
+        self.routes = routes_of(rpcs, turns, observe)
         for taken, files in self._taken:
             await self.serve(taken, files)
 

@@ -1,6 +1,6 @@
 """The shipped core on a real disk, driven as `services.live` drives it, but without a loop and on any clock.
 
-    set_timers, tick --> core --> flushes, checkpoints, read-ahead in worker threads --> told to the core here
+    send_many, tick --> core --> flushes, checkpoints, read-ahead in worker threads --> told to the core here
 
 Rules as in `services.live.flushing`: everything gathered goes into one flush, several fly at a time, none
 begins while a checkpoint is due, and a checkpoint is written by a worker while the core goes on, to a bound.

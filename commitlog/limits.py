@@ -114,6 +114,7 @@ SCHEDULE_SEARCHES_PER_TICK_MAX = 4_000
 SCHEDULE_SEARCH_MS = 9 * 366 * 86_400_000
 RECURRENCES_KEPT_MAX = 1_024
 UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # what the broker itself appends waits beyond it
+REQUEST_BYTES_MAX = 32 * 1024 * 1024
 CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # what callers append waits beyond it
 CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # and is refused beyond that
 CALLER_WAITING_BYTES = 1024  # what a waiting call counts besides its message

@@ -75,13 +75,21 @@ class CommitLog:
     def append(self, new: Record) -> int:
         """Gathers one record for the next flush; sets and returns its physical offset."""
         new.physical_offset = self.end_offset
-        encoded = record.encode(new)
-        if len(encoded) + record.BLANK_BYTES > self._left_bytes():
-            self._close_segment()
+        while not self.gather(record.encode(new)):
             new.physical_offset = self.end_offset
-            encoded = record.encode(new)
-        self._gather(encoded)
         return new.physical_offset
+
+    def gather(self, encoded: bytes) -> bool:
+        """Gathers one record, stamped for `end_offset`, for the next flush.
+
+        False where it has no room in this segment: then the next one has begun, and `end_offset` is another.
+        """
+        has_room = len(encoded) + record.BLANK_BYTES <= self._tail_end - self.end_offset
+        if has_room or self.end_offset == self._tail_offset:
+            self._gather(encoded)
+            return True
+        self._close_segment()
+        return False
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
         """How many of these records, in order, the present segment takes; opens the next for the first."""

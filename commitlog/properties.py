@@ -93,6 +93,29 @@ def decode(stored: bytes) -> dict[str, str]:
     return found
 
 
+def encode_message(message: Message) -> bytes:
+    """The stored bytes of `of_message`, of a message none of whose own properties has a reserved name.
+
+    Cost: half of that of making and encoding the pairs.
+    """
+    parts = [f"{name}\x01{value}\x02" for name, value in message.properties.items() if value]
+    if message.message_id:
+        parts.append(f"{MESSAGE_ID}\x01{message.message_id}\x02")
+    if message.tag:
+        parts.append(f"{TAG}\x01{message.tag}\x02")
+    if message.keys:
+        parts.append(f"{KEYS}\x01{' '.join(message.keys)}\x02")
+    if message.message_group:
+        parts.append(f"{MESSAGE_GROUP}\x01{message.message_group}\x02")
+    if message.priority is not None:
+        parts.append(f"{PRIORITY}\x01{message.priority}\x02")
+    if message.lite_topic:
+        parts.append(f"{LITE_TOPIC}\x01{message.lite_topic}\x02")
+    if message.trace_context:
+        parts.append(f"{TRACE_CONTEXT}\x01{message.trace_context}\x02")
+    return "".join(parts).encode()
+
+
 def of_message(message: Message) -> dict[str, str]:
     """The properties that carry a message's attributes, its own properties first."""
     stored = dict(message.properties)
@@ -151,18 +174,19 @@ def _priority(text: str) -> int | None:
 
 def value_of(stored: bytes, name: str) -> str:
     """The value of one property without parsing the others; empty if it is not there."""
-    marker = _marker(name)
+    marker, at_start = _markers(name)
     start = stored.rfind(marker)
-    if start < 0:
-        if not stored.startswith(marker[1:]):
-            return ""
-        start = -1
-    start += len(marker)
+    if start >= 0:
+        start += len(marker)
+    elif stored.startswith(at_start):
+        start = len(at_start)
+    else:
+        return ""
     end = stored.find(b"\x02", start)
     return stored[start : end if end >= 0 else None].decode(errors="replace")
 
 
 @lru_cache(maxsize=128)
-def _marker(name: str) -> bytes:
-    """What comes before the value of a property that is not the first."""
-    return f"\x02{name}\x01".encode()
+def _markers(name: str) -> tuple[bytes, bytes]:
+    """What comes before the value of a property, and before that of the first one."""
+    return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

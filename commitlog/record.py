@@ -111,14 +111,66 @@ def encode(record: Record, *, with_crc: bool = True) -> bytes:
 
     `with_crc=False` writes what an unconfigured Apache RocketMQ writes.
     """
-    topic, version_2 = topic_field(record.topic)
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
+    one = record
+    return encode_fields(
+        one.topic, one.body, properties, one.queue_id, one.queue_offset, one.physical_offset, one.sys_flag,
+        one.born_ms, one.born_host, one.store_ms, one.store_host, one.flag, one.reconsume_times,
+        one.half_offset, with_crc,
+    )  # fmt: skip
+
+
+def encode_fields(
+    topic_name: str,
+    body: bytes,
+    properties: bytes,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: Host,
+    store_ms: int,
+    store_host: Host,
+    flag: int = 0,
+    reconsume_times: int = 0,
+    half_offset: int = 0,
+    with_crc: bool = True,
+) -> bytes:
+    """The bytes of a record of these fields; `properties` are empty or closed by 0x02."""
+    topic, version_2 = topic_field(topic_name)
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
-    head = _pack_head(record, version_2, len(topic) + 2 + properties_bytes)
-    record_bytes = b"".join((head, record.body, topic, properties_bytes.to_bytes(2, "big"), properties))
-    return record_bytes + crc_property(record_bytes) if with_crc else record_bytes
+    born, born_v6 = _addresses.get(born_host[0]) or pack_address(born_host)
+    store, store_v6 = _addresses.get(store_host[0]) or pack_address(store_host)
+    sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
+    layout = _FIXED_V4
+    if born_v6 or store_v6:
+        sys_flag |= (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
+        layout = struct.Struct(f">IIIiiqqiq{len(born)}sIq{len(store)}sIiqi")
+    body_bytes = len(body)
+    head = layout.pack(
+        layout.size + body_bytes + len(topic) + 2 + properties_bytes,
+        MAGIC_V2 if version_2 else MAGIC_V1,
+        zlib.crc32(body) & CRC_MASK,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_ms,
+        born,
+        born_host[1],
+        store_ms,
+        store,
+        store_host[1],
+        reconsume_times,
+        half_offset,
+        body_bytes,
+    )
+    encoded = b"".join((head, body, topic, properties_bytes.to_bytes(2, "big"), properties))
+    return encoded + crc_property(encoded) if with_crc else encoded
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
@@ -178,36 +230,6 @@ def topic_field(name: str) -> tuple[bytes, bool]:
     topic = name.encode()
     version_2 = len(name) > TOPIC_V1_CHARACTERS_MAX
     return (struct.pack(">H", len(topic)) if version_2 else bytes((len(topic),))) + topic, version_2
-
-
-def _pack_head(record: Record, version_2: bool, tail_bytes: int) -> bytes:
-    born, born_v6 = pack_address(record.born_host)
-    store, store_v6 = pack_address(record.store_host)
-    sys_flag = record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-    sys_flag |= (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
-    record_bytes = _FIXED_V4.size + 12 * (born_v6 + store_v6) + len(record.body) + tail_bytes
-    layout = _FIXED_V4 if not (born_v6 or store_v6) else struct.Struct(
-        f">IIIiiqqiq{len(born)}sIq{len(store)}sIiqi"
-    )  # fmt: skip
-    return layout.pack(
-        record_bytes,
-        MAGIC_V2 if version_2 else MAGIC_V1,
-        zlib.crc32(record.body) & CRC_MASK,
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
-        sys_flag,
-        record.born_ms,
-        born,
-        record.born_host[1],
-        record.store_ms,
-        store,
-        record.store_host[1],
-        record.reconsume_times,
-        record.half_offset,
-        len(record.body),
-    )
 
 
 _addresses: dict[str, tuple[bytes, bool]] = {}

@@ -32,7 +32,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from commitlog import foreign, layout, record
 from commitlog.disk import Disk
@@ -57,8 +57,7 @@ class Damage:
     end_offset: int
 
 
-@dataclass(slots=True, frozen=True)
-class Found:
+class Found(NamedTuple):
     """A sound record and its length in the log."""
 
     record: Record

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from commitlog import properties
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
-from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
+from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
 from consumequeue.entry import Entries, Entry, lite_code, tags_code
 from consumequeue.queue import ConsumeQueue, QueueWrite
+
+_LITE_TOPIC: Final = properties.LITE_TOPIC.encode()
+_TAG: Final = properties.TAG.encode()
 
 
 def is_indexed(record: Record) -> bool:
     """Whether a record's kind has a place in a queue."""
-    return record.type in (TYPE_NORMAL, TYPE_COMMIT)
+    return record.sys_flag & TYPE_MASK in (TYPE_NORMAL, TYPE_COMMIT)
 
 
 class Dispatch:
@@ -48,13 +51,20 @@ class Dispatch:
         """Indexes one durable record; False if its kind is not indexed."""
         if not is_indexed(record):
             return False
-        queue = self.queue(record.topic, record.queue_id)
-        if record.queue_offset < queue.next_offset and record.physical_offset < self._own_from:
+        key = (record.topic, record.queue_id)
+        queue = self._queues.get(key) or self.queue(*key)
+        if record.physical_offset < self._own_from and record.queue_offset < queue.next_offset:
             queue.cut(record.queue_offset)
         for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
             queue.put(queue_offset, entry_of(record, record_bytes, queue_offset))
         self._changed[queue] = None
         return True
+
+    def put(self, topic: str, queue_id: int, queue_offset: int, new: Entry) -> None:
+        """Indexes one durable record of our own, whose entry is known."""
+        queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
+        queue.put(queue_offset, new)
+        self._changed[queue] = None
 
     def dispatch_many(self, topic: str, queue_id: int, queue_offset: int, entries: Entries) -> None:
         """Indexes many durable records of one queue, the first of which has `queue_offset`."""
@@ -140,6 +150,9 @@ def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
         stored = pick(record, queue_offset).properties
     except StoreDamaged:
         return Entry(record.physical_offset, 0, 0)
-    lite_topic = properties.value_of(stored, properties.LITE_TOPIC)
-    code = lite_code(lite_topic) if lite_topic else tags_code(properties.value_of(stored, properties.TAG))
+    code = 0
+    if _LITE_TOPIC in stored and (lite_topic := properties.value_of(stored, properties.LITE_TOPIC)):
+        code = lite_code(lite_topic)
+    elif _TAG in stored:
+        code = tags_code(properties.value_of(stored, properties.TAG))
     return Entry(record.physical_offset, record_bytes, code)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +30,7 @@ from commitlog import inner_batch, properties
 from commitlog.disk import Disk
 from commitlog.errors import LibraryMissing, StoreDamaged
 from commitlog.layout import KEYINDEX
+from commitlog.message import Message
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex_merge, keyindex_run
 from consumequeue.keyindex_run import ENTRY, Entries, Run
@@ -41,6 +42,7 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 """An array of hashes, or of offsets."""
 
 _KEYS: Final = properties.KEYS.encode()
+_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 _HASH: Final = struct.Struct("<Q")
 HASH_BYTES: Final = _HASH.size
 
@@ -60,11 +62,13 @@ def names_of(record: Record) -> tuple[str, dict[str, None]]:
 
     An inner batch is found under the names of each of its messages, too.
     """
-    names = words_of(record.properties)
+    stored = record.properties
+    names = words_of(stored)
     if record.sys_flag & INNER_BATCH:
         for message in messages_of(record):
             names |= words_of(message.properties)
-    return properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic, names
+    real_topic = properties.value_of(stored, properties.REAL_TOPIC) if _REAL_TOPIC in stored else ""
+    return real_topic or record.topic, names
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
@@ -83,10 +87,17 @@ def messages_of(record: Record) -> list[Record]:
     return messages
 
 
+def words_of_message(message: Message) -> Collection[str]:
+    """What `words_of` reads from the stored properties of a message, without reading them."""
+    if not message.keys:
+        return (message.message_id,)
+    return dict.fromkeys([*" ".join(message.keys).split(), message.message_id])
+
+
 def words_of(stored: bytes) -> dict[str, None]:
     """The keys that stored properties are found by: the words of KEYS, and the message id."""
     words = properties.value_of(stored, properties.KEYS) if _KEYS in stored else ""
-    names = dict.fromkeys(words.split())
+    names: dict[str, None] = dict.fromkeys(words.split()) if words else {}
     message_id = properties.value_of(stored, properties.MESSAGE_ID)
     if message_id:
         names[message_id] = None
@@ -185,10 +196,13 @@ class KeyIndex:
 
     def put(self, record: Record) -> None:
         """Indexes one durable record; records come in log order."""
-        topic, names = names_of(record)
+        self.put_names(*names_of(record), record.physical_offset)
+
+    def put_names(self, topic: str, names: Iterable[str], physical_offset: int) -> None:
+        """Indexes one durable record by what it is found under; the same as `put` for who knows its names."""
         for name in names:
             self._hashes.append(hash_of(topic, name))
-            self._offsets.append(record.physical_offset)
+            self._offsets.append(physical_offset)
         if len(self._hashes) >= BATCH_ENTRIES:
             self._close_batch()
 

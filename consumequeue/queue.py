@@ -56,10 +56,12 @@ class ConsumeQueue:
 
     def put(self, queue_offset: int, new: Entry) -> None:
         """Adds the entry at its own queue offset; offsets missing before it are filled as a gap."""
-        assert queue_offset >= self.next_offset, f"{self._folder}: offset {queue_offset} was already given"
-        if self.next_offset == 0:
+        next_offset = self.next_offset
+        assert queue_offset >= next_offset, f"{self._folder}: offset {queue_offset} was already given"
+        if next_offset == 0:
             self._begin_at(queue_offset)
-        self.pad_to(queue_offset, new.physical_offset)
+        if queue_offset != next_offset:
+            self.pad_to(queue_offset, new.physical_offset)
         self._unwritten += entry.encode(new)
 
     def put_many(self, queue_offset: int, encoded: bytes) -> None:

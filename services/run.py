@@ -61,6 +61,7 @@ from services.rpc.questions import Questions
 from services.rpc.server import GrpcServer
 from services.rpc.service import Rpc
 from services.rpc.sessions import Sessions
+from services.rpc.turns import Turns
 from spark_jobs.explain.evidence import Folder
 
 GRACE_SECONDS = 2.0
@@ -266,7 +267,7 @@ async def serving_grpc(
     server: GrpcServer, rpcs: dict[str, Rpc], metrics: Metrics, sessions: Sessions, live: LiveBroker
 ) -> AsyncIterator[None]:
     """Serve RPCs; on the way out let long polls and streams end by themselves."""
-    await server.start(rpcs, metrics.observe)
+    await server.start(rpcs, Turns(live), metrics.observe)
     telling_health: set[asyncio.Task[None]] = set()
 
     def tell_health(is_well: bool) -> None:

@@ -40,6 +40,7 @@ from services.broker.copies import Appended
 from services.broker.mending import Check, Rescue
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import found_at_start
+from services.broker.store import Keyed
 from services.broker.timer_files import TIMER_FILES
 from services.broker.topics import is_system
 from services.broker.values import (
@@ -236,7 +237,10 @@ class Broker(Verbs):
             self._housekeeping.reserve_is_gone()
         woken, self._groups.woken = self._groups.woken, {}
         for found in self._store.flushed(flush):
-            if isinstance(found, Appended):
+            if isinstance(found, Keyed):
+                self._store.index_message(found)
+                woken[found.topic] = None
+            elif isinstance(found, Appended):
                 woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from commitlog import limits, properties
 from commitlog.errors import KeyPending
-from commitlog.kinds import HALF_TOPIC
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
@@ -21,7 +20,7 @@ from services.broker.carrying import Carrying
 from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
-from services.broker.store import Store
+from services.broker.store import Keyed, Store
 from services.broker.timer_ends import Named
 from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
@@ -42,10 +41,13 @@ class Sending:
         lite_topics: LiteTopics,
         timers: Timers,
         carrying: Carrying,
+        check_halves: Callable[[], None],
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
+        """`check_halves` raises `TooManyHalves` while no more may wait for their ends."""
         self._store = store
+        self._check_halves = check_halves
         self._topics = topics
         self._lite_topics = lite_topics
         self._timers = timers
@@ -57,23 +59,35 @@ class Sending:
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message; raises a `ClientMistake` or `TopicNotFound` and stores nothing otherwise."""
+        message_type = message.message_type
+        if message_type is MessageType.TRANSACTION:
+            self._check_halves()
         queue_id = self.admit(message, now_ms)
-        carried = carried_verb(message, now_ms, self._settings.delay_ms_max)
-        known = self._known(message, now_ms)
-        if known is not None:
-            return known
-        if message.message_type is MessageType.DELAY:
-            return self._send_timer(message, queue_id, carried, now_ms)
-        if message.message_type is MessageType.TRANSACTION and message.delivery_ms is not None:
+        carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
+        if message_type is MessageType.TRANSACTION:
+            return self._send_half(message, queue_id, now_ms)
+        if message_type is MessageType.DELAY:
+            known = self._timers.known(TimerName(message.topic, message.message_id))
+            again = self.known_receipt(message, known, now_ms)
+            return again or self._send_timer(message, queue_id, carried, now_ms)
+        if carried is None and not message.lite_topic:
+            return self._stored(message, self._store.append_message(message, queue_id, now_ms))
+        record = message_record(message, queue_id)
+        if carried is not None:
+            self._carrying.prepare(carried, record, now_ms)
+        self._store.append(record, now_ms)
+        return self._stored(message, record)
+
+    def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
+        known = self._receipts.get((message.topic, message.message_id))
+        if known is not None and known[0] > now_ms - self._settings.dedupe_ms:
+            return known[1]
+        if message.delivery_ms is not None:
             self._replaced(message, now_ms)  # refused now if at all: its commit cannot be
-        record = _RECORDS[message.message_type](message, queue_id)
-        durable_at = self._append(record, carried, now_ms)
+        record = half.half_record(message, queue_id)
+        durable_at = self._store.append(record, now_ms)
         self._count(message)
-        if message.message_type is MessageType.TRANSACTION:
-            return self._half_receipt(record, durable_at)
-        return SendReceipt(
-            message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
-        )
+        return self._half_receipt(record, durable_at)
 
     def _send_timer(
         self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
@@ -122,12 +136,9 @@ class Sending:
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.route(message.topic, now_ms)
-        record = _message_record(message, self._queue_for(message, topic))
-        durable_at = self._store.append(record, now_ms)
-        self._count(message)
-        return SendReceipt(
-            message.message_id, record.queue_offset, record.physical_offset, "", "", durable_at
-        )
+        record = message_record(message, self._queue_for(message, topic))
+        self._store.append(record, now_ms)
+        return self._stored(message, record)
 
     def recovered(self, half_record: Record) -> None:
         """Takes over a half that was sent before a restart."""
@@ -164,17 +175,6 @@ class Sending:
         self._turns[topic.name] += 1
         return self._turns[topic.name] % topic.queue_count
 
-    def _known(self, message: Message, now_ms: int) -> SendReceipt | None:
-        """The first receipt of a half or timer that was sent before with this id."""
-        if message.message_type is MessageType.TRANSACTION:
-            known = self._receipts.get((message.topic, message.message_id))
-            return known[1] if known and known[0] > now_ms - self._settings.dedupe_ms else None
-        if message.message_type is not MessageType.DELAY:
-            return None
-        return self.known_receipt(
-            message, self._timers.known(TimerName(message.topic, message.message_id)), now_ms
-        )
-
     def _receipt_again(self, message: Message, found: Named) -> SendReceipt:
         return SendReceipt(
             message_id=message.message_id,
@@ -207,10 +207,11 @@ class Sending:
             )
         return Replaced(found.timer_offset, found.due_ms)
 
-    def _append(self, record: Record, carried: CarriedVerb | None, now_ms: int) -> int:
-        if carried is not None and record.topic != HALF_TOPIC:
-            self._carrying.prepare(carried, record, now_ms)
-        return self._store.append(record, now_ms)
+    def _stored(self, message: Message, record: Record | Keyed) -> SendReceipt:
+        """The receipt of a message that is in the log, which counts it."""
+        self._count(message)
+        offset = record.physical_offset
+        return SendReceipt(message.message_id, record.queue_offset, offset, "", "", offset + 1)
 
     def _count(self, message: Message) -> None:
         self._statistics.messages_in[message.topic] += 1
@@ -239,22 +240,14 @@ class Sending:
         return recall.encode(topic, due_ms, message_id, self._settings.broker_name)
 
 
-def _message_record(message: Message, queue_id: int) -> Record:
+def message_record(message: Message, queue_id: int) -> Record:
+    """The record of a message under its own topic."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,
         body=message.body,
-        properties=properties.encode(properties.of_message(message)),
+        properties=properties.encode_message(message),
         sys_flag=COMPRESSED if message.gzip else 0,
         born_ms=message.born_ms,
         born_host=message.born_host,
     )
-
-
-_RECORDS: Final[dict[MessageType, Callable[[Message, int], Record]]] = {
-    MessageType.NORMAL: _message_record,
-    MessageType.FIFO: _message_record,
-    MessageType.PRIORITY: _message_record,
-    MessageType.LITE: _message_record,
-    MessageType.TRANSACTION: half.half_record,
-}

@@ -66,7 +66,8 @@ class SendingTimers:
     def send(self, messages: list[Message], now_ms: int) -> list[Answer]:
         """Stores messages; one that is refused is answered with its error."""
         answers: list[Answer] = []
-        for run in self._runs(messages):
+        runs = self._runs(messages) if len(messages) > 1 else [messages]
+        for run in runs:
             if len(run) == 1:
                 answers.append(self._send_alone(run[0], now_ms))
             else:

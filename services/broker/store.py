@@ -15,23 +15,36 @@ Whoever is told of a record waits until the log is durable beyond its offset.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, foreign, limits
+from commitlog import bulk, foreign, limits, properties
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
-from commitlog.message import Host
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.message import Host, Message
+from commitlog.record import COMPRESSED, TYPE_SYSTEM, Record, encode_fields
 from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from consumequeue.dispatch import Dispatch, is_indexed
-from consumequeue.keyindex import KeyIndex
+from consumequeue.entry import Entry, tags_code
+from consumequeue.keyindex import KeyIndex, words_of_message
 from services.broker.copies import Appended, Copies
+
+
+class Keyed(NamedTuple):
+    """A message that was appended under its own topic: its place, and what the indexes need of it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    record_bytes: int
+    tags_code: int
+    names: Collection[str]
 
 
 class Store:
@@ -44,7 +57,7 @@ class Store:
         self.last_store_ms = 0
         self.host = host
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._appended: deque[Found | Appended] = deque()
+        self._appended: deque[tuple[int, Found | Keyed | Appended]] = deque()
         self._segment_store_ms: dict[int, int] = {}
         self.may_begin_at = 0
         """The log may have been deleted up to here; where it begins beyond, segments are missing."""
@@ -67,9 +80,36 @@ class Store:
         new.queue_offset = self._next_offsets.get((new.topic, new.queue_id), 0) if is_queued else 0
         self.log.append(new)
         end_offset = self.log.end_offset
-        self._appended.append(Found(new, end_offset - new.physical_offset))
+        self._appended.append((end_offset, Found(new, end_offset - new.physical_offset)))
         self.apply_to_parts(new)
         return end_offset
+
+    def append_message(self, message: Message, queue_id: int, now_ms: int) -> Keyed:
+        """Appends a message under its own topic, as a record that changes nothing but the store's own table.
+
+        The same as `append` of `message_record`, without a draft, and without reading it again to be indexed;
+        not for messages of lite topics.
+        """
+        topic, log = message.topic, self.log
+        key = (topic, queue_id)
+        queue_offset = self._next_offsets.get(key, 0)
+        store_ms = max(self.last_store_ms, now_ms)
+        stored, sys_flag = properties.encode_message(message), COMPRESSED if message.gzip else 0
+        while True:
+            offset = log.end_offset
+            encoded = encode_fields(
+                topic, message.body, stored, queue_id, queue_offset, offset, sys_flag,
+                message.born_ms, message.born_host, store_ms, self.host,
+            )  # fmt: skip
+            if log.gather(encoded):
+                break
+        self.last_store_ms = store_ms
+        self._segment_store_ms[log.segment_of(offset)] = store_ms
+        self._next_offsets[key] = queue_offset + 1
+        code, names = tags_code(message.tag), words_of_message(message)
+        appended = Keyed(topic, queue_id, queue_offset, offset, len(encoded), code, names)
+        self._appended.append((offset + len(encoded), appended))
+        return appended
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:
         """Appends and applies as many of the copies, from the first on, as the present segment takes."""
@@ -82,7 +122,7 @@ class Store:
         bulk.stamp(copies.content, starts, ends, physical_offsets, queue_offsets, store_ms)
         self.log.append_encoded(copies.content)
         appended = Appended(copies, physical_offsets, queue_offsets, self.log.end_offset, store_ms)
-        self._appended.append(appended)
+        self._appended.append((appended.end_offset, appended))
         self.apply_run_to_parts(appended)
         return appended
 
@@ -138,11 +178,18 @@ class Store:
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
-    def flushed(self, flush: Flush) -> Iterator[Found | Appended]:
+    def flushed(self, flush: Flush) -> Iterator[Found | Keyed | Appended]:
         """Moves the durable offset; gives out the records that are durable now, in log order."""
         self.log.flushed(flush)
-        while self._appended and _end_offset(self._appended[0]) <= self.log.durable_offset:
-            yield self._appended.popleft()
+        durable_offset = self.log.durable_offset
+        while self._appended and self._appended[0][0] <= durable_offset:
+            yield self._appended.popleft()[1]
+
+    def index_message(self, one: Keyed) -> None:
+        """Indexes one durable message by queue and by key."""
+        topic, queue_id, queue_offset, physical_offset, record_bytes, code, names = one
+        self.dispatch.put(topic, queue_id, queue_offset, Entry(physical_offset, record_bytes, code))
+        self.keys.put_names(topic, names, physical_offset)
 
     def index(self, found: Found) -> bool:
         """Indexes one durable record by queue and by key; False if its kind is not indexed."""
@@ -177,9 +224,3 @@ class Store:
 
 def _no_parts(appended: Record | Appended) -> None:
     """Apply records to nothing: the store of a tool that has no parts."""
-
-
-def _end_offset(appended: Found | Appended) -> int:
-    if isinstance(appended, Appended):
-        return appended.end_offset
-    return appended.record.physical_offset + appended.record_bytes

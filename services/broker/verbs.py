@@ -128,6 +128,7 @@ class Verbs:
             self._lite_topics,
             self._timers,
             self._carrying,
+            self._transactions.check_room,
             settings,
             self.statistics,
         )
@@ -238,16 +239,13 @@ class Verbs:
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message: normal, FIFO, delayed or half, as its attributes say."""
         self._housekeeping.refuse_if_full()
-        if message.transactional:
-            self._transactions.check_room()
         return self._sending.send(message, now_ms)
 
-    def set_timers(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Stores many messages at once; one that is refused is answered with its error."""
-        try:
-            self._housekeeping.refuse_if_full()
-        except TidewheelError as error:
-            return [error] * len(messages)
+    def send_many(self, messages: list[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
+        """Stores messages in order, as their attributes say; who is refused is answered with the error."""
+        refusal = self._housekeeping.refusal()
+        if refusal is not None:
+            return [refusal] * len(messages)
         return self._sending_timers.send(messages, now_ms)
 
     def recall(self, topic: str, recall_handle: str, now_ms: int) -> TimerVerdict:
@@ -353,6 +351,18 @@ class Verbs:
         """Acknowledges a leased message; returns what must be durable before the consumer is told."""
         self._store.last_store_ms = max(self._store.last_store_ms, now_ms)
         return self._receiving.ack(group, topic, receipt_handle)
+
+    def ack_many(
+        self, group: str, topic: str, receipt_handles: list[str], now_ms: int
+    ) -> list[int | TidewheelError]:
+        """Acknowledges leased messages; of each what must be durable before anyone is told, or why not."""
+        answers: list[int | TidewheelError] = []
+        for handle in receipt_handles:
+            try:
+                answers.append(self.ack(group, topic, handle, now_ms))
+            except TidewheelError as error:
+                answers.append(error)
+        return answers
 
     def change_invisible(
         self, group: str, topic: str, receipt_handle: str, invisible_ms: int, suspend: bool, now_ms: int

@@ -58,7 +58,7 @@ from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.arrivals import Arrivals
 from services.live.clock import Clock, KeptOffset
-from services.live.durability import DurableOffset
+from services.live.durability import Answers
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
@@ -125,8 +125,8 @@ class LiveBroker(LiveVerbs):
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = self._open()
         self._lite_before = self._core.lite
-        self._durable = DurableOffset(self._broker.durable_offset)
-        self._room = Room(self._unflushed_bytes)
+        self.answers = Answers(self._broker.durable_offset)
+        self.room = Room(self._unflushed_bytes)
         self._arrivals = Arrivals()
         self._alarm = Alarm(self._ring, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
@@ -141,10 +141,10 @@ class LiveBroker(LiveVerbs):
         self._advancing = Advancing(self, self.clock)
         self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
         self.transactions = LiveTransactions(
-            lambda: self._broker, self._told, self._ask, self.clock, self._room
+            lambda: self._broker, self._told, self._ask, self.clock, self.room
         )
         self.groups = LiveGroups(
-            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock, self._room
+            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock, self.room
         )
         self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
@@ -220,7 +220,7 @@ class LiveBroker(LiveVerbs):
 
     async def durable(self, offset: int) -> None:
         """Return when the log is durable so far; raises `ResultUnknown`, or what broke the core."""
-        await self._durable.reach(offset)
+        await self.answers.reach(offset)
         if self.broken.done():
             self.broken.result()
 
@@ -255,7 +255,7 @@ class LiveBroker(LiveVerbs):
         Without a core nothing is to be done: the next one looks at every half that is due.
         """
         if self._core is not None:
-            self._call(self._core.producer_came, topic)
+            self.decide(self._core.producer_came, topic)
 
     def share_with(self, share: Share) -> None:
         """Let `share` give loop and workers their parts of the interpreter."""
@@ -301,7 +301,7 @@ class LiveBroker(LiveVerbs):
                 f"{kept}: the next start only has more of the log to read.",
             ) from error
 
-    def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
+    def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         try:
             return verb(*arguments, self._clock())
         except TidewheelError:
@@ -366,8 +366,8 @@ class LiveBroker(LiveVerbs):
         """A flush is on disk: give the answers that waited for it, and wake receivers."""
         core = self._broker
         effects = core.flushed(flush, self._clock())
-        self._durable.advance(core.durable_offset)
-        self._room.freed()
+        self.answers.advance(core.durable_offset)
+        self.room.freed()
         self._rebuilding.went_well()
         self._carry_out(effects)
         self._see_to_alarm()
@@ -389,7 +389,7 @@ class LiveBroker(LiveVerbs):
         """Go on with a core that was opened again."""
         core.lite.take_over(self._lite_before)
         self._core = core
-        self._durable.advance(core.durable_offset)
+        self.answers.advance(core.durable_offset)
         self._well.set()
         self._told_of_health(True)
         self._flushing.go_on()
@@ -406,8 +406,8 @@ class LiveBroker(LiveVerbs):
         self._well.clear()
         self._told_of_health(False)
         self._alarm.stop()
-        self._durable.refuse(ResultUnknown(refusal), core.durable_offset)
-        self._room.freed()
+        self.answers.refuse(ResultUnknown(refusal), core.durable_offset)
+        self.room.freed()
 
     @property
     def is_retiring(self) -> bool:
@@ -439,7 +439,7 @@ class LiveBroker(LiveVerbs):
         """Let segments go, once it is sure what of them is still needed."""
         core = self._broker
         try:
-            await self._durable.reach(retirement.durable_at)
+            await self.answers.reach(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.keep_needed, self._disk)
             core.kept(retirement)
             await self._loop.run_in_executor(self._executor, retirement.delete, self._disk)

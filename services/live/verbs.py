@@ -38,7 +38,7 @@ from services.broker.values import (
 )
 from services.live.arrivals import Arrivals
 from services.live.clock import Clock
-from services.live.durability import DurableOffset
+from services.live.durability import Answers
 from services.live.room import Room
 from txn.checkback import CheckBackPolicy
 
@@ -65,9 +65,9 @@ class LiveVerbs(ABC):
 
     clock: Clock
     _loop: asyncio.AbstractEventLoop
-    _durable: DurableOffset
+    answers: Answers
     _arrivals: Arrivals
-    _room: Room
+    room: Room
     unread_bytes = 0
     """Of messages in answers to receives that their clients have not read yet."""
 
@@ -77,15 +77,15 @@ class LiveVerbs(ABC):
         """The core; raises `StoreUnwell` or `BrokerBroken` while there is none."""
 
     @abstractmethod
-    def _call(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
+    def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         """Call a verb of the core with the broker's time behind its arguments."""
 
     # Verbs that store: the answer is given once it is durable.
 
     async def send(self, message: Message) -> SendReceipt:
         """Store a message (normal, FIFO, delayed or half)."""
-        if not self._room.has(len(message.body)):
-            await self._room.wait(len(message.body))
+        if not self.room.has(len(message.body)):
+            await self.room.wait(len(message.body))
         return await self._told(self._broker.send, self.clock.inward(message))
 
     async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
@@ -99,21 +99,21 @@ class LiveVerbs(ABC):
     async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
         """Give a delayed message another time."""
         inward_ms = due_ms + self.clock.offset_ms
-        await self._room.for_copy()
+        await self.room.for_copy()
         return self.clock.outward(await self._told(self._broker.move_timer, name, inward_ms))
 
     async def fire_timer(self, name: TimerName) -> TimerVerdict:
         """Deliver a delayed message at once."""
-        await self._room.for_copy()
+        await self.room.for_copy()
         return self.clock.outward(await self._told(self._broker.fire_timer, name))
 
-    async def set_timers(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
+    async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages; each has its own answer, and they come when all are durable."""
-        await self._room.wait(sum(len(message.body) for message in messages))
+        await self.room.wait(sum(len(message.body) for message in messages))
         inward = [self.clock.inward(message) for message in messages]
-        answers = self._call(self._broker.set_timers, inward)
+        answers = self.decide(self._broker.send_many, inward)
         stored = [answer.durable_at for answer in answers if isinstance(answer, SendReceipt)]
-        await self._durable.reach(max(stored, default=0))
+        await self.answers.reach(max(stored, default=0))
         return answers
 
     async def set_check_back(self, topic: str, policy: CheckBackPolicy | None) -> Topic:
@@ -124,7 +124,7 @@ class LiveVerbs(ABC):
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
     ) -> EndReceipt:
         """Commit or roll back a half message."""
-        await self._room.for_copy()
+        await self.room.for_copy()
         return await self._told(self._broker.end_transaction, topic, transaction_id, message_id, resolution)
 
     async def ack(self, group: str, topic: str, receipt_handle: str) -> None:
@@ -133,7 +133,7 @@ class LiveVerbs(ABC):
 
     async def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str) -> None:
         """Put a delivery into the group's dead letters and acknowledge it."""
-        await self._room.for_copy()
+        await self.room.for_copy()
         await self._settled(self._broker.forward_to_dead_letter, group, topic, receipt_handle)
 
     async def create_topic(self, name: str, message_type: MessageType, queue_count: int) -> Topic:
@@ -169,11 +169,11 @@ class LiveVerbs(ABC):
             return self._broker.receive(*wish, now_ms, attempt_id)
 
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
-        received = self._call(look)
+        received = self.decide(look)
         bell = self._broker.lite.bell(group, topic, client_id)
         try:
             while not received.deliveries and await self._may_look_again(bell, line, received, ends):
-                received = self._call(look)
+                received = self.decide(look)
         except asyncio.CancelledError:  # the ring that this one may have heard is another's now
             self._arrivals.ring(bell, line)
             raise
@@ -189,10 +189,10 @@ class LiveVerbs(ABC):
 
         With `suspend` the attempt will not have counted.
         """
-        handle, durable_at = self._call(
+        handle, durable_at = self.decide(
             self._broker.change_invisible, group, topic, receipt_handle, invisible_ms, suspend
         )
-        await self._durable.reach(durable_at)
+        await self.answers.reach(durable_at)
         return handle
 
     def refuse_unread(self) -> None:
@@ -205,18 +205,18 @@ class LiveVerbs(ABC):
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
         """Take a delivery back that its consumer never heard of."""
-        self._call(self._broker.release, group, topic, receipt_handle)
+        self.decide(self._broker.release, group, topic, receipt_handle)
         self._arrivals.wake(topic)
 
     def client_alive(self, client_id: str) -> None:
         """Renew the leases that are renewed for this client; a core that is void has none."""
         with suppress(StoreUnwell, BrokerBroken):
-            self._call(self._broker.client_alive, client_id)
+            self.decide(self._broker.client_alive, client_id)
 
     def client_gone(self, client_id: str) -> None:
         """Give up the leases of a client that has left; a core that is void has none."""
         with suppress(StoreUnwell, BrokerBroken):
-            self._call(self._broker.client_gone, client_id)
+            self.decide(self._broker.client_gone, client_id)
 
     async def subscribe_lite(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart
@@ -241,7 +241,7 @@ class LiveVerbs(ABC):
     def said_goodbye(self, client_id: str) -> None:
         """Forget what a client subscribed to that has left for good."""
         with suppress(StoreUnwell, BrokerBroken):
-            self._call(self._broker.lite.said_goodbye, client_id)
+            self.decide(self._broker.lite.said_goodbye, client_id)
 
     # Looks.
 
@@ -320,7 +320,7 @@ class LiveVerbs(ABC):
     async def _show(self, group: str, topic: str, received: Received) -> None:
         """Return once what was leased may be shown; who is no longer there to see it gives it back."""
         try:
-            await self._durable.reach(received.durable_at)
+            await self.answers.reach(received.durable_at)
         except BaseException:
             for delivery in received.deliveries:
                 with suppress(TidewheelError):
@@ -331,21 +331,21 @@ class LiveVerbs(ABC):
         self, subscriber: Subscriber, verb: Callable[..., Subscribed], *arguments: object
     ) -> list[tuple[str, str]]:
         """Call a verb on subscriptions; who waits to receive looks again."""
-        subscribed = self._call(verb, *arguments)
+        subscribed = self.decide(verb, *arguments)
         self._arrivals.wake(subscriber)
-        await self._durable.reach(subscribed.durable_at)
+        await self.answers.reach(subscribed.durable_at)
         return subscribed.lost
 
     async def _settled(self, verb: Callable[..., int], *arguments: object) -> None:
         """Call a verb and return once what it says is durable."""
-        await self._durable.reach(self._call(verb, *arguments))
+        await self.answers.reach(self.decide(verb, *arguments))
 
     async def _told(self, verb: Callable[..., Resting], *arguments: object) -> Resting:
         """The verb's answer, or its refusal, once what either rests on is durable."""
         try:
-            answer = self._call(verb, *arguments)
+            answer = self.decide(verb, *arguments)
         except RefusedByState as refusal:
-            await self._durable.reach(refusal.durable_at)
+            await self.answers.reach(refusal.durable_at)
             raise
-        await self._durable.reach(answer.durable_at)
+        await self.answers.reach(answer.durable_at)
         return answer

@@ -204,7 +204,7 @@ class TimersApi:
         now_ms = self._live.now_ms()
         answers: list[Any] = [message_of(one, now_ms) for one in wanted]
         sound = [number for number, one in enumerate(answers) if not isinstance(one, TidewheelError)]
-        receipts = await self._live.set_timers([answers[number] for number in sound])
+        receipts = await self._live.send_many([answers[number] for number in sound])
         for number, receipt in zip(sound, receipts, strict=True):
             answers[number] = set_shape(receipt, answers[number].delivery_ms)
         shapes = [error_shape(one) if isinstance(one, TidewheelError) else one for one in answers]

@@ -7,7 +7,7 @@ expect to find what is in the others.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from commitlog import limits
 from commitlog.errors import ClientMistake, TidewheelError
@@ -16,8 +16,8 @@ from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.filters import wanted
+from services.rpc.generated.definition_pb2 import Code
 from services.rpc.generated.service_pb2 import (
-    AckMessageEntry,
     AckMessageRequest,
     AckMessageResponse,
     AckMessageResultEntry,
@@ -32,11 +32,14 @@ from services.rpc.handover import Lent, give_back, lent
 from services.rpc.lite_consuming import refuse_strangers
 from services.rpc.messages import show, span_ms, timestamp
 from services.rpc.names import stored_name
+from services.rpc.replies import Decided, check_count, text_field, varint
 from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
-from services.rpc.together import together
 
 LEASE_MS = 60_000
+ACKNOWLEDGED = AckMessageResponse(status=OK).SerializeToString()
+ENTRY_OK = AckMessageResultEntry(status=OK).SerializeToString()
+FORWARDED = ForwardMessageToDeadLetterQueueResponse(status=OK).SerializeToString()
 ANSWER_SECONDS = 0.5
 
 
@@ -73,35 +76,41 @@ class Consuming:
             else:
                 give_back(self._live, answer)
 
-    async def ack_message(self, request: AckMessageRequest, caller: Caller) -> AckMessageResponse:
+    def ack_message(self, request: AckMessageRequest, caller: Caller) -> Decided:
         """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        entries = await together([self._ack(request, entry) for entry in request.entries])
-        return AckMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
+        check_count(request.entries)
+        handles = [entry.receipt_handle for entry in request.entries]
+        group, topic = stored_name(request.group), stored_name(request.topic)
+        answers = self._live.decide(self._live.core.ack_many, group, topic, handles)
+        return acknowledged_reply(request, answers)
 
-    async def change_invisible_duration(
-        self, request: ChangeInvisibleDurationRequest, caller: Caller
-    ) -> ChangeInvisibleDurationResponse:
+    def change_invisible_duration(self, request: ChangeInvisibleDurationRequest, caller: Caller) -> Decided:
         """Lease a delivery anew; the old receipt handle is void."""
         self._sessions.seen(caller)
-        handle = await self._live.change_invisible(
+        handle, durable_at = self._live.decide(
+            self._live.core.change_invisible,
             stored_name(request.group),
             stored_name(request.topic),
             request.receipt_handle,
             span_ms(request.invisible_duration),
-            suspend=request.suspend,
+            request.suspend,
         )
-        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+        reply = ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+        return Decided(durable_at, reply.SerializeToString())
 
-    async def forward_message_to_dead_letter_queue(
+    def forward_message_to_dead_letter_queue(
         self, request: ForwardMessageToDeadLetterQueueRequest, caller: Caller
-    ) -> ForwardMessageToDeadLetterQueueResponse:
+    ) -> Decided:
         """Give a delivery up: into the group's dead letters."""
         self._sessions.seen(caller)
-        await self._live.forward_to_dead_letter(
-            stored_name(request.group), stored_name(request.topic), request.receipt_handle
+        durable_at = self._live.decide(
+            self._live.core.forward_to_dead_letter,
+            stored_name(request.group),
+            stored_name(request.topic),
+            request.receipt_handle,
         )
-        return ForwardMessageToDeadLetterQueueResponse(status=OK)
+        return Decided(durable_at, FORWARDED)
 
     def _give_back_unheard(self, session: Session, group: str, topic: str, attempt_id: str) -> None:
         last = session.lent.pop((group, topic), None)
@@ -136,15 +145,36 @@ class Consuming:
             yield reply
         yield ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
 
-    async def _ack(self, request: AckMessageRequest, entry: AckMessageEntry) -> AckMessageResultEntry:
-        status = OK
-        try:
-            await self._live.ack(stored_name(request.group), stored_name(request.topic), entry.receipt_handle)
-        except TidewheelError as error:
-            status = refusal(error)
-        return AckMessageResultEntry(
-            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+
+def acknowledged_reply(request: AckMessageRequest, answers: Sequence[int | TidewheelError]) -> Decided:
+    """Return the reply to acknowledgements, and when it may be told.
+
+    Where all are well the bytes that protobuf makes: of each entry message_id 1, receipt_handle 2, status 3.
+    """
+    durable_at, refused = 0, False
+    for answer in answers:
+        if isinstance(answer, int):
+            durable_at = max(durable_at, answer)
+        else:
+            refused = True
+    if not refused:
+        parts = [ACKNOWLEDGED]
+        for entry in request.entries:
+            said = text_field(b"\x0a", entry.message_id)
+            said += text_field(b"\x12", entry.receipt_handle) + ENTRY_OK
+            parts += b"\x12", varint(len(said)), said
+        return Decided(durable_at, b"".join(parts))
+    results = [
+        AckMessageResultEntry(
+            message_id=entry.message_id,
+            receipt_handle=entry.receipt_handle,
+            status=OK if isinstance(answer, int) else refusal(answer),
         )
+        for entry, answer in zip(request.entries, answers, strict=True)
+    ]
+    status = overall([one.status for one in results])
+    reply = AckMessageResponse(status=status, entries=results)
+    return Decided(durable_at, reply.SerializeToString(), Code.Name(status.code))
 
 
 def remember(session: Session, answer: Lent) -> None:

@@ -30,7 +30,8 @@ from services.refusals import Refusals
 from services.rpc.caller import Caller
 from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
-from services.rpc.service import Rpc, Streaming, Unary
+from services.rpc.replies import Decided
+from services.rpc.service import Prompt, Rpc, Streaming, Unary
 
 FORBIDDEN: Final = "no right"
 SIGNED_ONCE: Final = frozenset((OTLP, OPENCENSUS))
@@ -86,10 +87,7 @@ class Guard:
 def guarded(rpcs: dict[str, Rpc], guard: Guard) -> dict[str, Rpc]:
     """Return a table whose handlers are only reached by callers that the guard lets through."""
     assert rpcs.keys() <= NEEDS.keys(), "for every RPC it must be known what it needs"
-    return {
-        name: watched_stream(name, rpc, guard) if isinstance(rpc, Streaming) else watched(name, rpc, guard)
-        for name, rpc in rpcs.items()
-    }
+    return {name: WATCHED[type(rpc)](name, rpc, guard) for name, rpc in rpcs.items()}
 
 
 def watched(name: str, rpc: Unary, guard: Guard) -> Unary:
@@ -97,6 +95,15 @@ def watched(name: str, rpc: Unary, guard: Guard) -> Unary:
 
     async def handler(request: Any, caller: Caller) -> Any:
         return await rpc.handler(request, guard.admit(name, request, caller))
+
+    return replace(rpc, handler=handler)
+
+
+def watched_prompt(name: str, rpc: Prompt, guard: Guard) -> Prompt:
+    """Return an RPC that is decided at once behind the guard."""
+
+    def handler(request: Any, caller: Caller) -> Decided:
+        return rpc.handler(request, guard.admit(name, request, caller))
 
     return replace(rpc, handler=handler)
 
@@ -112,3 +119,10 @@ def watched_stream(name: str, rpc: Streaming, guard: Guard) -> Streaming:
                 yield reply
 
     return replace(rpc, handler=handler)
+
+
+WATCHED: Final[dict[type[Rpc], Callable[[str, Any, Guard], Rpc]]] = {
+    Unary: watched,
+    Prompt: watched_prompt,
+    Streaming: watched_stream,
+}

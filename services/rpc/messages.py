@@ -50,6 +50,11 @@ BORN_MS_MAX = 253_402_300_799_999
 """The end of the year 9999, the last time of protobuf's Timestamp; a client's clock is only noted."""
 
 
+def born_ms(stamp: Timestamp) -> int:
+    """Return when a client says that a message was born."""
+    return min(max(wall_ms(stamp), 0), BORN_MS_MAX)
+
+
 def wall_ms(stamp: Timestamp) -> int:
     """Return a time of the wire as wall time in milliseconds, rounded up so that nothing is due early."""
     return stamp.seconds * 1000 + -(-stamp.nanos // 1_000_000)
@@ -67,23 +72,27 @@ def span_ms(span: Duration) -> int:
 
 def from_wire(sent: wire.Message, caller: Caller) -> Message:
     """Return the message that a producer sent; nothing is validated here, the core does that."""
-    system = sent.system_properties
+    system, topic, given = sent.system_properties, sent.topic, sent.user_properties
+    has, keys = system.HasField, system.keys
+    properties = {name: given[name] for name in given}
+    if verb_properties.TOPIC in properties:
+        properties = stored_properties(properties, topic.resource_namespace)
     return Message(
-        topic=stored_name(sent.topic),
+        topic=stored_name(topic),
         body=sent.body,
         message_id=system.message_id,
         tag=system.tag,
-        keys=tuple(system.keys),
+        keys=(keys[0],) if len(keys) == 1 else tuple(keys),
         message_group=system.message_group,
-        delivery_ms=wall_ms(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None,
+        delivery_ms=wall_ms(system.delivery_timestamp) if has("delivery_timestamp") else None,
         transactional=system.message_type == TRANSACTION,
-        properties=stored_properties(dict(sent.user_properties), sent.topic.resource_namespace),
-        born_ms=min(max(wall_ms(system.born_timestamp), 0), BORN_MS_MAX),
-        born_host=(address(system.born_host, caller.host), 0),
+        properties=properties,
+        born_ms=born_ms(system.born_timestamp) if has("born_timestamp") else 0,
+        born_host=(address_of(system.born_host) or caller.host, 0),
         gzip=system.body_encoding == GZIP,
         trace_context=system.trace_context,
         check_immunity_ms=immunity_ms(system),
-        priority=system.priority if system.HasField("priority") else None,
+        priority=system.priority if has("priority") else None,
         lite_topic=system.lite_topic,
     )
 
@@ -167,11 +176,6 @@ def immunity_ms(system: wire.SystemProperties) -> int | None:
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return None
     return span_ms(system.orphaned_transaction_recovery_duration) or None
-
-
-def address(claimed: str, seen: str) -> str:
-    """Return the IP address a client claims to have, or the one it is seen under when the claim is none."""
-    return address_of(claimed) or seen
 
 
 @lru_cache(ADDRESSES_REMEMBERED)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from commitlog.errors import NotFound, TidewheelError, TimerEnded, TransactionEnded
+from functools import partial
+
+from commitlog.errors import NotFound, RefusedByState, TidewheelError, TimerEnded, TransactionEnded
+from commitlog.message import Message
 from services.broker.delays import dated
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
@@ -20,10 +23,23 @@ from services.rpc.generated.service_pb2 import (
 from services.rpc.messages import from_wire
 from services.rpc.names import stored_name
 from services.rpc.producers import Producers
+from services.rpc.replies import Decided, check_count, text_field, varint
 from services.rpc.sessions import Sessions
 from services.rpc.statuses import OK, overall, refusal
-from services.rpc.together import together
 
+STORED = SendMessageResponse(status=OK).SerializeToString()
+ENTRY_OK = SendResultEntry(status=OK).SerializeToString()
+ENTRY_TAG, MESSAGE_ID_TAG, TRANSACTION_ID_TAG, OFFSET_TAG, RECALL_HANDLE_TAG = (
+    b"\x12",
+    b"\x12",
+    b"\x1a",
+    b"\x20",
+    b"\x2a",
+)
+"""Of `SendMessageResponse.entries`, and of the fields of `SendResultEntry`."""
+ENDED = EndTransactionResponse(status=OK).SerializeToString()
+
+Answer = SendReceipt | TidewheelError
 RESOLUTIONS = {
     wire.TransactionResolution.COMMIT: Resolution.COMMIT,
     wire.TransactionResolution.ROLLBACK: Resolution.ROLLBACK,
@@ -36,60 +52,73 @@ class Producing:
     def __init__(self, live: LiveBroker, sessions: Sessions, producers: Producers) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
 
-    async def send_message(self, request: SendMessageRequest, caller: Caller) -> SendMessageResponse:
+    def send_message(self, request: SendMessageRequest, caller: Caller) -> Decided:
         """Store messages; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        entries = await together([self._send(message, caller) for message in request.messages])
-        return SendMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
+        check_count(request.messages)
+        live, clock = self._live, self._live.clock
+        now_ms, answers = clock.real_ms(), list[Answer]()
+        if len(request.messages) == 1:
+            sent = request.messages[0]
+            try:
+                message = clock.inward(dated(from_wire(sent, caller), now_ms))
+                answers.append(live.decide(live.core.send, message))
+            except TidewheelError as error:
+                return refused_reply(request, [error])
+            self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
+            return sent_reply(request, answers)
+        given: list[Message | TidewheelError] = []
+        for sent in request.messages:
+            try:
+                given.append(clock.inward(dated(from_wire(sent, caller), now_ms)))
+            except TidewheelError as error:
+                given.append(error)
+        stored = iter(self._stored([one for one in given if isinstance(one, Message)]))
+        for sent, one in zip(request.messages, given, strict=True):
+            answers.append(next(stored) if isinstance(one, Message) else one)
+            if isinstance(one, Message) and isinstance(answers[-1], SendReceipt):
+                self._producers.add(one.topic, caller.client_id, sent.topic.resource_namespace)
+        return sent_reply(request, answers)
 
-    async def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> EndTransactionResponse:
+    def _stored(self, messages: list[Message]) -> list[Answer]:
+        """Store messages; without a core each is refused."""
+        try:
+            return self._live.decide(self._live.core.send_many, messages)
+        except TidewheelError as error:
+            return [error] * len(messages)
+
+    def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> Decided:
         """Commit or roll back; an unspecified resolution means that the producer does not know yet."""
         self._sessions.seen(caller)
         topic = stored_name(request.topic)
         resolution = RESOLUTIONS.get(request.resolution)
-        answer = "UNKNOWN" if resolution is None else resolution.value
+        answer, durable_at = "UNKNOWN" if resolution is None else resolution.value, 0
         try:
             if resolution is not None:
-                await self._live.end_transaction(
-                    topic, request.transaction_id, request.message_id, resolution
+                ended = self._live.decide(
+                    self._live.core.end_transaction,
+                    topic,
+                    request.transaction_id,
+                    request.message_id,
+                    resolution,
                 )
-        except TransactionEnded:
-            answer += ", too late"
+                durable_at = ended.durable_at
+        except TidewheelError as error:
+            why = "too late" if isinstance(error, TransactionEnded) else "refused"
+            self._live.answered(request.transaction_id, f"{answer}, {why}")
             raise
-        except TidewheelError:
-            answer += ", refused"
-            raise
-        finally:
-            self._live.answered(request.transaction_id, answer)
         self._producers.add(topic, caller.client_id, request.topic.resource_namespace)
-        return EndTransactionResponse(status=OK)
+        told = partial(self._live.answered, request.transaction_id, answer)
+        return Decided(durable_at, ENDED, then=told)
 
-    async def recall_message(self, request: RecallMessageRequest, caller: Caller) -> RecallMessageResponse:
+    def recall_message(self, request: RecallMessageRequest, caller: Caller) -> Decided:
         """Cancel a delayed message. Cancelling twice is fine; cancelling too late is refused, saying when."""
         self._sessions.seen(caller)
-        verdict = await self._live.recall(stored_name(request.topic), request.recall_handle)
+        live, topic = self._live, stored_name(request.topic)
+        verdict = live.clock.outward(live.decide(live.core.recall, topic, request.recall_handle))
         refuse_if_not_cancelled(verdict)
-        return RecallMessageResponse(status=OK, message_id=verdict.message_id)
-
-    async def _send(self, sent: wire.Message, caller: Caller) -> SendResultEntry:
-        try:
-            message = from_wire(sent, caller)
-            receipt = await self._live.send(dated(message, self._live.now_ms()))
-        except TidewheelError as error:
-            return SendResultEntry(status=refusal(error), message_id=sent.system_properties.message_id)
-        self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
-        return result(receipt)
-
-
-def result(receipt: SendReceipt) -> SendResultEntry:
-    """Return a receipt as the wire has it."""
-    return SendResultEntry(
-        status=stored_status(receipt),
-        message_id=receipt.message_id,
-        transaction_id=receipt.transaction_id,
-        offset=receipt.queue_offset,
-        recall_handle=receipt.recall_handle,
-    )
+        reply = RecallMessageResponse(status=OK, message_id=verdict.message_id)
+        return Decided(verdict.durable_at, reply.SerializeToString())
 
 
 def stored_status(receipt: SendReceipt) -> wire.Status:
@@ -98,6 +127,61 @@ def stored_status(receipt: SendReceipt) -> wire.Status:
         return OK
     others = f"about {receipt.sharing_count} other delayed messages are due in the same second"
     return wire.Status(code=wire.Code.OK, message=f"OK, and {others}")
+
+
+def sent_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
+    """Return the reply to messages that were stored or refused, and when it may be told."""
+    parts, durable_at = [STORED], 0
+    for answer in answers:
+        if not isinstance(answer, SendReceipt) or answer.sharing_count:
+            return refused_reply(request, answers)
+        durable_at = max(durable_at, answer.durable_at)
+        parts.append(stored_entry(answer))
+    return Decided(durable_at, b"".join(parts))
+
+
+def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
+    """Return the reply to messages of which one was refused, or is told more than that it was stored."""
+    results = [
+        stored_result(answer)
+        if isinstance(answer, SendReceipt)
+        else SendResultEntry(status=refusal(answer), message_id=sent.system_properties.message_id)
+        for sent, answer in zip(request.messages, answers, strict=True)
+    ]
+    rests = (answer for answer in answers if isinstance(answer, (SendReceipt, RefusedByState)))
+    durable_at = max((answer.durable_at for answer in rests), default=0)
+    status = overall([one.status for one in results])
+    reply = SendMessageResponse(status=status, entries=results)
+    return Decided(durable_at, reply.SerializeToString(), wire.Code.Name(status.code))
+
+
+def stored_entry(receipt: SendReceipt) -> bytes:
+    """Return the bytes of an entry of `SendMessageResponse` for a message that was stored.
+
+    The same as protobuf makes of `stored_result`, at a third of its cost: status 1, message_id 2,
+    transaction_id 3, offset 4, recall_handle 5; no message is stored without an id.
+    """
+    message_id, offset = receipt.message_id.encode(), receipt.queue_offset
+    parts = [ENTRY_OK, MESSAGE_ID_TAG, varint(len(message_id)), message_id]
+    if receipt.transaction_id:
+        parts.append(text_field(TRANSACTION_ID_TAG, receipt.transaction_id))
+    if offset:
+        parts += OFFSET_TAG, varint(offset)
+    if receipt.recall_handle:
+        parts.append(text_field(RECALL_HANDLE_TAG, receipt.recall_handle))
+    entry = b"".join(parts)
+    return b"".join((ENTRY_TAG, varint(len(entry)), entry))
+
+
+def stored_result(receipt: SendReceipt) -> SendResultEntry:
+    """Return a receipt as the wire has it."""
+    return SendResultEntry(
+        status=stored_status(receipt),
+        message_id=receipt.message_id,
+        transaction_id=receipt.transaction_id,
+        offset=receipt.queue_offset,
+        recall_handle=receipt.recall_handle,
+    )
 
 
 def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:

@@ -12,6 +12,7 @@ Options that matter:
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -23,14 +24,24 @@ import grpc
 from grpc import aio
 
 from commitlog.errors import PortTaken
-from commitlog.limits import HEADERS_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
+from commitlog.limits import HEADERS_BYTES_MAX, REQUEST_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
 from services.rpc.accepting import Accepting
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.service import NAME, CallRefused, Observe, Rpc, Streaming, Unary, reply_to, stream_to
+from services.rpc.service import (
+    NAME,
+    CallRefused,
+    Observe,
+    Prompt,
+    Rpc,
+    Streaming,
+    Unary,
+    reply_to,
+    stream_to,
+)
 from services.rpc.standard import Standard
+from services.rpc.turns import Call, Turns
 
-REQUEST_BYTES_MAX = 32 * 1024 * 1024
 PING_MS, PING_MS_MIN, PONG_MS_MAX = 30_000, 10_000, 10_000
 HANDSHAKE_MS_MAX = 10_000
 OPTIONS = [
@@ -55,6 +66,7 @@ REFUSED = {
 """What gRPC calls the refusals of a protocol whose replies have no status; others are INVALID_ARGUMENT."""
 
 SECURITY = "transport_security_type"
+UNAUTHORIZED = Code.Name(Code.UNAUTHORIZED)
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -107,12 +119,13 @@ class GrpcServer:
         """Take a port of a host for TLS and return it."""
         return self._server.add_secure_port(f"{host}:0", credentials)
 
-    async def start(self, rpcs: dict[str, Rpc], observe: Observe) -> None:
-        """Serve a table of RPCs on the addresses taken."""
+    async def start(self, rpcs: dict[str, Rpc], turns: Turns, observe: Observe) -> None:
+        """Serve a table of RPCs on the addresses taken; calls of prompt ones go to `turns` in lists."""
+        gathering = Gathering(turns)
         services: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         for name, rpc in rpcs.items():
             service, _, own_name = name.rpartition("/")
-            services[service or NAME][own_name] = method(name, rpc, observe, self._connections)
+            services[service or NAME][own_name] = method(name, rpc, gathering, observe, self._connections)
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         crowded = services[NAME].items()
@@ -133,17 +146,60 @@ class GrpcServer:
 
 
 def method(
-    name: str, rpc: Rpc, observe: Observe, connections: Connections
+    name: str, rpc: Rpc, gathering: Gathering, observe: Observe, connections: Connections
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return gRPC's handler for one RPC of the table."""
     codec = (rpc.request.FromString, rpc.reply.SerializeToString)
     match rpc:
+        case Prompt():
+            handler = prompt(name, rpc, gathering, observe, connections)
+            return grpc.unary_unary_rpc_method_handler(handler, rpc.request.FromString)
         case Unary():
             return grpc.unary_unary_rpc_method_handler(unary(name, rpc, observe, connections), *codec)
         case Streaming(both_ways=True):
             return grpc.stream_stream_rpc_method_handler(streaming(name, rpc, observe, connections), *codec)
         case Streaming():
             return grpc.unary_stream_rpc_method_handler(streaming(name, rpc, observe, connections), *codec)
+
+
+class Gathering:
+    """The calls that grpc.aio has accepted in this turn of the loop, for `turns` to take in one list."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._loop = turns, asyncio.get_running_loop()
+        self._calls: list[Call] = []
+
+    def add(self, call: Call) -> None:
+        """Have a call taken with all others of this turn."""
+        if not self._calls:
+            self._loop.call_soon(self._take)
+        self._calls.append(call)
+
+    def _take(self) -> None:
+        calls, self._calls = self._calls, []
+        self._turns.take(calls)
+
+
+def prompt(
+    name: str, rpc: Prompt, gathering: Gathering, observe: Observe, connections: Connections
+) -> Callable[[Any, Context], Awaitable[bytes]]:
+    """Return the coroutine function that grpc.aio calls for an RPC that is decided at once."""
+
+    async def call(request: Any, context: Context) -> bytes:
+        peer = context.peer()
+        told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def tell(reply: bytes, code: str) -> None:
+            if code != UNAUTHORIZED and connections.is_stranger(peer):
+                connections.welcome(peer)
+            if not told.done():
+                told.set_result(reply)
+
+        caller = caller_of(context, connections.host_of(peer))
+        gathering.add(Call(name, rpc, request, caller, tell, observe))
+        return await told
+
+    return call
 
 
 def unary(

@@ -11,11 +11,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import structlog
 
 from commitlog.errors import TidewheelError, unread
+from commitlog.limits import BODY_BYTES_MAX
 from services.rpc.caller import Caller
 from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
@@ -23,6 +24,7 @@ from services.rpc.generated import service_pb2 as wire
 from services.rpc.generated.definition_pb2 import Code, Status
 from services.rpc.lite_consuming import LiteConsuming
 from services.rpc.producing import Producing
+from services.rpc.replies import Decided
 from services.rpc.routing import Routing
 from services.rpc.statuses import BUG, CLIENT_ID_REQUIRED, OK, refusal
 
@@ -56,6 +58,26 @@ class Unary:
     is_for_operators: bool = False
 
 
+def nothing(request: Any) -> int:
+    """Append little, whatever is asked."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """An RPC of one request and one reply which is decided at once, and then waits for nothing but the disk.
+
+    `appends` tells how many bytes a request may append, if they are many (`services.live.room`).
+    """
+
+    request: Any
+    reply: Any
+    handler: Callable[[Any, Caller], Decided]
+    appends: Callable[[Any], int] = nothing
+    has_status: ClassVar[bool] = True
+    is_for_operators: ClassVar[bool] = False
+
+
 @dataclass(frozen=True, slots=True)
 class Streaming:
     """An RPC that replies with a stream, to one request or (`both_ways`) to a stream of them."""
@@ -68,7 +90,7 @@ class Streaming:
     is_for_operators: bool = False
 
 
-Rpc = Unary | Streaming
+Rpc = Unary | Prompt | Streaming
 
 
 def table(
@@ -80,26 +102,29 @@ def table(
         "QueryAssignment": Unary(
             wire.QueryAssignmentRequest, wire.QueryAssignmentResponse, routing.query_assignment
         ),
-        "SendMessage": Unary(wire.SendMessageRequest, wire.SendMessageResponse, producing.send_message),
-        "EndTransaction": Unary(
-            wire.EndTransactionRequest, wire.EndTransactionResponse, producing.end_transaction
+        "SendMessage": Prompt(
+            wire.SendMessageRequest, wire.SendMessageResponse, producing.send_message, body_bytes
         ),
-        "RecallMessage": Unary(
+        "EndTransaction": Prompt(
+            wire.EndTransactionRequest, wire.EndTransactionResponse, producing.end_transaction, a_copy
+        ),
+        "RecallMessage": Prompt(
             wire.RecallMessageRequest, wire.RecallMessageResponse, producing.recall_message
         ),
         "ReceiveMessage": Streaming(
             wire.ReceiveMessageRequest, wire.ReceiveMessageResponse, consuming.receive_message
         ),
-        "AckMessage": Unary(wire.AckMessageRequest, wire.AckMessageResponse, consuming.ack_message),
-        "ChangeInvisibleDuration": Unary(
+        "AckMessage": Prompt(wire.AckMessageRequest, wire.AckMessageResponse, consuming.ack_message),
+        "ChangeInvisibleDuration": Prompt(
             wire.ChangeInvisibleDurationRequest,
             wire.ChangeInvisibleDurationResponse,
             consuming.change_invisible_duration,
         ),
-        "ForwardMessageToDeadLetterQueue": Unary(
+        "ForwardMessageToDeadLetterQueue": Prompt(
             wire.ForwardMessageToDeadLetterQueueRequest,
             wire.ForwardMessageToDeadLetterQueueResponse,
             consuming.forward_message_to_dead_letter_queue,
+            a_copy,
         ),
         "SyncLiteSubscription": Unary(
             wire.SyncLiteSubscriptionRequest,
@@ -116,6 +141,16 @@ def table(
             clients.notify_client_termination,
         ),
     }
+
+
+def body_bytes(request: wire.SendMessageRequest) -> int:
+    """Return how many bytes the messages of a request have."""
+    return sum(len(message.body) for message in request.messages)
+
+
+def a_copy(request: Any) -> int:
+    """Return how many bytes a copy of a stored message may have."""
+    return BODY_BYTES_MAX
 
 
 async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe: Observe) -> Any:

@@ -28,8 +28,9 @@ from services.rpc.endpoints import Advertised
 from services.rpc.everything import all_rpcs
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
-from services.rpc.service import Streaming, Unary, reply_to, stream_to
+from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
+from services.rpc.turns import Turns
 from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing
 
 NOW_MS = 1_763_700_000_000
@@ -53,6 +54,8 @@ class Stage:
     async def call(self, name: str, request: Any) -> Any:
         """Call an RPC and return its reply, of a stream the last."""
         rpc = self.rpcs[name]
+        if isinstance(rpc, Prompt):
+            return await Turns(self.live).reply(name, rpc, request, WHO, lambda *_: None)
         if isinstance(rpc, Unary):
             return await reply_to(name, rpc, request, WHO, lambda *_: None)
         assert isinstance(rpc, Streaming)

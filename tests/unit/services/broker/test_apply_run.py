@@ -104,7 +104,8 @@ class Pair:
             ends = np.cumsum(run.copies.record_bytes).tolist()
             for end, record_bytes in zip(ends, run.copies.record_bytes.tolist(), strict=True):
                 record = records.decode(bytes(run.copies.content), end - record_bytes)
-                self.by_row._store._appended.append(Found(record, record_bytes))
+                end_offset = record.physical_offset + record_bytes
+                self.by_row._store._appended.append((end_offset, Found(record, record_bytes)))
                 self.by_row.apply(record)
                 if copies.timers is not None:
                     self.set.append(record)

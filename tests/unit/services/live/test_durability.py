@@ -1,4 +1,4 @@
-"""Answers are let go in the order of their offsets, or refused together."""
+"""Answers are given in the order in which they were decided, once their records are durable, or refused."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ import asyncio
 import pytest
 
 from commitlog.errors import ResultUnknown
-from services.live.durability import DurableOffset
+from services.live.durability import Answers
 
 
-async def waiting(durable: DurableOffset, offset: int, answered: list[int]) -> None:
+async def waiting(durable: Answers, offset: int, answered: list[int]) -> None:
     await durable.reach(offset)
     answered.append(offset)
 
 
-def test_answers_go_in_the_order_of_their_offsets() -> None:
+def test_answers_go_in_the_order_in_which_they_were_decided() -> None:
     async def scenario() -> None:
-        durable, answered = DurableOffset(100), list[int]()
-        tasks = [asyncio.create_task(waiting(durable, offset, answered)) for offset in (300, 100, 200, 250)]
+        durable, answered = Answers(100), list[int]()
+        offsets = (200, 100, 250, 300, 280)
+        tasks = [asyncio.create_task(waiting(durable, offset, answered)) for offset in offsets]
         await asyncio.sleep(0)
         assert answered == [100]
-        durable.advance(250)
-        await asyncio.gather(*tasks[1:])
+        durable.advance(290)
+        await asyncio.gather(*tasks[:3])
         assert answered == [100, 200, 250]
         durable.advance(300)
-        await tasks[0]
+        await asyncio.gather(*tasks)
+        assert answered == [100, 200, 250, 300, 280]
 
     asyncio.run(scenario())
 
 
 def test_everybody_who_waits_is_refused_and_the_next_may_wait_again() -> None:
     async def scenario() -> None:
-        durable, answered = DurableOffset(0), list[int]()
+        durable, answered = Answers(0), list[int]()
         tasks = [asyncio.create_task(waiting(durable, offset, answered)) for offset in (1, 2)]
         await asyncio.sleep(0)
         durable.refuse(ResultUnknown("lost"), 0)
@@ -50,7 +52,7 @@ def test_everybody_who_waits_is_refused_and_the_next_may_wait_again() -> None:
 
 def test_a_caller_that_left_does_not_hold_up_the_others() -> None:
     async def scenario() -> None:
-        durable, answered = DurableOffset(0), list[int]()
+        durable, answered = Answers(0), list[int]()
         leaving, staying = (asyncio.create_task(waiting(durable, offset, answered)) for offset in (1, 2))
         await asyncio.sleep(0)
         leaving.cancel()

@@ -53,10 +53,10 @@ def play(scenario: Callable[[LiveBroker], Awaitable[None]]) -> None:
             disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
             call_later = asyncio.get_running_loop().call_later
             before = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
-            await before.set_timers([timer(number) for number in range(0, len(DUES_MS), 2)])
+            await before.send_many([timer(number) for number in range(0, len(DUES_MS), 2)])
             await before.close()
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
-            await live.set_timers([timer(number) for number in range(1, len(DUES_MS), 2)])
+            await live.send_many([timer(number) for number in range(1, len(DUES_MS), 2)])
             assert len(everything(live, TimerFilter())) == len(DUES_MS)
             await scenario(live)
             await live.close()

@@ -44,7 +44,7 @@ def play(scenario: Callable[[Bench], Awaitable[None]]) -> None:
             disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
             call_later = asyncio.get_running_loop().call_later
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
-            await live.set_timers([timer(number) for number in range(500)])
+            await live.send_many([timer(number) for number in range(500)])
             bench = Bench(disk, live, TimerTasks(live))
             await scenario(bench)
             await bench.tasks.close()

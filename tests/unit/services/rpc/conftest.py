@@ -18,8 +18,9 @@ from services.rpc.endpoints import Advertised
 from services.rpc.everything import all_rpcs
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
-from services.rpc.service import Streaming, Unary, reply_to, stream_to
+from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
+from services.rpc.turns import Turns
 
 SCENARIO_SECONDS = 30
 NOW_MS = 1_763_700_000_000
@@ -43,6 +44,8 @@ class Front:
     async def call(self, name: str, request: Any, caller: Caller = SOMEBODY) -> Any:
         """Call a unary RPC."""
         rpc = self.rpcs[name]
+        if isinstance(rpc, Prompt):
+            return await Turns(self.live).reply(name, rpc, request, caller, self._observe)
         assert isinstance(rpc, Unary)
         return await reply_to(name, rpc, request, caller, self._observe)
 

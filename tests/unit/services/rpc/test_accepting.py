@@ -16,6 +16,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.server import GrpcServer
 from services.rpc.service import NAME
+from services.rpc.turns import Turns
 
 SOMEBODY = (("x-mq-client-id", "somebody"),)
 PATH = f"/{NAME}/QueryRoute"
@@ -38,7 +39,7 @@ def test_all_of_many_calls_at_once_are_answered(
     async def scenario(front: Any) -> None:
         server = GrpcServer()
         port = server.bind("127.0.0.1", 0)
-        await server.start(front.rpcs, lambda *_: None)
+        await server.start(front.rpcs, Turns(front.live), lambda *_: None)
         channel, route = route_of(port)
         answers = await asyncio.gather(*(route(ASKED, metadata=SOMEBODY) for _ in range(20 * ACCEPTS)))
         assert {answer.status.code for answer in answers} == {Code.OK}

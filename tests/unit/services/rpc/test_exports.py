@@ -23,6 +23,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.server import GrpcServer
 from services.rpc.service import CallRefused
+from services.rpc.turns import Turns
 from tests.unit.services.rpc.exporting import (
     CACHED,
     CLIENT,
@@ -224,7 +225,7 @@ def test_a_refused_export_is_an_error_of_the_transport(play: Any) -> None:
     async def scenario(front: Any) -> None:
         server = GrpcServer()
         port = server.bind("127.0.0.1", 0)
-        await server.start(front.rpcs, lambda *_: None)
+        await server.start(front.rpcs, Turns(front.live), lambda *_: None)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             export = channel.unary_unary(
                 f"/{OTLP}",

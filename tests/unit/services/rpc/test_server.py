@@ -15,6 +15,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.server import GrpcServer, peer_host
 from services.rpc.service import NAME
+from services.rpc.turns import Turns
 
 TOPIC = wire.Resource(name="t")
 SCENARIO_SECONDS = 25
@@ -32,7 +33,7 @@ async def served(front: Any) -> tuple[GrpcServer, grpc.aio.Channel]:
     """Serve the front's table and connect to it."""
     server = GrpcServer()
     port = server.bind("127.0.0.1", 0)
-    await server.start(front.rpcs, lambda *_: None)
+    await server.start(front.rpcs, Turns(front.live), lambda *_: None)
     return server, grpc.aio.insecure_channel(f"127.0.0.1:{port}")
 
 
@@ -60,7 +61,7 @@ def test_a_second_server_on_the_port_is_refused(play: Any) -> None:
     async def scenario(front: Any) -> None:
         server = GrpcServer()
         port = server.bind("127.0.0.1", 0)
-        await server.start(front.rpcs, lambda *_: None)
+        await server.start(front.rpcs, Turns(front.live), lambda *_: None)
         with pytest.raises(PortTaken, match=f"127.0.0.1:{port}"):
             GrpcServer().bind("127.0.0.1", port)
         await server.stop(0)

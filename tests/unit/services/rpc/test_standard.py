@@ -16,6 +16,7 @@ from services.rpc import standard
 from services.rpc.exports import OPENCENSUS
 from services.rpc.server import GrpcServer
 from services.rpc.service import NAME
+from services.rpc.turns import Turns
 
 HealthReply = health_pb2.HealthCheckResponse
 
@@ -25,7 +26,7 @@ def test_a_probe_hears_that_the_server_serves_and_that_it_leaves(play: Any, name
     async def scenario(front: Any) -> None:
         server = GrpcServer()
         port = server.bind("127.0.0.1", 0)
-        await server.start(front.rpcs, lambda *_: None)
+        await server.start(front.rpcs, Turns(front.live), lambda *_: None)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             health = health_pb2_grpc.HealthStub(channel)
             assert (
@@ -46,7 +47,7 @@ def test_reflection_names_every_rpc_of_the_table(play: Any) -> None:
     async def scenario(front: Any) -> None:
         server = GrpcServer()
         port = server.bind("127.0.0.1", 0)
-        await server.start(front.rpcs, lambda *_: None)
+        await server.start(front.rpcs, Turns(front.live), lambda *_: None)
         try:
             described_here = await asyncio.to_thread(described, port)
             assert {name for name in front.rpcs if "/" not in name} <= described_here[NAME]

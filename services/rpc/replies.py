@@ -1,0 +1,55 @@
+"""Replies that are decided at once, and written in bytes where one is written for every call.
+
+(Protocol Buffers' encoding: a varint is base 128, lowest 7 bits first, the top bit set on all but the last.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import Final, NamedTuple
+
+from commitlog.errors import ClientMistake
+from commitlog.limits import ENTRIES_PER_REQUEST_MAX
+
+
+class Decided(NamedTuple):
+    """What was decided of a call: the log offset that must be durable before its reply, in bytes, is told.
+
+    `code` is the name of the reply's status code; `then` is done when the reply is told.
+    """
+
+    durable_at: int
+    reply: bytes
+    code: str = "OK"
+    then: Callable[[], None] | None = None
+
+
+def check_count(entries: Sized) -> None:
+    """Raises `ClientMistake` for no entry at all, and for so many that they would keep others waiting."""
+    if not entries:
+        raise ClientMistake("It holds no entry.")
+    if len(entries) > ENTRIES_PER_REQUEST_MAX:
+        raise ClientMistake(f"It holds {len(entries)} entries, at most {ENTRIES_PER_REQUEST_MAX} may be.")
+
+
+def text_field(tag: bytes, text: str) -> bytes:
+    """Return the bytes of a field of text behind its tag (field number, wire type 2); none if it is empty."""
+    if not text:
+        return b""
+    encoded = text.encode()
+    return tag + varint(len(encoded)) + encoded
+
+
+def varint(number: int) -> bytes:
+    """Return the bytes of a number, 0 or more."""
+    if number < 128:
+        return _ONE_BYTE[number]
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+_ONE_BYTE: Final = [bytes((number,)) for number in range(128)]

@@ -1,0 +1,130 @@
+"""The calls of one turn of the loop: decided one after the other, answered together when they are durable.
+
+    a transport gathers the calls that came in a turn --list--> take --> each is decided in the core, in order
+                                                                              |
+    tell(reply in bytes) <-- all that a flush made durable <-- deque by offset +
+
+A prompt RPC (`services.rpc.service.Prompt`) waits for nothing but the disk: so a call of one costs no task,
+coroutine or future here. A transport that needs one, as grpc.aio does, makes it (`services.rpc.server`).
+
+Rules:
+- Calls are decided in the order in which they came. One that appends much while too much waits for the disk
+  waits for its turn in `services.live.room`, and those behind it that append nothing go on.
+- Whatever happens a call gets one reply, which says so in its status: a refusal that rests on records, when
+  these are durable; a disk that failed, as far as is known; a bug, too.
+- A call whose caller has gone is decided all the same; `tell` takes its reply and drops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from commitlog.errors import RefusedByState, TidewheelError
+from services.live.live_broker import LiveBroker
+from services.rpc.caller import Caller
+from services.rpc.generated.definition_pb2 import Code, Status
+from services.rpc.service import NoClientId, Observe, Prompt, status_of
+from services.rpc.statuses import BUG
+
+log = structlog.get_logger()
+
+Tell = Callable[[bytes, str], None]
+"""Takes a reply in bytes, and the name of its status' code."""
+
+
+class Call:
+    """A call of a prompt RPC: its request, who calls, and who is told the reply."""
+
+    __slots__ = ("_code", "_observe", "_started", "_tell", "_then", "caller", "name", "request", "rpc")
+
+    def __init__(
+        self, name: str, rpc: Prompt, request: Any, caller: Caller, tell: Tell, observe: Observe
+    ) -> None:
+        self.name, self.rpc, self.request, self.caller = name, rpc, request, caller
+        self._tell, self._observe = tell, observe
+        self._started = time.monotonic()
+        self._code = "OK"
+        self._then: Callable[[], None] | None = None
+
+    def decided(self, code: str, then: Callable[[], None] | None) -> None:
+        """Take what goes with the reply: the name of its code, and what to do when it is told."""
+        self._code, self._then = code, then
+
+    def answer(self, reply: bytes) -> None:
+        """Tell the reply."""
+        self._observe(self.name, self._code, time.monotonic() - self._started)
+        if self._then is not None:
+            self._then()
+        self._tell(reply, self._code)
+
+    def refuse(self, error: TidewheelError) -> None:
+        """Tell that it is not known what became of the call."""
+        self._code = error.status
+        self.answer(refused(self.rpc, status_of(error)))
+
+
+class Turns:
+    """Decides calls over `live`."""
+
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def take(self, calls: Iterable[Call]) -> None:
+        """Decide the calls of a turn, in order."""
+        room = self._live.room
+        for call in calls:
+            if room.is_ample() or room.has(new_bytes := call.rpc.appends(call.request)):
+                self._decide(call)
+            else:
+                self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))
+
+    async def reply(self, name: str, rpc: Prompt, request: Any, caller: Caller, observe: Observe) -> Any:
+        """Return the reply to one call, for who has no list of them."""
+        told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.take([Call(name, rpc, request, caller, lambda reply, _: told.set_result(reply), observe)])
+        return rpc.reply.FromString(await told)
+
+    def _decide(self, call: Call) -> None:
+        try:
+            if not call.caller.client_id:
+                raise NoClientId
+            offset, reply, code, then = call.rpc.handler(call.request, call.caller)
+        except (TidewheelError, NoClientId, OSError) as error:
+            offset = error.durable_at if isinstance(error, RefusedByState) else 0
+            self._refuse(call, status_of(error), offset)
+        except Exception:
+            log.exception("bug while answering", rpc=call.name)
+            self._refuse(call, BUG, 0)
+        else:
+            call.decided(code, then)
+            self._live.answers.give(offset, call, reply)
+
+    def _refuse(self, call: Call, status: Status, offset: int) -> None:
+        call.decided(Code.Name(status.code), None)
+        self._live.answers.give(offset, call, refused(call.rpc, status))
+
+    async def _wait(self, call: Call, new_bytes: int) -> None:
+        """Decide a call when there is room for what it appends."""
+        try:
+            await self._live.room.wait(new_bytes)
+        except TidewheelError as error:
+            self._refuse(call, status_of(error), 0)
+        else:
+            self._decide(call)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """A loop holds its tasks weakly."""
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+
+def refused(rpc: Prompt, status: Status) -> bytes:
+    """Return the reply that says no more than a status."""
+    reply: bytes = rpc.reply(status=status).SerializeToString()
+    return reply
