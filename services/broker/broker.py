@@ -28,7 +28,6 @@ from commitlog.kinds import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TOPIC_TOPIC,
-    VERB_TOPIC,
 )
 from commitlog.log import CommitLog
 from commitlog.record import TYPE_COMMIT, Record
@@ -73,6 +72,7 @@ class Broker(Verbs):
         """Whether the last tick had more to deliver than its slice."""
         self._due_schedules: deque[int] = deque()
         self._store.apply_to_parts = self.apply
+        self._store.apply_run_to_parts = self.apply_run
         self._appliers: dict[str, Callable[[Record], None]] = {
             TOPIC_TOPIC: self._topics.apply,
             SCHEDULE_TOPIC: self._schedules.apply,
@@ -84,8 +84,6 @@ class Broker(Verbs):
             LATE_TOPIC: self._transactions.apply,
         }
         self._recoverers: dict[str, Callable[[Record], None]] = {
-            TIMER_TOPIC: self._recovered_timer,
-            VERB_TOPIC: self._timers.recovered_verb,
             GROUP_TOPIC: self._groups.recovered_group,
             ACK_TOPIC: self._groups.recovered_acks,
             LEASE_TOPIC: self._groups.recovered_leases,
@@ -94,7 +92,7 @@ class Broker(Verbs):
             HALF_TOPIC: self._transactions.publish,
             OUTCOME_TOPIC: self._transactions.publish,
             RETENTION_TOPIC: self._housekeeping.publish,
-            TIMER_TOPIC: self._timers.armed,
+            TIMER_TOPIC: self._timers.publish,
         }
 
     @classmethod
@@ -376,9 +374,6 @@ class Broker(Verbs):
             self.read_ahead(job)
             job = None if self._timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
 
-    def _recovered_timer(self, record: Record) -> None:
-        self._timers.added(record)
-
     def _keep_house(self, now_ms: int) -> list[Effect]:
         is_checkpointing = not self._timers.partitions.is_settled
         retirement = self._housekeeping.look(now_ms, is_checkpointing=is_checkpointing)
@@ -415,13 +410,14 @@ class Broker(Verbs):
         self._store.index_copies(appended)
         topics = [topic for topic, _ in appended.copies.queues_used()]
         if topics == [TIMER_TOPIC]:
-            self._timers.armed_many(appended)
+            self._timers.publish_run(appended)
         return [topic for topic in topics if not is_system(topic)]
 
     def apply(self, record: Record) -> None:
         """Changes every part as a record of the log says; the record says it all."""
         self._store.apply(record)
-        self._topics.learn(record)
+        self._topics.learn(record.topic, record.queue_id)
+        self._timers.apply(record)
         if record.type == TYPE_COMMIT:
             self._transactions.apply(record)
         if (apply := self._appliers.get(record.topic)) is not None:
@@ -429,15 +425,19 @@ class Broker(Verbs):
         elif properties.SCHEDULE.encode() in record.properties:
             self._schedules.apply_occurrence(record)
 
+    def apply_run(self, run: Appended) -> None:
+        """The same of many records as columns; a test holds it against `apply` of each."""
+        self._store.apply_run(run)
+        for topic, queue_id in run.copies.queues_used():
+            self._topics.learn(topic, queue_id)
+        self._timers.apply_run(run)
+
     def _replay(self, found: Found) -> None:
         record = found.record
         self.apply(record)
-        self._carrying.recovered(record)
         recover = self._recoverers.get(record.topic)
         if recover is not None:
             recover(record)
-        elif properties.value_of(record.properties, properties.TIMER_OFFSET):
-            self._timers.recovered_delivery(record)
         self._publish(found)
 
 

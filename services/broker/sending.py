@@ -70,9 +70,8 @@ class Sending:
             return self._stored(message, self._store.append_message(message, queue_id, now_ms))
         record = message_record(message, queue_id)
         if carried is not None:
-            self._carry(carried, record, now_ms)
-        else:
-            self._store.append(record, now_ms)
+            self._carrying.prepare(carried, record, now_ms)
+        self._store.append(record, now_ms)
         return self._stored(message, record)
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
@@ -90,13 +89,11 @@ class Sending:
         assert message.delivery_ms is not None
         replaced = self._replaced(message, now_ms)
         record = timer_record(message, queue_id, replaced)
-        cancelled = self._carrying.prepare(carried, record, now_ms) if carried else None
         if carried:
-            replaced = self._timers.mark_replaced(record, cancelled, now_ms)
+            self._carrying.prepare(carried, record, now_ms)
+            self._timers.mark_replaced(record, now_ms)
         durable_at = self._store.append(record, now_ms)
-        if carried and cancelled:
-            self._carrying.appended(carried, cancelled, record)
-        sharing_count = self._timers.sent(record, message, replaced)
+        sharing_count = self._timers.crowding.sharing(message.delivery_ms)
         self._count(message)
         return self.timer_receipt(
             message, record.queue_offset, record.physical_offset, durable_at, sharing_count
@@ -178,13 +175,6 @@ class Sending:
                 durable_at=found.timer_offset + 1,
             )
         return Replaced(found.timer_offset, found.due_ms)
-
-    def _carry(self, carried: CarriedVerb, record: Record, now_ms: int) -> None:
-        """Appends a message that carries out a verb on a timer."""
-        cancelled = self._carrying.prepare(carried, record, now_ms)
-        self._store.append(record, now_ms)
-        if cancelled is not None:
-            self._carrying.appended(carried, cancelled, record)
 
     def _stored(self, message: Message, record: Record | Keyed) -> SendReceipt:
         """The receipt of a message that is in the log, which counts it."""

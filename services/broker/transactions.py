@@ -338,15 +338,11 @@ class Transactions:
     def _append(self, ending: Record, now_ms: int) -> int:
         """Appends the record of an end; a commit carries out the verb, and sets the timer, of its message."""
         carried = carried_verb(properties.to_message(ending), now_ms) if ending.type == TYPE_COMMIT else None
-        cancelled = self._carrying.prepare(carried, ending, now_ms) if carried else None
+        if carried:
+            self._carrying.prepare(carried, ending, now_ms)
         if ending.topic == TIMER_TOPIC:
-            self._timers.mark_replaced(ending, cancelled, now_ms)
-        durable_at = self._store.append(ending, now_ms)
-        if carried and cancelled:
-            self._carrying.appended(carried, cancelled, ending)
-        if ending.topic == TIMER_TOPIC:
-            self._timers.added(ending)
-        return durable_at
+            self._timers.mark_replaced(ending, now_ms)
+        return self._store.append(ending, now_ms)
 
     def _apply_end(self, record: Record) -> None:
         self._agenda.cancel(Purpose.CHECK, record.half_offset)

@@ -34,6 +34,7 @@ from commitlog.kinds import (
     LEASE_TOPIC,
     OUTCOME_TOPIC,
     TIMER_TOPIC,
+    UNREADABLE,
     VERB_TOPIC,
 )
 from commitlog.record import TYPE_COMMIT, Record
@@ -181,6 +182,7 @@ _STATES: Final = {
     "armed": "waits for its time",
     "moved": "waits for its time",
     "cancelled": "cancelled: nobody gets it",
+    "lost": "lost: nobody had its record any more; see tidewheel timer ls --damaged",
     "replaced": "replaced by a newer message under its timer key: nobody gets it",
     "delivered": _AVAILABLE,
     "fired": _AVAILABLE,
@@ -292,8 +294,10 @@ def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
     timer_offset = _number(stored.get(properties.TIMER_OFFSET, ""))
     ids = subjects.anchors.get(-1 if timer_offset is None else timer_offset) or ids_of(one)
     reason = stored.get(properties.REASON, "")
-    note = f"by a call; timer @{timer_offset or 0:,}" + (f", because: {reason}" if reason else "")
-    yield Event(one.physical_offset, one.store_ms, "cancelled", ids.topic, ids.message_id, note)
+    is_lost = stored.get(properties.VERB) == UNREADABLE
+    what, why = ("lost", "its record could not be read") if is_lost else ("cancelled", "by a call")
+    note = f"{why}; timer @{timer_offset or 0:,}" + (f", because: {reason}" if reason else "")
+    yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 
 def _acknowledged(one: Record, subjects: Subjects) -> Iterator[Event]:

@@ -25,8 +25,6 @@ DIFFERS_TODAY: Final = {
     "groups.progress": "what a filter or a gap has passed by is in no record; empty rows of who looked",
     "queues": "one that was only looked at is there, empty",
     "store.last_store_ms": "the live one also knows the time of what was decided and never appended",
-    "timers.deviating": "the place of a late timer comes from the clock, not from its record",
-    "timers.waiting": "likewise: the same timers at other places",
 }
 SEEDS: Final = range(3)
 STEPS: Final = 300

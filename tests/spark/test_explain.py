@@ -83,6 +83,16 @@ def test_it_goes_by_every_name(traded: Shop) -> None:
     ]
 
 
+def test_a_timer_that_nobody_could_read_any_more_is_lost_not_cancelled(shop: Shop) -> None:
+    due_ms = shop.now_ms + 60_000
+    sent = shop.send(ORDER_TIMEOUTS, "o1", {"order_id": "o1"}, delivery_ms=due_ms)
+    shop.broker._timers.unreadable("", sent.physical_offset, due_ms, shop.now_ms)
+    shop.flush()
+    found = told(shop, "o1")
+    assert happened(found) == [(ORDER_TIMEOUTS, "armed"), (ORDER_TIMEOUTS, "lost")]
+    assert states(found)[ORDER_TIMEOUTS].startswith("lost: nobody had its record any more")
+
+
 def test_an_open_half_is_undecided_and_says_how_often_its_producer_was_asked(shop: Shop) -> None:
     half = shop.half("o1", "c", {"apple": 1})
     for _ in range(2):
