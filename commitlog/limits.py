@@ -114,6 +114,7 @@ SCHEDULE_SPENT_KEPT_MS = 86_400_000
 SCHEDULE_SEARCHES_PER_TICK_MAX = 4_000
 SCHEDULE_SEARCH_MS = 9 * 366 * 86_400_000
 RECURRENCES_KEPT_MAX = 1_024
+OPEN_RECORD_BYTES_MAX = 1024 * 1024  # what groups finish in a turn is several records beyond it
 UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # what the broker itself appends waits beyond it
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # what callers append waits beyond it

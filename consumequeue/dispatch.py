@@ -75,9 +75,10 @@ class Dispatch:
         self._changed[queue] = None
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Every queue: (topic, queue id, index)."""
+        """Every queue that has entries, not those only looked at: (topic, queue id, index)."""
         for (topic, queue_id), queue in self._queues.items():
-            yield topic, queue_id, queue
+            if queue.next_offset:
+                yield topic, queue_id, queue
 
     def write(self) -> None:
         """Writes the new entries of all queues to their files; on a full disk they wait in memory."""
@@ -127,7 +128,7 @@ class Dispatch:
 
     def freeze(self) -> Any:
         """What a snapshot keeps: how many entries each queue has, and the CRCs of its files."""
-        return [[topic, queue_id, *queue.freeze()] for (topic, queue_id), queue in self._queues.items()]
+        return [[topic, queue_id, *queue.freeze()] for topic, queue_id, queue in self.queues()]
 
     def adopt(self, frozen: Any) -> bool:
         """Takes over the files of an earlier run; False, with no queues at all, if they are not whole.

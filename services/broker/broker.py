@@ -82,11 +82,9 @@ class Broker(Verbs):
             OUTCOME_TOPIC: self._transactions.apply,
             CHECK_TOPIC: self._transactions.apply,
             LATE_TOPIC: self._transactions.apply,
-        }
-        self._recoverers: dict[str, Callable[[Record], None]] = {
-            GROUP_TOPIC: self._groups.recovered_group,
-            ACK_TOPIC: self._groups.recovered_acks,
-            LEASE_TOPIC: self._groups.recovered_leases,
+            GROUP_TOPIC: self._groups.apply_group,
+            ACK_TOPIC: self._groups.apply_finished,
+            LEASE_TOPIC: self._groups.apply_leases,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
             HALF_TOPIC: self._transactions.publish,
@@ -231,7 +229,7 @@ class Broker(Verbs):
 
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
-        self._groups.write_pending()
+        self._groups.open_records.close()
         return self._log.take_flush()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
@@ -261,8 +259,8 @@ class Broker(Verbs):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything appended is durable."""
-        return self._log.is_quiet
+        """Whether everything decided is durable."""
+        return self._log.is_quiet and self._groups.open_records.is_empty
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -280,7 +278,7 @@ class Broker(Verbs):
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
-        assert self._log.is_quiet, "a snapshot must not hold what is not durable"
+        assert self.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
         self._housekeeping.wants_checkpoint = False
         parts = {name: part.freeze() for name, part in self._parts.items()}
@@ -433,11 +431,8 @@ class Broker(Verbs):
         self._timers.apply_run(run)
 
     def _replay(self, found: Found) -> None:
-        record = found.record
-        self.apply(record)
-        recover = self._recoverers.get(record.topic)
-        if recover is not None:
-            recover(record)
+        """Takes in a durable record: a start does just what a broker does when it appends and flushes."""
+        self.apply(found.record)
         self._publish(found)
 
 

@@ -193,7 +193,7 @@ def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
     if one.topic == ACK_TOPIC:
         return any(
             first <= place.queue_offset < first + count
-            for _, topic, queue_id, ranges in acks.decode(one.body)
+            for _, topic, queue_id, ranges, _ in acks.decode(one.body)
             for place in places
             if (place.topic, place.queue_id) == (topic, queue_id)
             for first, count in ranges

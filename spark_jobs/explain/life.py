@@ -301,10 +301,14 @@ def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
 
 
 def _acknowledged(one: Record, subjects: Subjects) -> Iterator[Event]:
-    for group, topic, queue_id, ranges in acks.decode(one.body):
+    for group, topic, queue_id, ranges, is_passed in acks.decode(one.body):
         for place, ids in subjects.places.items():
             is_there = (place.topic, place.queue_id) == (topic, queue_id)
-            if is_there and any(first <= place.queue_offset < first + count for first, count in ranges):
+            if (
+                is_there
+                and not is_passed
+                and any(first <= place.queue_offset < first + count for first, count in ranges)
+            ):
                 is_settled = group == OPERATORS
                 what = "settled" if is_settled else "acknowledged"
                 note = "its dead letter was redriven or purged" if is_settled else f"by group {group}"

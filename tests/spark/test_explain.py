@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commitlog.errors import ClientMistake, MessageNotFound, NotAStore, TransactionEnded
-from consumequeue.filter import EVERYTHING
+from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.values import Resolution
 from services.cli.explain import lines
 from services.cli.main import main
@@ -139,6 +139,15 @@ def test_attempts_that_fail_and_the_dead_letter_that_comes_of_them(shop: Shop) -
     assert ended[0].note == ("attempt 1 of group shop-carts, client client-7: not acknowledged in time")
     assert [one.group for one in found.events if one.what == "dead letter"] == [CARTS_GROUP]
     assert states(found)[ORDER_CREATED].startswith("given up")
+
+
+def test_what_a_filter_passed_over_was_not_acknowledged(shop: Shop) -> None:
+    shop.place("o1", "c", {"apple": 1})
+    wanted = parse_tags("nothing"), 1, 60_000, "client-7", False, shop.now_ms
+    assert shop.broker.receive(CARTS_GROUP, ORDER_CREATED, *wanted).deliveries == []
+    shop.flush()
+    assert shop.broker.gauges().lag[ORDER_CREATED, CARTS_GROUP] == 0
+    assert "acknowledged" not in {what for _, what in happened(told(shop, "o1", ORDER_CREATED))}
 
 
 def test_another_name_that_holds_it_is_another_name(shop: Shop) -> None:
