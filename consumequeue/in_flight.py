@@ -63,7 +63,7 @@ class InFlight:
         self.fresh_offset = offsets.low_offset
         self._ready: list[int] = []
         self._leases: dict[int, Lease] = {}
-        self._message_groups = MessageGroups()
+        self.message_groups = MessageGroups()
         for entry in offsets.leases.values():
             self._hold(_lease(entry))
         self._restored_until = max(self._leases, default=-1) + 1  # below it, what is fresh may be leased
@@ -76,14 +76,14 @@ class InFlight:
     @property
     def waiting_count(self) -> int:
         """How many messages are ready to be given out again or parked."""
-        return len(self._ready) + self._message_groups.parked_count
+        return len(self._ready) + self.message_groups.parked_count
 
     @property
     def is_crowded(self) -> bool:
         """Whether so much is leased or waits that nothing fresh may be given out."""
         return (
             len(self._leases) + len(self._ready) >= limits.IN_FLIGHT_PER_QUEUE_MAX
-            or self._message_groups.parked_count >= limits.PARKED_PER_QUEUE_MAX
+            or self.message_groups.parked_count >= limits.PARKED_PER_QUEUE_MAX
         )
 
     @property
@@ -123,19 +123,11 @@ class InFlight:
             return end
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
-    def is_free(self, offset: int, message_group: str) -> bool:
-        """Whether a candidate may be leased: nothing of its message group is, or comes before it."""
-        return self._message_groups.is_free(message_group, offset)
-
     def park(self, offset: int, message_group: str) -> None:
         """The candidate waits for its message group."""
         assert offset == self.fresh_offset, f"{offset} is not fresh"
         self.fresh_offset += 1
-        self._message_groups.park(message_group, offset)
-
-    def next_parked(self, message_group: str) -> int | None:
-        """The lowest message of a message group that is parked: the next of a run."""
-        return self._message_groups.next_parked(message_group)
+        self.message_groups.park(message_group, offset)
 
     def lease(self, lease: Lease) -> None:
         """Gives out the candidate, or the next of a run."""
@@ -166,7 +158,7 @@ class InFlight:
             self._ready.remove(offset)
             heapq.heapify(self._ready)
         else:
-            self._message_groups.unpark(message_group, offset)
+            self.message_groups.unpark(message_group, offset)
 
     def finished(self, offset: int) -> None:
         """A message, leased or a candidate, is done; perhaps fresh ones behind it are, too."""
@@ -175,15 +167,15 @@ class InFlight:
         if lease is None:
             if self._ready and self._ready[0] == offset:
                 heapq.heappop(self._ready)
-            self._give_turn(self._message_groups.passed(offset))
+            self._give_turn(self.message_groups.passed(offset))
         elif lease.message_group:
-            self._give_turn(self._message_groups.done(lease.message_group))
+            self._give_turn(self.message_groups.done(lease.message_group))
 
     def skipped_to(self, queue_offset: int) -> None:
         """Everything below is gone, and waits no more; a lease stands until it ends."""
         self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
-        for turn in self._message_groups.cut(queue_offset):
+        for turn in self.message_groups.cut(queue_offset):
             self._give_turn(turn)
 
     def reopened(self) -> None:
@@ -196,9 +188,9 @@ class InFlight:
         if self.offsets.is_done(offset) or offset >= self.fresh_offset:
             # It is gone, or still to be come upon after a restart.
             if lease.message_group:
-                self._give_turn(self._message_groups.done(lease.message_group))
+                self._give_turn(self.message_groups.done(lease.message_group))
         elif lease.message_group:
-            self._give_turn(self._message_groups.returned(lease.message_group, offset))
+            self._give_turn(self.message_groups.returned(lease.message_group, offset))
         else:
             heapq.heappush(self._ready, offset)
 
@@ -213,7 +205,7 @@ class InFlight:
     def _hold(self, lease: Lease) -> None:
         self._leases[lease.queue_offset] = lease
         if lease.message_group:
-            self._message_groups.leased(lease.message_group, lease.queue_offset)
+            self.message_groups.leased(lease.message_group, lease.queue_offset)
 
     def _give_turn(self, offset: int | None) -> None:
         if offset is not None:

@@ -71,7 +71,7 @@ class LiteReceiving:
         offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
         while offset is not None and (
-            flight.is_free(offset, lite_topic) or look.may_join_run(flight, offset, lite_topic)
+            flight.message_groups.is_free(lite_topic, offset) or look.may_join_run(flight, offset, lite_topic)
         ):
             if look.is_over or flight.is_crowded:
                 look.is_crowded |= flight.is_crowded

@@ -316,9 +316,9 @@ class Receiving:
             self._run_on(key, queue, flight, message_group, look)
 
     def _may_lease(self, flight: InFlight, offset: int, message_group: str, look: Look) -> bool:
-        if flight.is_free(offset, message_group):
+        if flight.message_groups.is_free(message_group, offset):
             return True
-        is_next = flight.next_parked(message_group) is None
+        is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and look.may_join_run(flight, offset, message_group)
 
     def _run_on(
@@ -326,7 +326,7 @@ class Receiving:
     ) -> None:
         """Leases the messages that were parked behind the one just leased, as many as a run may have."""
         while not look.is_over:
-            offset = flight.next_parked(message_group)
+            offset = flight.message_groups.next_parked(message_group)
             if offset is None or not look.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)

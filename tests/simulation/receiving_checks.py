@@ -250,7 +250,7 @@ class Checks(Machine):
         offsets, held = flight.offsets, {lease.queue_offset for lease in flight.leases()}
         assert all(at in held or not offsets.is_done(at) for at in offsets._attempts)
         assert offsets.leases.keys() <= held & offsets._attempts.keys()
-        names = flight._message_groups
+        names = flight.message_groups
         assert names.parked_count == sum(len(one.waiting) for one in names._groups.values())
         has_turn = set(names._turns.values())
         assert all(one.in_flight or name in has_turn for name, one in names._groups.items())

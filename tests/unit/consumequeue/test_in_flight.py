@@ -68,7 +68,7 @@ def test_a_lease_that_is_a_record_stands_after_a_start_and_nothing_passes_over_i
     assert flight.attempts(2).made == 1
     assert flight.unleased_until(0, 9) == 2
     assert flight.unleased_until(3, 9) == 9
-    assert not flight.is_free(4, "a")
+    assert not flight.message_groups.is_free("a", 4)
     assert [flight.candidate(9), flight.fresh_offset] == [0, 0]
     offsets.finish(0, 2)
     flight.finished(0)

@@ -154,7 +154,7 @@ def test_a_lease_on_a_message_that_retention_has_deleted_frees_its_message_group
     flight.offsets.take(ENDED)
     flight.give_back(0)
     assert flight.candidate(2) == 1
-    assert flight.is_free(1, "a")
+    assert flight.message_groups.is_free("a", 1)
     assert flight.offsets.freeze()["attempts"] == []
 
 
