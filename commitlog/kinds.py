@@ -8,8 +8,9 @@
     half          RMQ_SYS_TRANS_HALF_TOPIC    a half
     outcome       TW_SYS_OUTCOME                      the half at `half_offset`, which was not committed
     check         TW_SYS_CHECK
+    late end      TW_SYS_LATE                         none: its half had expired
     timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
-    verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED
+    verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
     ack, lease, group, topic, schedule, retention     TW_SYS_ and the kind in capitals
     system        another topic that brokers keep for themselves: users and rules (TW_SYS_AUTH), RocketMQ's
 
@@ -31,6 +32,7 @@ from commitlog.record import TYPE_COMMIT, Record
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OUTCOME_TOPIC: Final = "TW_SYS_OUTCOME"
 CHECK_TOPIC: Final = "TW_SYS_CHECK"
+LATE_TOPIC: Final = "TW_SYS_LATE"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 VERB_TOPIC: Final = "TW_SYS_VERB"
 ACK_TOPIC: Final = "TW_SYS_ACK"
@@ -44,10 +46,11 @@ AUTH_TOPIC: Final = "TW_SYS_AUTH"
 CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"
 MOVE: Final = "MOVE"
+UNREADABLE: Final = "UNREADABLE"
 
 KINDS: Final = (
-    "normal", "commit", "delivered", "dead letter", "half", "outcome", "check", "timer", "verb", "ack",
-    "lease", "group", "topic", "schedule", "retention", "system",
+    "normal", "commit", "delivered", "dead letter", "half", "outcome", "check", "late end", "timer", "verb",
+    "ack", "lease", "group", "topic", "schedule", "retention", "system",
 )  # fmt: skip
 MESSAGES: Final = ("normal", "commit", "delivered", "dead letter")
 """The kinds that consumers can get."""
@@ -56,6 +59,7 @@ BY_TOPIC: Final = {
     HALF_TOPIC: "half",
     OUTCOME_TOPIC: "outcome",
     CHECK_TOPIC: "check",
+    LATE_TOPIC: "late end",
     TIMER_TOPIC: "timer",
     VERB_TOPIC: "verb",
     ACK_TOPIC: "ack",
@@ -84,7 +88,7 @@ _SAID: Final = (
 
 
 class End(IntEnum):
-    """How a timer ended; UNREADABLE when its record was damaged, which is reported."""
+    """How a timer ended; UNREADABLE when nobody had its record any more, which is reported."""
 
     DELIVERED = 1
     CANCELLED = 2
@@ -95,11 +99,12 @@ class End(IntEnum):
 
 
 class Ending(NamedTuple):
-    """The end of one timer: how, and when it was due."""
+    """The end of one timer: how, when it was due, and its topic, which is empty where nobody knows it."""
 
     timer_offset: int
     end: End
     due_ms: int
+    topic: str
 
 
 def kind_of(record: Record) -> str:
@@ -131,16 +136,20 @@ def endings(record: Record) -> Iterator[Ending]:
         return
     timer_offset = _number(record, properties.TIMER_OFFSET)
     if timer_offset is not None:
-        yield Ending(timer_offset, _end(record), _number(record, properties.DUE_MS) or 0)
+        is_verb = record.topic == VERB_TOPIC
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC) if is_verb else record.topic
+        yield Ending(timer_offset, _end(record), _number(record, properties.DUE_MS) or 0, topic)
         return
     replaced = _number(record, properties.REPLACES)
     if replaced is not None and record.topic == TIMER_TOPIC:
         is_moved = properties.value_of(record.properties, properties.VERB) == MOVE
         due_ms = _number(record, properties.REPLACED_DUE_MS) or 0
-        yield Ending(replaced, End.MOVED if is_moved else End.REPLACED, due_ms)
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+        yield Ending(replaced, End.MOVED if is_moved else End.REPLACED, due_ms, topic)
     cancels = properties.value_of(record.properties, properties.CANCELS).split()
     if len(cancels) == 2 and all(map(str.isdigit, cancels)):
-        yield Ending(int(cancels[0]), End.CANCELLED, int(cancels[1]))
+        topic = properties.value_of(record.properties, properties.CANCELS_TOPIC)
+        yield Ending(int(cancels[0]), End.CANCELLED, int(cancels[1]), topic)
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
@@ -149,10 +158,10 @@ def without_endings(stored: bytes) -> dict[str, str]:
 
 
 def _end(record: Record) -> End:
+    verb = properties.value_of(record.properties, properties.VERB)
     if record.topic == VERB_TOPIC:
-        return End.CANCELLED
-    is_fired = properties.value_of(record.properties, properties.VERB) == FIRE
-    return End.FIRED if is_fired else End.DELIVERED
+        return End.UNREADABLE if verb == UNREADABLE else End.CANCELLED
+    return End.FIRED if verb == FIRE else End.DELIVERED
 
 
 def _number(record: Record, name: str) -> int | None:

@@ -32,6 +32,7 @@ SEGMENT_BYTES_DEFAULT = 1024 * 1024 * 1024
 SEGMENT_BYTES_SMALL = 16 * 1024 * 1024
 SEGMENT_BYTES_MIN = 8 * 1024 * 1024  # what the broker chooses at least; two of the largest records
 QUEUE_FILE_ENTRIES = 300_000
+CUT_ROWS_PER_RECORD_MAX = 5_000  # queues that rise, and what groups missed, in a record of retention
 FILES_OPEN_MAX = 2_048  # of a store; a broker's connections need descriptors, too
 FLUSHES_IN_FLIGHT_MAX = 3
 SNAPSHOT_LOG_BYTES = 64 * 1024 * 1024

@@ -27,6 +27,7 @@ TRANSACTION_ID: Final = "__transactionId__"
 TRANSACTIONAL: Final = "TRAN_MSG"
 PRODUCER_GROUP: Final = "PGROUP"
 CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+CHECK_MS: Final = "TW_CHECK_MS"
 DUE_MS: Final = "TIMER_OUT_MS"
 DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_OFFSET: Final = "TW_TIMER_OFFSET"
@@ -37,6 +38,7 @@ TIMER_UNIQUE: Final = "TW_TIMER_UNIQUE"
 REPLACES: Final = "TW_REPLACES"
 REPLACED_DUE_MS: Final = "TW_REPLACED_DUE_MS"
 REASON: Final = "TW_REASON"
+TIMER_NAMES: Final = "TW_TIMER_NAMES"
 CANCELS: Final = "TW_CANCELS"
 CANCELS_TOPIC: Final = "TW_CANCELS_TOPIC"
 SCHEDULE: Final = "TW_SCHEDULE"
@@ -55,8 +57,8 @@ PRIORITY_MAX: Final = 0x7FFFFFFF
 
 RESERVED: Final = frozenset({
     MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, LITE_TOPIC, PRIORITY, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID,
-    TRANSACTION_ID, TRANSACTIONAL, PRODUCER_GROUP, CHECK_IMMUNITY_SECONDS, DUE_MS, DELIVER_MS, TIMER_OFFSET,
-    OUTCOME, VERB, REPLACES, REPLACED_DUE_MS, REASON, CANCELS, CANCELS_TOPIC,
+    TRANSACTION_ID, TRANSACTIONAL, PRODUCER_GROUP, CHECK_IMMUNITY_SECONDS, CHECK_MS, DUE_MS, DELIVER_MS,
+    TIMER_OFFSET, OUTCOME, VERB, REPLACES, REPLACED_DUE_MS, REASON, TIMER_NAMES, CANCELS, CANCELS_TOPIC,
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "MIN_OFFSET",
     "MAX_OFFSET", "WAIT", "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME",
     "MSG_REGION", "TRACE_ON", "CONSUME_START_TIME", "INSTANCE_ID", "CORRELATION_ID", "MSG_TYPE", "CLUSTER",
@@ -84,8 +86,12 @@ def encode(properties: dict[str, str]) -> bytes:
 
 def decode(stored: bytes) -> dict[str, str]:
     """The pairs of the stored bytes; malformed pairs are dropped."""
-    pairs = (pair.split("\x01", 1) for pair in stored.decode(errors="replace").split("\x02") if pair)
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1]}
+    found: dict[str, str] = {}
+    for pair in stored.decode(errors="replace").split("\x02"):
+        name, _, value = pair.partition("\x01")
+        if value:
+            found[name] = value
+    return found
 
 
 def encode_message(message: Message) -> bytes:

@@ -7,7 +7,7 @@ messages, and queue offsets that begin anew (the topic was deleted and made agai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -96,6 +96,23 @@ class Dispatch:
         """The log was deleted below an offset: so are the entries that point there."""
         for queue in self._queues.values():
             queue.trim(log_first_offset)
+
+    def minimums(self, log_offset: int) -> list[tuple[str, int, int]]:
+        """Of which queues entries point below a log offset, and their first that does not."""
+        firsts = ((*key, queue.first_from(log_offset), queue) for key, queue in self._queues.items())
+        return [
+            (topic, queue_id, first) for topic, queue_id, first, queue in firsts if first > queue.min_offset
+        ]
+
+    def rise(self, minimums: Iterable[tuple[str, int, int]]) -> None:
+        """These queues begin at these offsets from now on."""
+        for topic, queue_id, min_offset in minimums:
+            self.queue(topic, queue_id).rise(min_offset)
+
+    def delete_unneeded(self) -> None:
+        """Deletes the files in which no queue has entries any more."""
+        for queue in self._queues.values():
+            queue.delete_unneeded()
 
     def unsynced_paths(self) -> list[str]:
         """The files that a checkpoint must sync: those written since the last call."""

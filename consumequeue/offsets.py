@@ -97,21 +97,20 @@ class GroupOffsets:
         failure = Failure(entry.at_ms, entry.cause, entry.client_id) if entry.cause else None
         self._attempts[offset] = Attempts(entry.attempts, known.first, known.last).failed(failure)
 
-    def skip_to(self, queue_offset: int) -> int:
-        """Everything below is done with, because it is gone; returns how much of it was not done before.
+    def open_count_below(self, queue_offset: int) -> int:
+        """How many offsets below this one are not done."""
+        done = (min(at + count, queue_offset) - at for at, count in self._done if at < queue_offset)
+        return max(0, queue_offset - self.low_offset - sum(done))
 
-        A lease on what is gone stands until it ends.
-        """
+    def skip_to(self, queue_offset: int) -> None:
+        """Everything below is done with, because it is gone; a lease on what is gone stands until it ends."""
         if queue_offset <= self.low_offset:
-            return 0
-        missing = queue_offset - self.low_offset - self._done.count
+            return
         self._done.cut(queue_offset)
-        missing += self._done.count
         self._attempts = {
             at: one for at, one in self._attempts.items() if at >= queue_offset or at in self.leases
         }
         self._rise(queue_offset)
-        return missing
 
     def reopen(self, offsets: list[int]) -> None:
         """These, ascending, are not done after all, of a queue that is read by lite topics."""

@@ -73,7 +73,7 @@ class PartitionsToWrite:
     mended: frozenset[Gap] = frozenset()
     """Damage whose timers are all accounted for."""
     unreadable: list[Place] = field(default_factory=list)
-    """The timers whose records `fetch` could not read."""
+    """The timers whose records `fetch` could not read; they wait without one until somebody ends them."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
@@ -167,9 +167,10 @@ class PartitionsToWrite:
 
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
         if len(rows) < len(chunk):
-            missing = np.setdiff1d(chunk["timer_offset"], rows["timer_offset"])
-            self.unreadable += chunk[np.isin(chunk["timer_offset"], missing)].tolist()
-            chunk = alive(chunk, missing)
+            missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
+            self.unreadable += missing.tolist()
+            growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
+            chunk = alive(chunk, missing["timer_offset"])
         assert np.array_equal(rows["timer_offset"], chunk["timer_offset"]), "records of other timers"
         records_bytes = sum(map(len, records))
         self._reckon(len(chunk), records_bytes)

@@ -102,6 +102,8 @@ class Partitions(MovingLevels):
 
     def gone(self, due_ms: int, timer_offset: int) -> None:
         """Forgets a pending timer; if it is near, the caller takes it out of its wheel itself."""
+        if (due_ms, timer_offset) <= self.frontier:
+            return
         slot = self._home(due_ms, timer_offset)
         self._fresh.at(slot).gone.append(due_ms, timer_offset)
         self._fresh.count += 1

@@ -21,13 +21,13 @@ from commitlog.kinds import (
     CHECK_TOPIC,
     GROUP_TOPIC,
     HALF_TOPIC,
+    LATE_TOPIC,
     LEASE_TOPIC,
     OUTCOME_TOPIC,
     RETENTION_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TOPIC_TOPIC,
-    VERB_TOPIC,
 )
 from commitlog.log import CommitLog
 from commitlog.record import TYPE_COMMIT, Record
@@ -72,24 +72,25 @@ class Broker(Verbs):
         """Whether the last tick had more to deliver than its slice."""
         self._due_schedules: deque[int] = deque()
         self._store.apply_to_parts = self.apply
+        self._store.apply_run_to_parts = self.apply_run
         self._appliers: dict[str, Callable[[Record], None]] = {
             TOPIC_TOPIC: self._topics.apply,
             SCHEDULE_TOPIC: self._schedules.apply,
             AUTH_TOPIC: self.access.apply,
+            RETENTION_TOPIC: self._housekeeping.apply,
+            HALF_TOPIC: self._transactions.apply,
+            OUTCOME_TOPIC: self._transactions.apply,
+            CHECK_TOPIC: self._transactions.apply,
+            LATE_TOPIC: self._transactions.apply,
             GROUP_TOPIC: self._groups.apply_group,
             ACK_TOPIC: self._groups.apply_finished,
             LEASE_TOPIC: self._groups.apply_leases,
         }
-        self._recoverers: dict[str, Callable[[Record], None]] = {
-            OUTCOME_TOPIC: self._transactions.recovered_outcome,
-            CHECK_TOPIC: self._transactions.recovered_check,
-            TIMER_TOPIC: self._recovered_timer,
-            VERB_TOPIC: self._timers.recovered_verb,
-            RETENTION_TOPIC: self._housekeeping.recovered,
-        }
         self._publishers: dict[str, Callable[[Record], None]] = {
-            HALF_TOPIC: self._transactions.stored,
-            TIMER_TOPIC: self._timers.armed,
+            HALF_TOPIC: self._transactions.publish,
+            OUTCOME_TOPIC: self._transactions.publish,
+            RETENTION_TOPIC: self._housekeeping.publish,
+            TIMER_TOPIC: self._timers.publish,
         }
 
     @classmethod
@@ -169,8 +170,6 @@ class Broker(Verbs):
             self._schedules.occur(self._due_schedules.popleft(), now_ms)
         others += self._transactions.read_due(now_ms)
         woken |= dict.fromkeys(self._burying.run(now_ms))
-        self._transactions.forget(now_ms)
-        self._sending.forget(now_ms)
         self._schedules.rest()
         return [*map(Wake, woken), *others]
 
@@ -320,12 +319,8 @@ class Broker(Verbs):
         """A sync has succeeded."""
         self._log.synced(sync)
 
-    def kept(self, retirement: Retirement) -> None:
-        """A retirement has kept what is needed and will delete the rest, which nobody reads any more."""
-        self._housekeeping.kept(retirement)
-
     def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """A retirement has run: what it was to delete is gone."""
+        """A retirement has run: what is needed is kept, or what nobody reads is gone."""
         self._housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
@@ -377,9 +372,6 @@ class Broker(Verbs):
             self.read_ahead(job)
             job = None if self._timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
 
-    def _recovered_timer(self, record: Record) -> None:
-        self._timers.added(record)
-
     def _keep_house(self, now_ms: int) -> list[Effect]:
         is_checkpointing = not self._timers.partitions.is_settled
         retirement = self._housekeeping.look(now_ms, is_checkpointing=is_checkpointing)
@@ -403,44 +395,45 @@ class Broker(Verbs):
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
         record = found.record
-        if not self._store.index(found):
-            return ""
+        is_queued = self._store.index(found)
+        if record.type == TYPE_COMMIT:
+            self._transactions.publish(record)
         publish = self._publishers.get(record.topic)
         if publish is not None:
             publish(record)
-        return "" if is_system(record.topic) else record.topic
+        return record.topic if is_queued and not is_system(record.topic) else ""
 
     def _publish_many(self, appended: Appended) -> list[str]:
         """The same of many records, which are all timers that are set, or all messages for receivers."""
         self._store.index_copies(appended)
         topics = [topic for topic, _ in appended.copies.queues_used()]
         if topics == [TIMER_TOPIC]:
-            self._timers.armed_many(appended)
+            self._timers.publish_run(appended)
         return [topic for topic in topics if not is_system(topic)]
 
     def apply(self, record: Record) -> None:
         """Changes every part as a record of the log says; the record says it all."""
         self._store.apply(record)
-        self._topics.learn(record)
+        self._topics.learn(record.topic, record.queue_id)
+        self._timers.apply(record)
+        if record.type == TYPE_COMMIT:
+            self._transactions.apply(record)
         if (apply := self._appliers.get(record.topic)) is not None:
             apply(record)
         elif properties.SCHEDULE.encode() in record.properties:
             self._schedules.apply_occurrence(record)
 
+    def apply_run(self, run: Appended) -> None:
+        """The same of many records as columns; a test holds it against `apply` of each."""
+        self._store.apply_run(run)
+        for topic, queue_id in run.copies.queues_used():
+            self._topics.learn(topic, queue_id)
+        self._timers.apply_run(run)
+
     def _replay(self, found: Found) -> None:
-        record = found.record
-        self.apply(record)
-        if record.type == TYPE_COMMIT:
-            self._transactions.recovered_commit(record)
-        self._carrying.recovered(record)
-        recover = self._recoverers.get(record.topic)
-        if recover is not None:
-            recover(record)
-        elif properties.value_of(record.properties, properties.TIMER_OFFSET):
-            self._timers.recovered_delivery(record)
+        """Takes in a durable record: a start does just what a broker does when it appends and flushes."""
+        self.apply(found.record)
         self._publish(found)
-        if record.topic == HALF_TOPIC:
-            self._sending.recovered(record)
 
 
 def _short_of_room(pending_bytes: int, free_bytes: int) -> str:

@@ -9,10 +9,8 @@ verdict.
 from __future__ import annotations
 
 from commitlog import properties
-from commitlog.kinds import End
 from commitlog.record import Record
 from services.broker import verb_properties
-from services.broker.timer_ends import Named, TimerEnd
 from services.broker.timers import Timers
 from services.broker.values import TimerName, TimerVerdict, Verdict
 from services.broker.verb_properties import CarriedVerb, VerbKind
@@ -24,32 +22,17 @@ class Carrying:
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
-    def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> Named | None:
-        """Writes the verdict into a record that is about to be appended; returns the timer it cancels."""
+    def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
+        """Writes the verdict into a record that is about to be appended; a cancel is carried out by it."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name, now_ms)):
             self._mark(carrier, "CANCELLED", {
                 properties.CANCELS: f"{found.timer_offset} {found.due_ms}",
                 properties.CANCELS_TOPIC: carried.topic,
             })  # fmt: skip
-            return found
-        self._mark(carrier, _text(self._carry_out(carried, name, now_ms)), {})
-        return None
-
-    def appended(self, carried: CarriedVerb, cancelled: Named, carrier: Record) -> None:
-        """The record is in the log: the timer that it cancels has ended."""
-        ended = TimerEnd(End.CANCELLED, carrier.store_ms, carrier.physical_offset)
-        self._timers.end(carried.topic, cancelled.timer_offset, cancelled.due_ms, ended)
-        self._timers.statistics.verdicts[Verdict.CANCELLED.value] += 1
-
-    def recovered(self, carrier: Record) -> None:
-        """Takes over a cancel from the message that carried it."""
-        cancels = properties.value_of(carrier.properties, properties.CANCELS)
-        if cancels and not properties.value_of(carrier.properties, properties.TIMER_OFFSET):
-            topic = properties.value_of(carrier.properties, properties.CANCELS_TOPIC)
-            timer_offset, due_ms = map(int, cancels.split())
-            ended = TimerEnd(End.CANCELLED, carrier.store_ms, carrier.physical_offset)
-            self._timers.end(topic, timer_offset, due_ms, ended)
+            self._timers.statistics.verdicts[Verdict.CANCELLED.value] += 1
+        else:
+            self._mark(carrier, _text(self._carry_out(carried, name, now_ms)), {})
 
     def _name(self, carried: CarriedVerb) -> TimerName:
         by_key = TimerName(carried.topic, key=carried.name)

@@ -27,19 +27,26 @@ class Crowding:
         self._rows = np.zeros((2, 1 << _BITS), np.int32)
         self._first, self._second = self._rows[0].data, self._rows[1].data
 
-    def add(self, due_ms: int) -> int:
-        """Counts a new timer; returns how many others share its second, 0 unless it is crowded."""
+    def add(self, due_ms: int) -> None:
+        """Counts a new timer."""
         first, second = _places(due_ms // _SECOND_MS)
-        sharing_count = int(min(self._first[first], self._second[second]))
         self._first[first] += 1
         self._second[second] += 1
+
+    def add_many(self, due_ms: Integers) -> None:
+        """Counts new timers."""
+        for row, mine in zip(self._rows, _places_of_many(due_ms // _SECOND_MS), strict=True):
+            np.add.at(row, mine, 1)
+
+    def sharing(self, due_ms: int) -> int:
+        """How many others share the second of a timer that is counted; 0 unless it is crowded."""
+        first, second = _places(due_ms // _SECOND_MS)
+        sharing_count = int(min(self._first[first], self._second[second])) - 1
         return sharing_count if sharing_count >= CROWDED_SECOND_MIN else 0
 
-    def add_many(self, due_ms: Integers) -> Integers:
-        """Counts new timers; how many others share the second of each, 0 unless it is crowded."""
+    def sharing_many(self, due_ms: Integers) -> Integers:
+        """The same of many."""
         places = _places_of_many(due_ms // _SECOND_MS)
-        for row, mine in zip(self._rows, places, strict=True):
-            np.add.at(row, mine, 1)
         first, second = (row[mine] for row, mine in zip(self._rows, places, strict=True))
         sharing_counts = np.minimum(first, second) - 1
         return np.asarray(np.where(sharing_counts >= CROWDED_SECOND_MIN, sharing_counts, 0))

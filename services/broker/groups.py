@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -235,19 +235,25 @@ class Groups:
             for lease in flight.leases():
                 yield key, lease
 
-    def skip(self) -> list[list[Any]]:
-        """Moves every group up to the first offset that its queues still have.
+    def missed(self, minimums: Iterable[tuple[str, int, int]]) -> list[list[Any]]:
+        """What groups still want of queues below these offsets: [group, topic, queue, count] each."""
+        counts = (
+            [*key, (self._offsets.get(key) or GroupOffsets()).open_count_below(min_offset)]
+            for key, min_offset in self._begun(minimums)
+        )
+        return [row for row in counts if row[-1]]
 
-        Returns [group, topic, queue, count] where a group had still wanted some of what is gone.
-        """
-        skipped = []
-        for key, queue, _ in self.standings():
-            count = self._made(key).skip_to(queue.min_offset) if queue.min_offset else 0
+    def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
+        """Moves every group up to these offsets, at which its queues begin."""
+        for key, min_offset in self._begun(minimums):
+            self._made(key).skip_to(min_offset)
             if key in self._in_flight:
-                self._in_flight[key].skipped_to(queue.min_offset)
-            if count:
-                skipped.append([*key, count])
-        return skipped
+                self._in_flight[key].skipped_to(min_offset)
+
+    def _begun(self, minimums: Iterable[tuple[str, int, int]]) -> Iterator[tuple[GroupQueue, int]]:
+        for topic, queue_id, min_offset in minimums:
+            for group in self._members.get(topic, ()):
+                yield GroupQueue(group, topic, queue_id), min_offset
 
     def lowest_wanted_offset(self, young_from_ms: int, ages: list[SegmentAge]) -> int | None:
         """The lowest log offset that a lagging group waits for, of those in segments young enough."""

@@ -44,7 +44,6 @@ from commitlog.recovery import Damage, Found, LogScan
 from consumequeue.keyindex_run import BLOCK_BYTES, Run
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_run import FactRun
-from services.broker import timer_records
 from services.broker.store import Store
 from services.broker.timer_records import due_ms_of
 from services.broker.timers import Timers
@@ -564,12 +563,8 @@ class Mending:
         if timer is None:
             self._lost_count += 1
             self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
-            self._timers.near.cancel(timer_offset)
-            self._partitions.gone(self._timers.near.placed_ms(timer_offset, due_ms), timer_offset)
             return
-        new = timer_records.rebuilt_record(timer, timer_offset, due_ms, what)
-        self._store.append(new, now_ms)
-        self._timers.added(new)
+        self._timers.rebuild(timer, timer_offset, what, now_ms)
         self._rebuilt_count += 1
 
     def _record(self, timer_offset: int) -> Record | None:

@@ -6,6 +6,8 @@ that is set when its time is already past takes a place at the frontier instead,
 
 After the clock was set back, the frontier lies in the future. Timers set then are delivered at their own
 time, but their place on disk is still at the frontier; `Near.deviating` remembers where until they end.
+A place is where this broker has put a timer, by its own clock: another one with the same log, or this one
+after a restart, may choose another. So records name timers by their due times, and places are asked of here.
 """
 
 from __future__ import annotations
@@ -45,22 +47,17 @@ class Near:
         return places_ms
 
     def placed_ms(self, timer_offset: int, due_ms: int) -> int:
-        """The due time of the place of a timer that has ended, or is about to; it is not asked again."""
-        return self.deviating.pop(timer_offset, due_ms)
-
-    def forget(self, timer_offsets: Any) -> None:
-        """Many timers were delivered from their places."""
-        if self.deviating:
-            for timer_offset in timer_offsets.tolist():
-                self.deviating.pop(timer_offset, None)
+        """The due time of the place of a timer that waits."""
+        return self.deviating.get(timer_offset, due_ms)
 
     def put(self, timer_offset: int, due_ms: int) -> None:
         """Sets a timer, for its own time or at once."""
         self._wheel.place(timer_offset, due_ms)
 
-    def cancel(self, timer_offset: int) -> bool:
-        """Forgets a timer; False if it is not among these."""
-        return self._wheel.cancel(timer_offset)
+    def end(self, timer_offset: int, due_ms: int) -> int:
+        """Forgets a timer, if it is among these; returns the due time of its place."""
+        self._wheel.cancel(timer_offset)
+        return self.deviating.pop(timer_offset, due_ms)
 
     def take(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
         """Up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""

@@ -1,6 +1,6 @@
 """Many delayed messages at once: checked one by one, then looked up, stored and remembered together.
 
-    messages --> runs of plain ones --> known? in the place of another? --> bytes --> log --> names, counts
+    messages --> runs of plain ones --> known? in the place of another? --> bytes and columns --> log
              \\-> the others, each alone (`services.broker.sending`)
 
 Plain is a delayed message of a topic that is there, which carries no verb and shares no name with another of
@@ -20,20 +20,19 @@ from typing import Final
 import numpy as np
 
 from commitlog import bulk, properties
-from commitlog.bulk import Integers
 from commitlog.errors import StoreDamaged, TidewheelError
-from commitlog.kinds import TIMER_TOPIC, End
+from commitlog.kinds import TIMER_TOPIC
 from commitlog.message import Message, MessageType
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import hashes_of_many
 from consumequeue.timerindex import hashes_of_all
-from consumequeue.timerindex_fact import FACT, Facts
+from consumequeue.timerindex_fact import Facts
 from consumequeue.timerindex_filter import Words
 from services.broker import verb_properties
-from services.broker.copies import Appended, Copies
+from services.broker.copies import NO_TIMER, Appended, Copies, TimersSet
 from services.broker.sending import Sending
 from services.broker.store import Store
-from services.broker.timer_ends import Named, TimerEnd, text_of
+from services.broker.timer_ends import Named, text_of
 from services.broker.timer_records import Replaced, unstamped_timer
 from services.broker.timers import Timers
 from services.broker.topics import Topics
@@ -41,6 +40,7 @@ from services.broker.values import SendReceipt
 
 Answer = SendReceipt | TidewheelError
 _TIMERS: Final = [(TIMER_TOPIC, 0)]
+_NOBODY: Final = Replaced(NO_TIMER, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -161,28 +161,18 @@ class SendingTimers:
     def _append(
         self, waiting: list[_Waiting], hashes: Words, answers: dict[int, Answer], now_ms: int
     ) -> None:
-        copies = _copies(waiting, self._store)
+        copies = _copies(waiting, hashes, self._store)
         done = 0
         while done < len(waiting):
             appended = self._store.append_copies(copies.part(done, len(copies)), now_ms)
             end = done + len(appended.copies)
-            rows = [*range(done, end), *range(len(waiting) + done, len(waiting) + end)]
-            self._appended(appended, waiting[done:end], hashes[rows], answers)
+            self._answer(waiting[done:end], appended, answers)
             done = end
 
-    def _appended(
-        self, appended: Appended, waiting: list[_Waiting], hashes: Words, answers: dict[int, Answer]
-    ) -> None:
+    def _answer(self, waiting: list[_Waiting], appended: Appended, answers: dict[int, Answer]) -> None:
         offsets, queue_offsets = appended.physical_offsets, appended.queue_offsets
-        store_ms = self._store.last_store_ms
-        for one, offset in zip(waiting, offsets.tolist(), strict=True):
-            if one.replaced is not None:
-                ended = TimerEnd(End.REPLACED, store_ms, offset)
-                self._timers.end(one.message.topic, *one.replaced, ended)
-        due_ms = np.array([one.message.delivery_ms for one in waiting], np.int64)
+        sharing = self._timers.crowding.sharing_many(appended.copies.due_ms)
         topics = Counter(one.message.topic for one in waiting)
-        names = _facts(waiting, hashes, offsets, due_ms, store_ms)
-        sharing = self._timers.sent_many(appended, due_ms, names, topics)
         self._sending.count_many([one.message for one in waiting], topics)
         ends = offsets + appended.copies.record_bytes
         places = zip(offsets.tolist(), queue_offsets.tolist(), ends.tolist(), sharing.tolist(), strict=True)
@@ -206,24 +196,18 @@ def _named(facts: Facts, place: int) -> Named:
     return Named(int(row["offset"]), int(row["at"]), int(row["extra"]))
 
 
-def _facts(
-    waiting: list[_Waiting], hashes: Words, offsets: Integers, due_ms: Integers, store_ms: int
-) -> Facts:
-    """What the names mean from now on."""
-    facts = np.empty(len(hashes), FACT)
-    facts["key"], facts["check"] = hashes[:, 0], hashes[:, 1]
-    facts["offset"], facts["at"] = np.tile(offsets, 2), np.tile(due_ms, 2)
-    facts["extra"] = store_ms
-    return facts
-
-
-def _copies(waiting: list[_Waiting], store: Store) -> Copies:
-    """The records of timers, with nothing in the fields that are stamped."""
+def _copies(waiting: list[_Waiting], hashes: Words, store: Store) -> Copies:
+    """The records of timers, with nothing in the fields that are stamped, and what they say."""
     unstamped = [unstamped_timer(one.message, one.queue_id, one.replaced) for one in waiting]
     encoded, lengths = bulk.encode_unstamped(TIMER_TOPIC, unstamped, store.host)
     tags = np.array([tags_code(one.message.tag) for one in waiting], np.int64)
     queues = np.zeros(len(waiting), np.int64)
-    return Copies(encoded, lengths, _TIMERS, queues, tags, _key_hashes(waiting))
+    due_ms = np.array([one.message.delivery_ms for one in waiting], np.int64)
+    replaced = np.array([one.replaced or _NOBODY for one in waiting], np.int64).reshape(-1, 2)
+    names = hashes.reshape(2, -1, 2).swapaxes(0, 1)
+    timers = TimersSet([one.message.topic for one in waiting], names, replaced[:, 1])
+    key_hashes = _key_hashes(waiting)
+    return Copies(encoded, lengths, _TIMERS, queues, tags, key_hashes, due_ms, replaced[:, 0], timers)
 
 
 def _key_hashes(waiting: list[_Waiting]) -> Words:

@@ -62,6 +62,7 @@ class Store:
         self.may_begin_at = 0
         """The log may have been deleted up to here; where it begins beyond, segments are missing."""
         self.apply_to_parts: Callable[[Record], None] = _no_parts
+        self.apply_run_to_parts: Callable[[Appended], None] = _no_parts
 
     @property
     def is_behind(self) -> bool:
@@ -111,18 +112,18 @@ class Store:
         return appended
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:
-        """Appends as many of the copies, from the first on, as the present segment takes."""
-        self.last_store_ms = max(self.last_store_ms, now_ms)
+        """Appends and applies as many of the copies, from the first on, as the present segment takes."""
+        store_ms = max(self.last_store_ms, now_ms)
         copies = copies.part(0, self.log.room_for(copies.record_bytes.tolist()))
         ends = np.cumsum(copies.record_bytes)
         starts = ends - copies.record_bytes
         physical_offsets = self.log.end_offset + starts
         queue_offsets = self._next_offsets_for(copies)
-        bulk.stamp(copies.content, starts, ends, physical_offsets, queue_offsets, self.last_store_ms)
+        bulk.stamp(copies.content, starts, ends, physical_offsets, queue_offsets, store_ms)
         self.log.append_encoded(copies.content)
-        self._note_segment(int(physical_offsets[0]))
-        appended = Appended(copies, physical_offsets, queue_offsets, self.log.end_offset)
+        appended = Appended(copies, physical_offsets, queue_offsets, self.log.end_offset, store_ms)
         self._appended.append((appended.end_offset, appended))
+        self.apply_run_to_parts(appended)
         return appended
 
     def apply(self, record: Record) -> None:
@@ -131,6 +132,15 @@ class Store:
         self._note_segment(record.physical_offset, record.store_ms)
         if record.type != TYPE_SYSTEM:
             self.used(record.topic, record.queue_id, record.queue_offset)
+
+    def apply_run(self, run: Appended) -> None:
+        """The same of many records of one segment, which are all queued."""
+        self.last_store_ms = max(self.last_store_ms, run.store_ms)
+        self._note_segment(int(run.physical_offsets[0]), run.store_ms)
+        codes, places = np.unique(run.copies.queue[::-1], return_index=True)
+        for code, queue_offset in zip(codes.tolist(), run.queue_offsets[::-1][places].tolist(), strict=True):
+            topic, queue_id = run.copies.queues[code]
+            self.used(topic, queue_id, queue_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every queue's next offset, and the last store time."""
@@ -141,6 +151,7 @@ class Store:
             "last_store_ms": self.last_store_ms,
             "segment_store_ms": ages,
             "may_begin_at": max(self.may_begin_at, self.log.first_offset),
+            "first_offset": self.log.first_offset,
         }
 
     def thaw(self, frozen: Any) -> None:
@@ -148,6 +159,7 @@ class Store:
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
         self.may_begin_at = frozen.get("may_begin_at", self.log.first_offset)
+        self.cut(frozen.get("first_offset", 0))
         for topic, queue_id, offset in frozen["next_offsets"]:
             self._next_offsets[(topic, queue_id)] = offset
 
@@ -157,7 +169,7 @@ class Store:
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut(self, first_offset: int) -> None:
-        """The log was deleted below `first_offset`."""
+        """Nobody reads the log below `first_offset` any more."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
@@ -201,9 +213,8 @@ class Store:
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
 
-    def _note_segment(self, physical_offset: int, store_ms: int | None = None) -> None:
-        first_offset = self.log.segment_of(physical_offset)
-        self._segment_store_ms[first_offset] = self.last_store_ms if store_ms is None else store_ms
+    def _note_segment(self, physical_offset: int, store_ms: int) -> None:
+        self._segment_store_ms[self.log.segment_of(physical_offset)] = store_ms
 
     def _next_offsets_for(self, copies: Copies) -> Integers:
         offsets = np.empty(len(copies), np.int64)
@@ -211,9 +222,8 @@ class Store:
             mine = np.flatnonzero(copies.queue == code)
             first = self._next_offsets.get(copies.queues[code], 0)
             offsets[mine] = first + np.arange(len(mine))
-            self._next_offsets[copies.queues[code]] = first + len(mine)
         return offsets
 
 
-def _no_parts(record: Record) -> None:
-    """Apply a record to nothing: the store of a tool that has no parts."""
+def _no_parts(appended: Record | Appended) -> None:
+    """Apply records to nothing: the store of a tool that has no parts."""

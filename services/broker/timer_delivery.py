@@ -24,18 +24,16 @@ from commitlog import bulk, record
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import End
 from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
 from services.broker import timer_records
-from services.broker.copies import Appended, Copies
+from services.broker.copies import Copies
 from services.broker.store import Store
-from services.broker.timer_ends import TimerEnd
 from services.broker.timer_records import due_ms_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS
 from services.broker.timers import Timers
-from timingwheel.partition import Rows
+from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
 """What lies between two records is rather read than skipped, up to so much."""
@@ -85,8 +83,9 @@ class TimerDelivery:
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
         near = self._near.take(before_ms, count_max)
-        for due_ms, timer_offset in near:
-            self._deliver_near(due_ms, timer_offset, now_ms)
+        for place in near:
+            self._partitions.frontier = max(self._partitions.frontier, place)
+            self._deliver_near(*place, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near)
         next_ms = self._near.next_due_ms()
@@ -97,28 +96,17 @@ class TimerDelivery:
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
         """Delivers one timer of the wheel."""
-        place_ms = self._near.placed_ms(timer_offset, due_ms)
         try:
-            timer = self._timers.read_at(place_ms, timer_offset)
+            timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
-            self._timers.unreadable("", timer_offset, place_ms, now_ms)
+            self._timers.unreadable("", timer_offset, due_ms, now_ms)
         else:
             self._deliver_one(timer, timer_offset, now_ms)
-        self._pass(place_ms, due_ms, timer_offset)
 
     def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
         new = timer_records.delivered_record(timer, timer_offset)
         self._store.append(new, now_ms)
-        ended = TimerEnd(End.DELIVERED, new.store_ms, new.physical_offset)
-        due_ms = due_ms_of(timer)
-        self._timers.note_end(new.topic, timer_offset, due_ms, ended)
-        self._count_late(new.topic, np.array([max(due_ms, timer.store_ms)]), new.store_ms)
-
-    def _pass(self, place_ms: int, due_ms: int, timer_offset: int) -> None:
-        """Moves the frontier; a timer that it does not cover (the clock was set back) leaves its place."""
-        self._partitions.frontier = max(self._partitions.frontier, (due_ms, timer_offset))
-        if self._partitions.frontier < (place_ms, timer_offset):
-            self._partitions.gone(place_ms, timer_offset)
+        self._count_late(new.topic, np.array([max(due_ms_of(timer), timer.store_ms)]), new.store_ms)
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Delivers timers of a partition, which lie ready there; the frontier passes them all.
@@ -127,15 +115,20 @@ class TimerDelivery:
         """
         if not len(rows):
             return
-        waiting = self._not_ended(rows) if self._partitions.damage else rows
-        if len(waiting):
-            self._deliver_waiting(waiting, path, now_ms)
-        self._near.forget(rows["timer_offset"])
         last = rows[-1]
         place = (int(last["due_ms"]), int(last["timer_offset"]))
         self._partitions.frontier = max(self._partitions.frontier, place)
+        waiting = self._not_ended(rows) if self._partitions.damage else rows
+        if len(waiting):
+            self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_waiting(self, rows: Rows, path: str, now_ms: int) -> None:
+        is_bare = rows["record_at"] == np.uint64(IN_LOG)
+        for row in rows[is_bare]:
+            self._deliver_damaged(row, "", now_ms)
+        rows = rows[~is_bare]
+        if not len(rows):
+            return
         content = self._read(path, rows)
         ends = np.cumsum(rows["record_bytes"].astype(np.int64))
         sound = bulk.are_sound(content, ends - rows["record_bytes"], ends)
@@ -148,11 +141,13 @@ class TimerDelivery:
             rows["queue"].astype(np.int64),
             rows["tags_code"],
             _name_hashes(rows, content),
+            self._due_ms(rows, content),
+            rows["timer_offset"].astype(np.int64),
         )
         done = 0
         while done < len(copies):
             appended = self._store.append_copies(copies.part(done, len(copies)), now_ms)
-            self._delivered(appended, rows[done : done + len(appended.copies)])
+            self._count_late_rows(rows[done : done + len(appended.copies)], appended.store_ms)
             done += len(appended.copies)
 
     def _not_ended(self, rows: Rows) -> Rows:
@@ -162,15 +157,20 @@ class TimerDelivery:
         )
         return rows[~ended]
 
-    def _delivered(self, appended: Appended, rows: Rows) -> None:
-        store_ms = self._store.last_store_ms
-        self._timers.ends.delivered(rows["timer_offset"], appended.physical_offsets, store_ms)
+    def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
+        """When the timers of rows were due: at their places, but for those that were put elsewhere."""
         due_ms = rows["due_ms"].astype(np.int64)
-        self._timers.crowding.remove_many(due_ms)
-        codes, counts = np.unique(rows["queue"], return_counts=True)
-        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+        if self._near.deviating:
+            ends = np.cumsum(rows["record_bytes"].astype(np.int64))
+            for place in np.flatnonzero(np.isin(rows["timer_offset"], list(self._near.deviating))).tolist():
+                start = int(ends[place]) - int(rows["record_bytes"][place])
+                due_ms[place] = due_ms_of(record.decode(bytes(content[start : ends[place]])))
+        return due_ms
+
+    def _count_late_rows(self, rows: Rows, store_ms: int) -> None:
+        due_ms = rows["due_ms"].astype(np.int64)
+        for code in np.unique(rows["queue"]).tolist():
             topic, _ = self._timers.queues.names[code]
-            self._timers.pending_by_topic[topic] -= count
             self._count_late(topic, due_ms[rows["queue"] == code], store_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
@@ -193,18 +193,17 @@ class TimerDelivery:
         self, content: bytearray, rows: Rows, ends: Integers, sound: Any, now_ms: int
     ) -> tuple[bytearray, Rows]:
         for row in rows[~sound]:
-            self._deliver_damaged(row, now_ms)
+            self._deliver_damaged(row, self._timers.queues.names[int(row["queue"])][0], now_ms)
         spans = zip((ends - rows["record_bytes"])[sound].tolist(), ends[sound].tolist(), strict=True)
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
-    def _deliver_damaged(self, row: Any, now_ms: int) -> None:
-        """Delivers a timer whose record in the partition is damaged, if the log still has it."""
+    def _deliver_damaged(self, row: Any, topic: str, now_ms: int) -> None:
+        """Delivers a timer whose record in the partition is damaged or missing, if the log still has it."""
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         self._timers.statistics.unreadable_records += 1
         try:
             timer = self._store.log.read(timer_offset)
         except StoreDamaged:
-            topic, _ = self._timers.queues.names[int(row["queue"])]
             self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
         else:
             self._deliver_one(timer, timer_offset, now_ms)

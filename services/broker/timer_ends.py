@@ -26,6 +26,7 @@ from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
+from consumequeue.timerindex_filter import Words
 from services.broker.values import TimerName
 
 NAMES: Final = "timers-names"
@@ -104,6 +105,14 @@ class TimerEnds:
         """From now on the name means this timer."""
         self.names.put(*name_hash(name), timer_offset, due_ms, stored_ms)
 
+    def name_many(self, names: Words, timer_offsets: Integers, due_ms: Integers, stored_ms: int) -> None:
+        """From now on the names, by timer the two words of each (`name_hash`), mean these timers."""
+        facts = np.empty(names.shape[:2], FACT)
+        facts["key"], facts["check"] = names[..., 0], names[..., 1]
+        facts["offset"], facts["at"] = timer_offsets[:, np.newaxis], due_ms[:, np.newaxis]
+        facts["extra"] = stored_ms
+        self.names.put_many(facts.ravel())
+
     def ended(self, timer_offset: int) -> TimerEnd | None:
         """How a timer ended; None while it is pending. Raises `StoreDamaged`."""
         found = self.ends.newest(timer_offset, 0)
@@ -118,11 +127,13 @@ class TimerEnds:
         extra = ended.end << KIND_SHIFT | until_ms
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, extra)
 
-    def delivered(self, timer_offsets: Any, ended_offsets: Integers, ended_ms: int) -> None:
+    def delivered(
+        self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
+    ) -> None:
         """Many timers were delivered."""
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
-        facts["extra"] = End.DELIVERED << KIND_SHIFT | (ended_ms + self._history_ms)
+        facts["extra"] = End.DELIVERED << KIND_SHIFT | (np.maximum(due_ms, ended_ms) + self._history_ms)
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:

@@ -3,7 +3,7 @@
     record                                   topic                 ends            sets
     set                                      rmq_sys_wheel_timer                   its own offset
     set again under its key, or moved        rmq_sys_wheel_timer   TW_REPLACES     its own offset
-    cancelled                                TW_SYS_VERB           TW_TIMER_OFFSET
+    cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
     delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
 
 Each of them is the whole truth about what it ends: one record, so that a crash leaves all of it or nothing.
@@ -17,12 +17,14 @@ from typing import Final, NamedTuple
 
 from commitlog import properties
 from commitlog.bulk import Unstamped
-from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, VERB_TOPIC
+from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
+from services.broker.values import TimerName
 
 _REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
+_ID, _KEY, _ID_AND_KEY = "id", "key", "id key"
 NOT_DELIVERED: Final = frozenset(
     {
         properties.REAL_TOPIC,
@@ -31,6 +33,7 @@ NOT_DELIVERED: Final = frozenset(
         properties.REPLACED_DUE_MS,
         properties.VERB,
         properties.REASON,
+        properties.TIMER_NAMES,
         *_CARRIED,
     }
 )
@@ -65,7 +68,7 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
     marks = {properties.DUE_MS: str(due_ms), properties.VERB: MOVE, properties.REASON: reason}
     marks |= _replaces(Replaced(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
-    kept = {name: value for name, value in stored.items() if name not in _CARRIED}
+    kept = {name: value for name, value in stored.items() if name not in (*_CARRIED, properties.TIMER_NAMES)}
     return Record(
         topic=TIMER_TOPIC,
         body=timer.body,
@@ -76,14 +79,29 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
     )
 
 
-def rebuilt_record(timer: Record, timer_offset: int, place_ms: int, path: str) -> Record:
-    """The timer that takes the place of one in a damaged file: the same message, due at the same time."""
-    return moved_record(timer, timer_offset, place_ms, due_ms_of(timer), _REBUILT.format(path))
+def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
+    """The timer that takes the place of one in a damaged file: the same message, due at the same time.
+
+    It goes by those `names` alone: another timer may have its key by now.
+    """
+    due_ms = due_ms_of(timer)
+    new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
+    said = " ".join(_KEY if one.key else _ID for one in names) or "none"
+    new.properties += properties.encode({properties.TIMER_NAMES: said})
+    return new
 
 
 def is_rebuilt(timer: Record) -> bool:
     """Whether a timer record takes the place of one in a damaged file."""
     return properties.value_of(timer.properties, properties.REASON).startswith(_REBUILT[:9])
+
+
+def names_of(stored: dict[str, str]) -> list[TimerName]:
+    """The names that a timer record with these properties goes by: its message id, and its key if any."""
+    topic, key = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.TIMER_KEY, "")
+    said = stored.get(properties.TIMER_NAMES, _ID_AND_KEY)
+    names = [TimerName(topic, stored.get(properties.MESSAGE_ID, ""))] if _ID in said else []
+    return [*names, TimerName(topic, key=key)] if key and _KEY in said else names
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record:
@@ -118,8 +136,19 @@ def undelivered(ready: Record) -> Record:
 
 def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, reason: str) -> Record:
     """The record that a timer was cancelled."""
+    return _verb_record(CANCEL, timer_offset, due_ms, topic, message_id, reason)
+
+
+def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
+    """The record that nobody has a timer's record any more; `topic` is empty where it is not known."""
+    return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
+
+
+def _verb_record(
+    verb: str, timer_offset: int, due_ms: int, topic: str, message_id: str = "", reason: str = ""
+) -> Record:
     marks = {
-        properties.VERB: CANCEL,
+        properties.VERB: verb,
         properties.TIMER_OFFSET: str(timer_offset),
         properties.DUE_MS: str(due_ms),
         properties.MESSAGE_ID: message_id,
@@ -135,14 +164,6 @@ def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
     kept.pop(properties.REPLACES, None)
     kept.pop(properties.REPLACED_DUE_MS, None)
     return properties.encode(kept if replaced is None else kept | _replaces(replaced))
-
-
-def replaced_by(record: Record) -> Replaced | None:
-    """The timer whose place a timer record takes."""
-    replaced = properties.value_of(record.properties, properties.REPLACES)
-    if not replaced:
-        return None
-    return Replaced(int(replaced), int(properties.value_of(record.properties, properties.REPLACED_DUE_MS)))
 
 
 def due_ms_of(record: Record) -> int:

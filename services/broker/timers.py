@@ -2,7 +2,7 @@
 
 A timer is a record of the log, and its offset there is its name inside. Everything that happens to it is
 decided when a record is appended, in one thread, so that there is always one answer: a timer ends once, at
-the moment the record that says so is appended, and whoever is told waits until that record is durable.
+the moment the record that says so is appended and applied, and whoever is told waits until it is durable.
 
     where it is                           how long                         memory
     unarmed: appended, not durable        until its flush                  its record
@@ -10,7 +10,9 @@ the moment the record that says so is appended, and whoever is told waits until 
     near: `services.broker.near`          until delivered                  an entry each
     ended: `services.broker.timer_ends`   `timer_history_ms`               none after a checkpoint
 
-`services.broker.timer_delivery` takes what is due; this file is the verbs.
+`services.broker.timer_delivery` takes what is due; this file is the verbs and what their records do.
+`Timers.apply` alone changes names, ends and counts, and takes out what has ended; `publish` arms. Where a
+timer waits (its place, the frontier) is this core's own and follows its clock; that it waits is the log's.
 """
 
 from __future__ import annotations
@@ -27,14 +29,12 @@ from commitlog import record as records
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
-from commitlog.kinds import FIRE, MOVE, End
+from commitlog.kinds import FIRE, TIMER_TOPIC, End, Ending, endings
 from commitlog.limits import UNREADABLE_TIMERS_KEPT_MAX
-from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
-from consumequeue.timerindex_fact import Facts
 from services.broker import recall, timer_records
-from services.broker.copies import Appended
+from services.broker.copies import NO_TIMER, Appended
 from services.broker.crowding import Crowding
 from services.broker.near import Near
 from services.broker.settings import BrokerSettings
@@ -46,6 +46,7 @@ from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
 from services.broker.unarmed import Unarmed
 from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
+from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 
 _VERDICTS: Final = {
@@ -77,7 +78,11 @@ class Timers:
         """The last timers that ended as UNREADABLE, the oldest first."""
         self._unarmed = Unarmed()
         self.gaps: list[Damage] = []
-        """While a start replays the log: the bytes of it that are damaged."""
+        """While a start replays the log: the bytes of it that are damaged.
+
+        A timer whose record lay there is not counted, and so not counted off by the record of its end. Only
+        files could tell otherwise whether it was.
+        """
 
     @property
     def pending_count(self) -> int:
@@ -123,50 +128,7 @@ class Timers:
         except StoreDamaged:
             return 0
 
-    def added(self, timer: Record) -> int:
-        """A timer record is in the log; returns how many others share its second, if many."""
-        stored = timer.properties
-        topic = properties.value_of(stored, properties.REAL_TOPIC)
-        is_moved = properties.value_of(stored, properties.VERB) == MOVE
-        replaced = timer_records.replaced_by(timer)
-        if replaced is not None:
-            self._end_replaced(topic, replaced, timer, End.MOVED if is_moved else End.REPLACED)
-        names = _names(topic, stored)
-        if replaced is not None and timer_records.is_rebuilt(timer):
-            names = [one for one in names if self._is_free(one, replaced.timer_offset, timer.store_ms)]
-        return self._set(timer, topic, names, due_ms_of(timer))
-
-    def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
-        """Whether a name means a timer that is rebuilt, or nobody that is remembered.
-
-        A timer that was late by more than the history is forgotten by its key, which another one may have by
-        now, and keeps. Settled by the log alone: a start that replays the record finds the same.
-        """
-        with suppress(StoreDamaged):
-            found = self.ends.named(name)
-            if found is not None and found.timer_offset != old_offset:
-                return self.ends.is_forgotten(found.known_ms, store_ms)
-        return True
-
-    def sent(self, timer: Record, message: Message, replaced: Replaced | None) -> int:
-        """The timer record of a message is in the log; likewise, without reading what is known."""
-        assert message.delivery_ms is not None
-        if replaced is not None:
-            self._end_replaced(message.topic, replaced, timer, End.REPLACED)
-        names = [TimerName(message.topic, message.message_id)]
-        key = message.properties.get(properties.TIMER_KEY)
-        if key:
-            names.append(TimerName(message.topic, key=key))
-        return self._set(timer, message.topic, names, message.delivery_ms)
-
-    def sent_many(self, appended: Appended, due_ms: Integers, names: Facts, topics: Counter[str]) -> Integers:
-        """The timer records of many messages are in the log; how many others share the second of each."""
-        self.ends.names.put_many(names)
-        self._unarmed.add_many(appended, due_ms)
-        self.pending_by_topic.update(topics)
-        return self.crowding.add_many(due_ms)
-
-    def mark_replaced(self, timer: Record, cancelled: Named | None, now_ms: int) -> Replaced | None:
+    def mark_replaced(self, timer: Record, now_ms: int) -> None:
         """Writes into a record that is about to be appended which timer waits for its key.
 
         After the verb that it carries: what that has cancelled is not replaced as well.
@@ -174,13 +136,54 @@ class Timers:
         topic = properties.value_of(timer.properties, properties.REAL_TOPIC)
         key = properties.value_of(timer.properties, properties.TIMER_KEY)
         found = self.pending(TimerName(topic, key=key), now_ms) if key else None
-        is_over = found is None or (cancelled is not None and cancelled.timer_offset == found.timer_offset)
+        cancelled = [one.timer_offset for one in endings(timer) if one.end is End.CANCELLED]
+        is_over = found is None or found.timer_offset in cancelled
         replaced = None if found is None or is_over else Replaced(found.timer_offset, found.due_ms)
         timer.properties = timer_records.replacing(timer.properties, replaced)
-        return replaced
 
-    def armed(self, timer: Record) -> None:
-        """A timer record is durable: from now on it is delivered when due, unless it has ended already."""
+    # Records.
+
+    def apply(self, record: Record) -> None:
+        """Ends the timers that a record says are over, and sets the one that it is."""
+        for ending in endings(record):
+            self._end(ending, record.store_ms, record.physical_offset)
+        if record.topic != TIMER_TOPIC:
+            return
+        stored = properties.decode(record.properties)
+        timer_offset, due_ms = record.physical_offset, int(stored[properties.DUE_MS])
+        for name in self._names_of(record, stored):
+            self.ends.name(name, timer_offset, due_ms, record.store_ms)
+        self._unarmed.add(record, due_ms)
+        self.pending_by_topic[stored.get(properties.REAL_TOPIC, "")] += 1
+        self.crowding.add(due_ms)
+
+    def apply_run(self, run: Appended) -> None:
+        """The same of many records as columns: all of them messages delivered, or all of them timers."""
+        copies, offsets = run.copies, run.physical_offsets
+        if copies.timers is None:
+            self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
+            self.crowding.remove_many(copies.due_ms)
+            for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
+                self.pending_by_topic[copies.queues[code][0]] -= int(count)
+            for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
+                self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
+            return
+        timers = copies.timers
+        self.ends.name_many(timers.names, offsets, copies.due_ms, run.store_ms)
+        self._unarmed.add_many(run)
+        self.pending_by_topic.update(timers.topics)
+        if (copies.ended == NO_TIMER).all():
+            self.crowding.add_many(copies.due_ms)
+            return
+        columns = (offsets, copies.due_ms, copies.ended, timers.replaced_due_ms)
+        rows = zip(*(column.tolist() for column in columns), timers.topics, strict=True)
+        for offset, due_ms, replaced, replaced_due_ms, topic in rows:
+            if replaced != NO_TIMER:
+                self._end(Ending(replaced, End.REPLACED, replaced_due_ms, topic), run.store_ms, offset)
+            self.crowding.add(due_ms)
+
+    def publish(self, timer: Record) -> None:
+        """Arms a timer, which is durable: it is delivered when due, unless it has ended already."""
         timer_offset = timer.physical_offset
         due_ms = self._unarmed.take(timer_offset)
         if due_ms is None:
@@ -189,9 +192,9 @@ class Timers:
         if self.partitions.put(place_ms, timer_offset):
             self.near.put(timer_offset, due_ms)
 
-    def armed_many(self, appended: Appended) -> None:
-        """The same of many timer records."""
-        due_ms, timer_offsets = self._unarmed.take_many(appended)
+    def publish_run(self, run: Appended) -> None:
+        """The same of many timers."""
+        due_ms, timer_offsets = self._unarmed.take_many(run)
         if not len(due_ms):
             return
         places_ms = self.near.place_many(timer_offsets, due_ms, self.partitions.free_ms)
@@ -218,10 +221,7 @@ class Timers:
             return found
         message_id = name.message_id or self._message_id(found)
         new = timer_records.cancel_record(found.timer_offset, found.due_ms, name.topic, message_id, reason)
-        durable_at = self._store.append(new, now_ms)
-        ended = TimerEnd(End.CANCELLED, new.store_ms, new.physical_offset)
-        self.end(name.topic, found.timer_offset, found.due_ms, ended)
-        return self._verdict(Verdict.CANCELLED, message_id, new, durable_at, found.due_ms)
+        return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int) -> TimerVerdict:
         """Gives a timer that waits another time; raises `IllegalDeliveryTime`."""
@@ -235,10 +235,8 @@ class Timers:
             return found
         timer = self.read(found)
         new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms)
-        durable_at = self._store.append(new, now_ms)
-        self.added(new)
         message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
-        verdict = self._verdict(Verdict.MOVED, message_id, new, durable_at, found.due_ms)
+        verdict = self._appended(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
         return replace(verdict, ended_ms=due_ms)
 
     def fire(self, name: TimerName, now_ms: int) -> TimerVerdict:
@@ -248,11 +246,24 @@ class Timers:
             return found
         timer = self.read(found)
         new = timer_records.delivered_record(timer, found.timer_offset, FIRE)
-        durable_at = self._store.append(new, now_ms)
-        ended = TimerEnd(End.FIRED, new.store_ms, new.physical_offset)
-        self.end(name.topic, found.timer_offset, found.due_ms, ended)
         message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
-        return self._verdict(Verdict.FIRED, message_id, new, durable_at, found.due_ms)
+        return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
+
+    def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
+        """Sets a timer anew that was in a damaged file.
+
+        Of its names those that mean it, or nobody that is remembered: if it was late by more than the
+        history, its key was forgotten, and another timer that has it by now keeps it.
+        """
+        store_ms = max(now_ms, self._store.last_store_ms)
+        names = timer_records.names_of(properties.decode(timer.properties))
+        free = [name for name in names if self._is_free(name, timer_offset, store_ms)]
+        self._store.append(timer_records.rebuilt_record(timer, timer_offset, free, path), now_ms)
+
+    def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
+        """Ends a timer since nobody has its record any more; `topic` is empty where it is not known."""
+        self.statistics.timers_unreadable += 1
+        self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
         """A timer that waits, or what became of it."""
@@ -269,8 +280,8 @@ class Timers:
             return unarmed
         with suppress(StoreDamaged):
             return self._store.log.read(timer_offset)
-        place = self.partitions.find(self.near.deviating.get(timer_offset, due_ms), timer_offset)
-        if place is None:
+        place = self.partitions.find(self.near.placed_ms(timer_offset, due_ms), timer_offset)
+        if place is None or int(place[1]["record_at"][0]) == IN_LOG:
             raise StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.")
         path, row = place
         return self.read_row(path, int(row["record_at"][0]), int(row["record_bytes"][0]))
@@ -281,37 +292,6 @@ class Timers:
         if not records.is_sound(stored, may_lack_crc=False):
             raise StoreDamaged(f"The timer at byte {position} of {path} does not match its CRC.")
         return undelivered(records.decode(stored))
-
-    # Ends.
-
-    def end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
-        """A timer has ended, other than by coming due: it leaves whatever it waits in."""
-        self.note_end(topic, timer_offset, due_ms, ended)
-        if not self._unarmed.drop(timer_offset):
-            self.near.cancel(timer_offset)
-            self.partitions.gone(self.near.placed_ms(timer_offset, due_ms), timer_offset)
-
-    def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """A timer ends because nobody has its record any more; `topic` is empty where it is not known."""
-        self.statistics.timers_unreadable += 1
-        self.lost.append(LostTimer(timer_offset, topic, due_ms, now_ms))
-        self.note_end(topic, timer_offset, due_ms, TimerEnd(End.UNREADABLE, now_ms, timer_offset))
-
-    def note_end(self, topic: str, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
-        """Remembers an end, and counts one timer less, unless its record was lost before it was counted."""
-        self.ends.end(timer_offset, due_ms, ended)
-        if not any(gap.first_offset <= timer_offset < gap.end_offset for gap in self.gaps):
-            self.pending_by_topic[topic] -= 1
-            self.crowding.remove(due_ms)
-
-    def recovered_verb(self, record: Record) -> None:
-        """Takes over a cancel from its record."""
-        self._recovered_end(record, End.CANCELLED)
-
-    def recovered_delivery(self, record: Record) -> None:
-        """Takes over a delivery from its record."""
-        is_fired = properties.value_of(record.properties, properties.VERB) == FIRE
-        self._recovered_end(record, End.FIRED if is_fired else End.DELIVERED)
 
     def spill(self) -> None:
         """Writes what is too much for memory, while a start replays the log."""
@@ -371,15 +351,46 @@ class Timers:
         self.partitions.drop(self._disk)
         self.ends.drop()
 
-    def _set(self, timer: Record, topic: str, names: list[TimerName], due_ms: int) -> int:
-        for name in names:
-            self.ends.name(name, timer.physical_offset, due_ms, timer.store_ms)
-        self._unarmed.add(timer, due_ms)
-        self.pending_by_topic[topic] += 1
-        return self.crowding.add(due_ms)
+    def _end(self, ending: Ending, store_ms: int, ended_offset: int) -> None:
+        """Ends a timer: it leaves whatever it waits in, ahead of the disk, so that it ends only once."""
+        timer_offset, end, due_ms, topic = ending
+        self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
+        if end is End.UNREADABLE:
+            self.lost.append(LostTimer(timer_offset, topic, due_ms, store_ms))
+        if not any(gap.first_offset <= timer_offset < gap.end_offset for gap in self.gaps):
+            self.pending_by_topic[topic] -= 1
+            self.crowding.remove(due_ms)
+            self._take_out(timer_offset, due_ms)
 
-    def _end_replaced(self, topic: str, replaced: Replaced, by: Record, end: End) -> None:
-        self.end(topic, *replaced, TimerEnd(end, by.store_ms, by.physical_offset))
+    def _take_out(self, timer_offset: int, due_ms: int) -> None:
+        if not self._unarmed.drop(timer_offset):
+            self.partitions.gone(self.near.end(timer_offset, due_ms), timer_offset)
+
+    def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
+        """Which timers the frontier has not passed, as it has those that were delivered from their places."""
+        frontier_ms, frontier_offset = self.partitions.frontier
+        is_passed = (due_ms < frontier_ms) | ((due_ms == frontier_ms) & (timer_offsets <= frontier_offset))
+        is_passed &= timer_offsets < self._unarmed.first_offset
+        if self.near.deviating:
+            is_passed &= ~np.isin(timer_offsets, list(self.near.deviating))
+        return ~is_passed
+
+    def _names_of(self, timer: Record, stored: dict[str, str]) -> list[TimerName]:
+        """The names of a timer record; of one that an older version rebuilt those that are free."""
+        names = timer_records.names_of(stored)
+        is_told = properties.TIMER_NAMES in stored or properties.REPLACES not in stored
+        if is_told or not timer_records.is_rebuilt(timer):
+            return names
+        old_offset = int(stored[properties.REPLACES])
+        return [name for name in names if self._is_free(name, old_offset, timer.store_ms)]
+
+    def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
+        """Whether a name means a timer that is rebuilt, or nobody that is remembered."""
+        with suppress(StoreDamaged):
+            found = self.ends.named(name)
+            if found is not None and found.timer_offset != old_offset:
+                return self.ends.is_forgotten(found.known_ms, store_ms)
+        return True
 
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
         """The timer of a name if it waits; else the verdict, which is counted."""
@@ -402,9 +413,11 @@ class Timers:
             )
         return self._counted(verdict) if is_verb else verdict
 
-    def _verdict(
-        self, verdict: Verdict, message_id: str, new: Record, durable_at: int, due_ms: int
+    def _appended(
+        self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
     ) -> TimerVerdict:
+        """Appends the record that carries a verb out."""
+        durable_at = self._store.append(new, now_ms)
         return self._counted(
             TimerVerdict(verdict, message_id, new.store_ms, new.physical_offset, durable_at, due_ms)
         )
@@ -418,12 +431,6 @@ class Timers:
             return properties.value_of(self.read(named).properties, properties.MESSAGE_ID)
         except StoreDamaged:
             return ""
-
-    def _recovered_end(self, record: Record, end: End) -> None:
-        timer_offset = int(properties.value_of(record.properties, properties.TIMER_OFFSET))
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
-        ended = TimerEnd(end, record.store_ms, record.physical_offset)
-        self.end(topic, timer_offset, due_ms_of(record), ended)
 
 
 def pending_timer(timer: Record) -> PendingTimer:
@@ -440,9 +447,3 @@ def pending_timer(timer: Record) -> PendingTimer:
         stored_ms=timer.store_ms,
         message=message,
     )
-
-
-def _names(topic: str, stored: bytes) -> list[TimerName]:
-    names = [TimerName(topic, properties.value_of(stored, properties.MESSAGE_ID))]
-    key = properties.value_of(stored, properties.TIMER_KEY)
-    return [*names, TimerName(topic, key=key)] if key else names

@@ -149,12 +149,12 @@ class Topics:
             check_back=_policy(stored.get("check_back")),
         )
 
-    def learn(self, record: Record) -> None:
+    def learn(self, name: str, queue_id: int) -> None:
         """Keeps a topic as far as a message tells of it: damage may have hit its own record."""
-        known = self._topics.get(record.topic)
-        if (known is None or known.queue_count <= record.queue_id) and not is_system(record.topic):
-            learnt = known or Topic(record.topic, MessageType.MIXED, 0)
-            self._topics[record.topic] = replace(learnt, queue_count=record.queue_id + 1)
+        known = self._topics.get(name)
+        if (known is None or known.queue_count <= queue_id) and not is_system(name):
+            learnt = known or Topic(name, MessageType.MIXED, 0)
+            self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every topic."""

@@ -7,7 +7,7 @@ then it is not armed when its flush is through.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from commitlog.bulk import Integers
 from commitlog.record import Record
 from services.broker.copies import Appended
 
+_NOWHERE: Final = 1 << 62
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
     appended: Appended
-    due_ms: Integers
     is_waiting: Mask
 
     def place(self, timer_offset: int) -> int:
@@ -46,6 +46,12 @@ class Unarmed:
         self._records: dict[int, tuple[Record, int]] = {}
         self._batches: list[_Batch] = []
 
+    @property
+    def first_offset(self) -> int:
+        """No timer before this is among these."""
+        batched = [int(batch.appended.physical_offsets[0]) for batch in self._batches[:1]]
+        return min([next(iter(self._records), _NOWHERE), *batched])
+
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records or self._find(timer_offset) is not None
 
@@ -53,9 +59,9 @@ class Unarmed:
         """One timer record was appended."""
         self._records[timer.physical_offset] = timer, due_ms
 
-    def add_many(self, appended: Appended, due_ms: Integers) -> None:
+    def add_many(self, appended: Appended) -> None:
         """Many were, in this order."""
-        self._batches.append(_Batch(appended, due_ms, np.ones(len(due_ms), np.bool_)))
+        self._batches.append(_Batch(appended, np.ones(len(appended.copies), np.bool_)))
 
     def record(self, timer_offset: int) -> Record | None:
         """The record of a timer that waits."""
@@ -83,7 +89,7 @@ class Unarmed:
         """Many are durable: when those that still wait are due, and their offsets."""
         batch = self._batches.pop(0)
         assert batch.appended is appended, "flushes come in the order of the log"
-        return batch.due_ms[batch.is_waiting], appended.physical_offsets[batch.is_waiting]
+        return appended.copies.due_ms[batch.is_waiting], appended.physical_offsets[batch.is_waiting]
 
     def _find(self, timer_offset: int) -> tuple[_Batch, int] | None:
         for batch in self._batches:

@@ -128,7 +128,7 @@ class Verbs:
             self._lite_topics,
             self._timers,
             self._carrying,
-            self._transactions.check_room,
+            self._transactions,
             settings,
             self.statistics,
         )
@@ -136,6 +136,7 @@ class Verbs:
         self._housekeeping = Housekeeping(
             disk,
             self._store,
+            self._agenda,
             self._groups,
             self._transactions,
             settings,
@@ -205,7 +206,7 @@ class Verbs:
             "topics": self._topics,
             "timers": self._timers,
             "transactions": self._transactions,
-            "sending": self._sending,
+            "sending": self._transactions.receipts,
             "groups": self._groups,
             "schedules": self._schedules,
             "access": self.access,

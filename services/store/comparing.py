@@ -37,12 +37,9 @@ def kinds(facts: Iterator[Facts]) -> Iterator[Facts]:
         yield plain
 
 
-def unreadable_offsets(timers: StoredTimers) -> Numbers:
-    """The timers that ended because their records could not be read, which no record says."""
-    found = [
-        chunk["key"][chunk["extra"] >> np.uint64(KIND_SHIFT) == End.UNREADABLE]
-        for chunk in timers.ends.newest(timers.disk)
-    ]
+def unrecorded_offsets(timers: StoredTimers) -> Numbers:
+    """The timers that are over and whose end no record says: it is said to be where they were set."""
+    found = [chunk["key"][chunk["key"] == chunk["offset"]] for chunk in timers.ends.newest(timers.disk)]
     return np.concatenate([NO_OFFSETS, *found])
 
 

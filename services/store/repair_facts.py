@@ -152,7 +152,7 @@ def _names_of(timer: Record) -> Iterator[Fact]:
 def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:
     for found in store.scan(until=newest.offset):
         record = found.record
-        for timer_offset, end, due_ms in endings(record):
+        for timer_offset, end, due_ms, _ in endings(record):
             extra = _extra(end, max(due_ms, record.store_ms))
             yield timer_offset, 0, record.physical_offset, record.store_ms, extra
 

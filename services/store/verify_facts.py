@@ -114,7 +114,7 @@ def _untrue_ends(facts: Facts, rules: Invariants) -> Iterator[str]:
         if kind not in End.__members__.values():
             yield f"it says that timer {timer_offset} ended in a way that there is not: {kind}"
         elif (
-            kind != End.UNREADABLE
+            timer_offset != ended_offset  # so it is where no record tells of the end
             and rules.must_hold(ended_offset)
             and rules.timers.ended.get(timer_offset) != ended_offset
         ):

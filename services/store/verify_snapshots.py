@@ -1,9 +1,9 @@
 """Whether each snapshot says what the log says: folding the log up to it from an earlier one leads to it.
 
 What no record says may differ: ends and names that are forgotten with time, messages that a group's filter
-passed over (before that was recorded), timers whose record was unreadable, messages that retention has
-deleted since. Across damage, or where the log no longer reaches back, nothing can be compared; nor up to
-where an import copied the log, whose records do not say what its snapshot says.
+passed over (before that was recorded), timers that ended as UNREADABLE under older versions, messages that
+retention has deleted since. Across damage, or where the log no longer reaches back, nothing can be compared;
+nor up to where an import copied the log, whose records do not say what its snapshot says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from commitlog import foreign, snapshot
 from commitlog.recovery import Damage
 from consumequeue.offset_ranges import OffsetRanges
-from services.store.comparing import NO_OFFSETS, beyond, kinds, unreadable_offsets
+from services.store.comparing import NO_OFFSETS, beyond, kinds, unrecorded_offsets
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 from services.store.state import GroupState, State, fold, stored_state
@@ -70,8 +70,8 @@ def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> It
 
 
 def _timers(folded: StoredTimers, stored: StoredTimers) -> Iterator[str]:
-    unreadable = unreadable_offsets(stored)
-    waiting = np.setdiff1d(folded.offsets(), unreadable), stored.offsets()
+    unrecorded = unrecorded_offsets(stored)
+    waiting = np.setdiff1d(folded.offsets(), unrecorded), stored.offsets()
     more, less = np.setdiff1d(waiting[1], waiting[0]), np.setdiff1d(waiting[0], waiting[1])
     if len(more) or len(less):
         yield f"its pending timers are not those of the log: {_some(more)} more, {_some(less)} less"
@@ -80,7 +80,7 @@ def _timers(folded: StoredTimers, stored: StoredTimers) -> Iterator[str]:
     if len(named):
         yield f"its names of timers are not in the log: {_some(named)}"
     ends = beyond(kinds(stored.ends.newest(stored.disk)), kinds(folded.ends.newest(folded.disk)))
-    ended = np.setdiff1d(np.concatenate([NO_OFFSETS, *(facts["key"] for facts in ends)]), unreadable)
+    ended = np.setdiff1d(np.concatenate([NO_OFFSETS, *(facts["key"] for facts in ends)]), unrecorded)
     if len(ended):
         yield f"its timer ends are not in the log: {_some(ended)}"
 

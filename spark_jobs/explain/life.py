@@ -4,6 +4,7 @@
     half                       half                       itself
     check-back counter         asked                      the half that it names
     outcome                    rolled back, expired       the half that it names
+    late end                   refused                    the half that it names
     message of type commit     committed                  itself
     timer                      armed                      itself
     ... that names another     moved, replaced            the timer that it names
@@ -29,9 +30,11 @@ from commitlog.kinds import (
     ACK_TOPIC,
     CHECK_TOPIC,
     HALF_TOPIC,
+    LATE_TOPIC,
     LEASE_TOPIC,
     OUTCOME_TOPIC,
     TIMER_TOPIC,
+    UNREADABLE,
     VERB_TOPIC,
 )
 from commitlog.record import TYPE_COMMIT, Record
@@ -39,6 +42,7 @@ from consumequeue import acks, lease_records
 from consumequeue.attempts import Cause
 
 OPERATORS: Final = "TW_SYS_OPERATORS"
+EXPIRED: Final = "EXPIRED"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _TIMER_KEY: Final = "TW_TIMER_KEY"
 _SYSTEM: Final = ("TW_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
@@ -178,6 +182,7 @@ _STATES: Final = {
     "armed": "waits for its time",
     "moved": "waits for its time",
     "cancelled": "cancelled: nobody gets it",
+    "lost": "lost: nobody had its record any more; see tidewheel timer ls --damaged",
     "replaced": "replaced by a newer message under its timer key: nobody gets it",
     "delivered": _AVAILABLE,
     "fired": _AVAILABLE,
@@ -269,10 +274,16 @@ def _asked(one: Record, subjects: Subjects) -> Iterator[Event]:
         yield Event(one.physical_offset, one.store_ms, "asked", half.topic, half.message_id, note)
 
 
+def _late(one: Record, subjects: Subjects) -> Iterator[Event]:
+    if half := subjects.anchors.get(one.half_offset):
+        note = f"its producer's {one.body.decode()}: the half had expired"
+        yield Event(one.physical_offset, one.store_ms, "refused", half.topic, half.message_id, note)
+
+
 def _outcome(one: Record, subjects: Subjects) -> Iterator[Event]:
     stored = properties.decode(one.properties)
     ids = subjects.anchors.get(one.half_offset) or ids_of(one)
-    what = "expired" if stored.get(properties.OUTCOME) == "EXPIRED" else "rolled back"
+    what = "expired" if stored.get(properties.OUTCOME) == EXPIRED else "rolled back"
     reason = stored.get(properties.REASON, "")
     note = f"the half @{one.half_offset:,}" + (f", because: {reason}" if reason else "")
     yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
@@ -283,8 +294,10 @@ def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
     timer_offset = _number(stored.get(properties.TIMER_OFFSET, ""))
     ids = subjects.anchors.get(-1 if timer_offset is None else timer_offset) or ids_of(one)
     reason = stored.get(properties.REASON, "")
-    note = f"by a call; timer @{timer_offset or 0:,}" + (f", because: {reason}" if reason else "")
-    yield Event(one.physical_offset, one.store_ms, "cancelled", ids.topic, ids.message_id, note)
+    is_lost = stored.get(properties.VERB) == UNREADABLE
+    what, why = ("lost", "its record could not be read") if is_lost else ("cancelled", "by a call")
+    note = f"{why}; timer @{timer_offset or 0:,}" + (f", because: {reason}" if reason else "")
+    yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 
 def _acknowledged(one: Record, subjects: Subjects) -> Iterator[Event]:
@@ -334,6 +347,7 @@ def _leases(one: Record, subjects: Subjects) -> Iterator[Event]:
 
 _REFERRING: Final[dict[str, Callable[[Record, Subjects], Iterator[Event]]]] = {
     CHECK_TOPIC: _asked,
+    LATE_TOPIC: _late,
     OUTCOME_TOPIC: _outcome,
     VERB_TOPIC: _verb,
     ACK_TOPIC: _acknowledged,

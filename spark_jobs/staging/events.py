@@ -13,7 +13,8 @@ check-back, a cancel by an operator) is known by its `ref` alone.
     timer      of the timer topic                                              its half, if it had one
     delivered  of a user topic, naming their timer                             its timer
     fired      likewise, before its time because somebody wanted it            its timer
-    cancel     verbs, and any record that carries a cancel                     the timer
+    cancel     verbs, but for timers that nobody could read any more, and any
+               record that carries a cancel                                    the timer
     moved      timers that say so                                              the timer before
     replaced   other timers that take one's place                              the timer before
     dead       of a group's dead letter topic
@@ -35,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.kinds import kind_of_topic
+from commitlog.kinds import UNREADABLE, kind_of_topic
 from commitlog.record import TYPE_COMMIT, TYPE_MASK
 from spark_jobs.inputs.mapping import Topics
 from spark_jobs.log.kinds import KINDS
@@ -70,8 +71,8 @@ COLUMNS: Final = (
 CREATED, TIMEOUTS, PAID, CANCELLED, PUSHES = range(5)
 """The shop's topics as numbers: their places in `Topics.all`."""
 
-NAMES: Final = (*KINDS, "rollback", "expired", "fired")
-"""What a record is called where records are counted; the last three are told apart from KINDS'."""
+NAMES: Final = (*KINDS, "rollback", "expired", "fired", "unreadable")
+"""What a record is called where records are counted; the last four are told apart from KINDS'."""
 
 MESSAGES: Final = ("normal", "commit", "delivered", "fired")
 """What consumers can get, by name."""
@@ -219,6 +220,8 @@ class Said:
         found[is_normal & is_commit] = NAMES.index("commit")
         found[is_normal & is_delivery] = NAMES.index("delivered")
         found[is_normal & is_delivery & _is(self.batch.column("verb"), "FIRE")] = NAMES.index("fired")
+        is_lost = _is(self.batch.column("verb"), UNREADABLE)
+        found[(found == NAMES.index("verb")) & is_lost] = NAMES.index("unreadable")
         is_outcome = found == NAMES.index("outcome")
         if is_outcome.any():
             for outcome, name in (("ROLLBACK", "rollback"), ("EXPIRED", "expired")):

@@ -166,6 +166,7 @@ class Tally:
             "delivered": said.is_named("delivered"),
             "fired": said.is_named("fired"),
             "cancelled": said.is_named("verb") | said.is_carrying,
+            "unreadable": said.is_named("unreadable"),
             "moved": said.is_moving,
             "replaced": said.is_replacing & ~said.is_moving,
         }

@@ -1,15 +1,22 @@
 """Every durable table of a broker as plain values: what two cores that saw the same records must agree on.
 
 A table is a part of the state or, where that has members, one of them: `timers.pending`. What a snapshot
-keeps of each part is there, and what lies in files beside it: the timers that wait with their places, and the
-queues with their ends. Lists of rows are sorted; order is no part of a table.
+keeps of each part is there, and what lies in files beside it: the timers that wait and when they are due,
+their names and ends, the keys by hash, and the queues with their ends. Lists of rows are sorted; order is no
+part of a table. Left out is `timers.deviating`: where a late timer waits follows the clock of the core that
+put it there.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
+from consumequeue.timerindex import FactIndex
+from consumequeue.timerindex_fact import newest_of
 from services.broker.broker import Broker
+from services.broker.timer_records import due_ms_of
 
 _FOREVER_MS: Final = 1 << 62
 
@@ -23,16 +30,45 @@ def tables(broker: Broker) -> dict[str, Any]:
             {f"{name}.{key}": value for key, value in frozen.items()} if isinstance(frozen, dict) else {}
         )
         found |= members or {name: frozen}
-    found["timers.waiting"] = [
+    timers = broker._timers
+    del found["timers.deviating"]
+    places = [
         (int(row["due_ms"]), int(row["timer_offset"]))
-        for rows, _ in broker._timers.partitions.scan(0, _FOREVER_MS)
+        for rows, _ in timers.partitions.scan(0, _FOREVER_MS)
         for row in rows
     ]
+    found["timers.waiting"] = [
+        (due_ms_of(timers.read_at(*place)) if place[1] in timers.near.deviating else place[0], place[1])
+        for place in places
+    ]
+    found["timers.names"] = _facts(timers.ends.names, broker._store.last_store_ms)
+    found["timers.ends"] = _facts(timers.ends.ends, broker._store.last_store_ms)
+    found["keys"] = _keys(broker)
     found["queues"] = [
         (topic, queue_id, queue.min_offset, queue.next_offset)
         for topic, queue_id, queue in broker._store.dispatch.queues()
     ]
     return {name: _plain(value) for name, value in found.items()}
+
+
+def _facts(index: FactIndex, now_ms: int) -> list[Any]:
+    """The newest fact about each name or timer, but for those that are over for the history."""
+    chunks = [chunk for run in index.runs for chunk in run.chunks(index._disk)]
+    chunks += [chunk for recent in index.recents() for chunk in recent.chunks()]
+    if not chunks:
+        return []
+    facts = newest_of(np.concatenate(chunks))
+    kept: list[Any] = facts[~index._is_expired(facts, now_ms)].tolist()
+    return kept
+
+
+def _keys(broker: Broker) -> list[Any]:
+    """The entries of the key index that are in the log."""
+    keys, first_offset = broker._store.keys, broker._store.log.first_offset
+    entries = [pair for batch in keys._batches for pair in batch.tolist()]
+    entries += [pair for run in keys.runs for chunk in run.chunks(keys._disk) for pair in chunk.tolist()]
+    entries += zip(keys._hashes, keys._offsets, strict=True)
+    return [pair for pair in entries if pair[1] >= first_offset]
 
 
 def _plain(value: Any) -> Any:

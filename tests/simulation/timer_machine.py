@@ -16,7 +16,7 @@ from dataclasses import replace
 from commitlog import layout, properties
 from commitlog.disk import SyncFailed
 from commitlog.flush import Flush
-from commitlog.kinds import TIMER_TOPIC, VERB_TOPIC
+from commitlog.kinds import TIMER_TOPIC, VERB_TOPIC, End, endings
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from commitlog.memory_disk import Death, MemoryDisk
 from commitlog.message import Message
@@ -26,7 +26,7 @@ from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 from services.broker.settings import BrokerSettings
-from services.broker.timer_records import due_ms_of, is_rebuilt, replaced_by
+from services.broker.timer_records import due_ms_of, is_rebuilt
 from services.broker.values import CheckBack, Effect, ReadTimers, Retire
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
 from tests.simulation.timer_oracle import Oracle, Timer
@@ -104,25 +104,25 @@ class Machine:
         self.seen_ms = max(self.seen_ms, now_ms)
         end_offset = self.broker.end_offset
         effects = self.broker.tick(now_ms)
-        self._see_mended(end_offset)
+        self._see_appended(end_offset)
         self._carry_out(effects)
 
-    def _see_mended(self, end_offset: int) -> None:
+    def _see_appended(self, end_offset: int) -> None:
         """Lets the oracle know which timers of damaged files were set again, or are lost."""
         for _, found in self.broker._store._appended:
             record = getattr(found, "record", None)
-            if record is None or record.physical_offset < end_offset or record.topic != TIMER_TOPIC:
+            if record is None or record.physical_offset < end_offset:
                 continue
-            if is_rebuilt(record) and (replaced := replaced_by(record)):
-                self.oracle.rebuilt(replaced.timer_offset, record.physical_offset, record.store_ms)
-                self.rebuilt_count += 1
-        self._see_lost()
+            for ending in endings(record):
+                if is_rebuilt(record):
+                    self.oracle.rebuilt(ending.timer_offset, record.physical_offset, record.store_ms)
+                    self.rebuilt_count += 1
+                elif ending.end is End.UNREADABLE:
+                    self.oracle.lost(ending.timer_offset, record, self.broker._store.log.first_offset)
+        self._note_told()
 
-    def _see_lost(self) -> None:
-        """Lets the oracle know which timers nobody has any more, and notes what was told."""
+    def _note_told(self) -> None:
         self.told.update(f"{one.path}: {one.what}" for one in self.broker.damage)
-        lost = {one.timer_offset for one in self.broker.lost_timers()}
-        self.oracle.lost(lost, self.broker._store.log.first_offset, self.now_ms)
 
     @property
     def is_whole(self) -> bool:
@@ -193,9 +193,7 @@ class Machine:
             if retirement.durable_at <= self.broker.durable_offset:
                 self.faults.threaten(0.15)
                 try:
-                    retirement.keep_needed(self.disk)
-                    self.broker.kept(retirement)
-                    retirement.delete(self.disk)
+                    retirement.run(self.disk)
                 except OSError as error:
                     self.retirements = []
                     self.broker.retirement_failed()
@@ -225,7 +223,9 @@ class Machine:
             self._write_checkpoint()
         else:
             done, self.checkpoint = self.checkpoint, None
+            end_offset = self.broker.end_offset
             self.broker.checkpointed(done)
+            self._see_appended(end_offset)
 
     def _write_checkpoint(self) -> None:
         """Writes the checkpoint; if a sync fails in it, the core is not to go on."""
@@ -302,7 +302,7 @@ class Machine:
         self.broker = self._judged(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self.oracle.crash(self.broker.end_offset, self.broker.damaged)
-        self._see_lost()
+        self._note_told()
         for timer in self.oracle.pending().values():
             if timer.is_late_set:
                 timer.armed_at = None  # it was due when it was set: its place may be another one now
@@ -337,7 +337,8 @@ class Machine:
         if record.topic == TIMER_TOPIC:
             self._follow_set(record)
         elif record.topic == VERB_TOPIC:
-            self._is_end(int(stored[properties.TIMER_OFFSET]), "CANCELLED", at)
+            [ending] = endings(record)
+            self._is_end(ending.timer_offset, ending.end.name, at)
         elif properties.TIMER_OFFSET in stored:
             timer = self._named(int(stored[properties.TIMER_OFFSET]))
             if timer is None:
@@ -365,11 +366,11 @@ class Machine:
         assert due_ms_of(record) == timer.due_ms
         timer.armed_at, timer.place_ms = self.broker.end_offset, max(timer.due_ms, self.seen_ms)
         timer.is_late_set = self.went_back or timer.due_ms <= self.seen_ms
-        replaced = replaced_by(record)
-        old = None if replaced is None else self._named(replaced.timer_offset)
-        if replaced is not None and old is not None:
-            assert (old.ended_offset, old.due_ms) == (timer.offset, replaced.due_ms)
-            old.is_seen = True
+        for replaced in endings(record):
+            old = self._named(replaced.timer_offset)
+            if old is not None:
+                assert (old.ended_offset, old.due_ms) == (timer.offset, replaced.due_ms)
+                old.is_seen = True
 
     def _named(self, timer_offset: int) -> Timer | None:
         """The timer that a record names; None if a gap has taken it, of which nobody was told."""

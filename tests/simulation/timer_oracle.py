@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from commitlog.message import Message
+from commitlog.record import Record
 from commitlog.recovery import Damage
 from services.broker.values import PendingTimer, TimerFilter, TimerName, Verdict
 
@@ -135,15 +136,11 @@ class Oracle:
         is_its_own = self.names[name][-1] == old_offset
         return is_its_own or self.named(name) is None or self.may_be_forgotten(name, now_ms)
 
-    def lost(self, offsets: set[int], first_offset: int, now_ms: int) -> None:
-        """Nobody has the records of some timers any more; `first_offset` is where the log begins."""
-        for offset, timer in self.timers.items():
-            is_lost = offset in offsets
-            if timer.ended == "UNREADABLE" and not is_lost:
-                timer.ended, timer.ended_offset, timer.ended_ms = "", -1, 0  # a crash: it is found anew
-            elif is_lost and timer.ended != "UNREADABLE":
-                assert offset < first_offset, f"{timer} is given up, yet the log has it"
-                self.end(timer, "UNREADABLE", offset, now_ms)
+    def lost(self, offset: int, by: Record, first_offset: int) -> None:
+        """Nobody has the record of a timer any more, says another; `first_offset` is where the log begins."""
+        timer = self.timers[offset]
+        assert offset < first_offset, f"{timer} is given up, yet the log has it"
+        self.end(timer, "UNREADABLE", by.physical_offset, by.store_ms)
 
     def forget(self, name: TimerName) -> None:
         """The core has forgotten what became of the newest timer of a name."""
@@ -180,7 +177,7 @@ class Oracle:
                     self.names[name].remove(offset)
                 self.forgotten[name].discard(offset)
         for timer in self.timers.values():
-            if timer.ended and timer.ended != "UNREADABLE" and is_gone(timer.ended_offset):
+            if timer.ended and is_gone(timer.ended_offset):
                 assert not timer.is_seen, "what was durable is gone"
                 timer.ended, timer.ended_offset, timer.ended_ms = "", -1, 0
         self.halves = {offset: half for offset, half in self.halves.items() if not is_gone(offset)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.errors import ClientMistake, MessageNotFound, NotAStore
+from commitlog.errors import ClientMistake, MessageNotFound, NotAStore, TransactionEnded
 from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.values import Resolution
 from services.cli.explain import lines
@@ -18,6 +18,7 @@ from services.cli.main import main
 from services.shop.topics import CARTS_GROUP, ORDER_CREATED, ORDER_TIMEOUTS
 from spark_jobs.explain.evidence import SearchedLog
 from spark_jobs.explain.explain import Explanation, explain
+from txn.checkback import CheckBackPolicy
 
 Shop = Any
 
@@ -82,6 +83,16 @@ def test_it_goes_by_every_name(traded: Shop) -> None:
     ]
 
 
+def test_a_timer_that_nobody_could_read_any_more_is_lost_not_cancelled(shop: Shop) -> None:
+    due_ms = shop.now_ms + 60_000
+    sent = shop.send(ORDER_TIMEOUTS, "o1", {"order_id": "o1"}, delivery_ms=due_ms)
+    shop.broker._timers.unreadable("", sent.physical_offset, due_ms, shop.now_ms)
+    shop.flush()
+    found = told(shop, "o1")
+    assert happened(found) == [(ORDER_TIMEOUTS, "armed"), (ORDER_TIMEOUTS, "lost")]
+    assert states(found)[ORDER_TIMEOUTS].startswith("lost: nobody had its record any more")
+
+
 def test_an_open_half_is_undecided_and_says_how_often_its_producer_was_asked(shop: Shop) -> None:
     half = shop.half("o1", "c", {"apple": 1})
     for _ in range(2):
@@ -92,6 +103,22 @@ def test_an_open_half_is_undecided_and_says_how_often_its_producer_was_asked(sho
     assert found.messages[0].state.endswith("its producer was asked 2 times")
     shop.end(half, Resolution.COMMIT)
     assert states(told(shop, "o1")) == {"order-created": "acknowledged by nobody yet"}
+
+
+def test_an_end_that_came_too_late_for_a_half_is_told_and_changes_nothing(shop: Shop) -> None:
+    policy = CheckBackPolicy(immunity_ms=0, interval_ms=1, count_max=1)
+    shop.broker.set_check_back(ORDER_CREATED, policy, shop.now_ms)
+    half = shop.half("o1", "c", {"apple": 1})
+    shop.broker.check_asked(half.transaction_id, True, shop.now_ms)
+    shop.now_ms += 1_000
+    shop.broker.tick(shop.now_ms)
+    for how in Resolution:
+        with pytest.raises(TransactionEnded, match="EXPIRED"):
+            shop.end(half, how)
+    shop.flush()
+    found = told(shop, "o1")
+    assert [one.what for one in found.events] == ["half", "asked", "expired", "refused", "refused"]
+    assert states(found)["order-created"].startswith("expired")
 
 
 def test_attempts_that_fail_and_the_dead_letter_that_comes_of_them(shop: Shop) -> None:

@@ -273,8 +273,11 @@ def test_a_timer_that_cannot_be_fetched_is_told_of_and_the_others_are_written() 
     checkpoint = caller.partitions.to_write(START_MS)
     checkpoint.write(caller.disk, lambda offsets: fetch(offsets[offsets != 3]))
     caller.partitions.written(checkpoint)
-    assert [offset for _, offset in checkpoint.unreadable] == [3]
+    [place] = checkpoint.unreadable
+    assert [offset for _, offset in caller.listed()] == [1, 2, 3, 4, 5], "its caller is to end it"
+    caller.partitions.gone(*place)
     assert [offset for _, offset in caller.listed()] == [1, 2, 4, 5]
+    assert caller.partitions.count(0, START_MS + DAY_MS) == 4
 
 
 def test_a_timer_is_found_in_its_file_with_its_record() -> None:

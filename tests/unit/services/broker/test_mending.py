@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from commitlog import bulk, layout, properties
 from commitlog.disk import Disk
 from services.broker.broker import Broker
-from services.broker.values import TimerFilter, TimerVerdict, Verdict
+from services.broker.values import TimerFilter, TimerName, TimerVerdict, Verdict
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.unit.services.broker.test_timers import DAY, HOUR, MINUTE, Store, by_id
@@ -147,12 +149,59 @@ def test_what_nobody_has_any_more_is_told_listed_and_never_pending_again() -> No
     verdict = store.broker.timer(by_id("month"), store.now_ms)
     assert isinstance(verdict, TimerVerdict)
     assert verdict.verdict is Verdict.TOO_LATE
+    store.crash()
+    assert [one.timer_offset for one in store.broker.lost_timers()] == [lost.timer_offset], "it is a record"
+    assert store.broker.gauges().pending_timers == len(IDS) - 1
+    store.go(0)
     store.checkpoint()
     reopen(store)
     store.go(0)
     assert [one.timer_offset for one in store.broker.lost_timers()] == [lost.timer_offset]
     assert not store.broker.damage, "it is known"
     assert set(drained(store)) & set(IDS) == {*IDS} - {"month"}
+
+
+def test_a_timer_that_no_checkpoint_could_read_ends_by_a_record() -> None:
+    store = Store()
+    offset = store.send("gone", HOUR)
+    store.send("kept", HOUR)
+    store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
+    store.checkpoint()
+    store.flush()
+    told = store.broker.timer(by_id("gone"), store.now_ms)
+    assert isinstance(told, TimerVerdict)
+    assert (told.verdict, told.ended_offset > offset) == (Verdict.TOO_LATE, True)
+    window = TimerFilter(from_ms=store.now_ms, until_ms=store.now_ms + DAY)
+    for _ in range(2):
+        assert store.broker.timer(by_id("gone"), store.now_ms) == told
+        assert [one.timer_offset for one in store.broker.lost_timers()] == [offset]
+        assert store.broker.gauges().pending_timers == store.broker.count_timers(window) == 1
+        assert store.waiting() == ["kept"]
+        store.crash()
+    assert drained(store) == ["kept"]
+    verdict = verify(look_at(store.disk, "it"), store.now_ms)
+    assert {one.part for one in verdict.findings if one.is_damage} == {"log"}
+
+
+def test_a_rebuilt_timer_has_the_same_names_under_another_history() -> None:
+    store = Store(timer_history_ms=HOUR)
+    store.send("old", MINUTE, key="k")
+    store.checkpoint()
+    [path] = files(store)
+    store.now_ms += 3 * HOUR
+    store.send("new", MINUTE, key="k")
+    store.broker.fire_timer(by_id("new"), store.now_ms)
+    store.now_ms += 3 * HOUR
+    spoil_batch(store, path, 0)
+    reopen(store)
+    store.go(0)
+    by_key = TimerName("t", key="k")
+    told = store.broker.timer(by_key, store.now_ms)
+    assert isinstance(told, TimerVerdict)
+    assert told == replace(store.broker.timer(by_id("old"), store.now_ms), message_id="")
+    store.settings = replace(store.settings, timer_history_ms=400 * DAY)
+    reopen(store)
+    assert store.broker.timer(by_key, store.now_ms) == told, "whose the key is stands in its record"
 
 
 def test_a_record_that_an_older_file_has_is_rebuilt_from_there() -> None:
@@ -295,3 +344,20 @@ def test_a_timer_whose_record_the_log_has_lost_is_not_counted_off_by_the_one_tha
     assert store.broker.gauges().pending_timers == 1
     assert drained(store) == ["another"]
     assert store.broker.gauges().pending_timers == 0
+
+
+def test_a_timer_without_a_record_is_lost_when_it_is_due_if_a_crash_took_the_record_of_its_end() -> None:
+    for is_read_again in (False, True):
+        store = Store()
+        offset = store.send("gone", HOUR)
+        store.send("kept", HOUR)
+        store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
+        checkpoint = store.broker.checkpoint(store.now_ms)
+        checkpoint.write(store.disk)
+        store.crash()
+        assert store.broker.gauges().pending_timers == 2
+        if is_read_again:
+            store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
+        assert drained(store) == (["gone", "kept"] if is_read_again else ["kept"])
+        assert len(store.broker.lost_timers()) == (not is_read_again)
+        assert store.broker.gauges().pending_timers == 0

@@ -93,10 +93,13 @@ def test_counts_are_never_too_low_and_go_down_in_bulk_as_one_by_one() -> None:
         crowding.add(NOW_MS)
     for due in due_ms.tolist():
         crowding.add(due)
-    assert crowding.add(NOW_MS) == CROWDED_SECOND_MIN + 40
+    crowding.add(NOW_MS)
+    assert crowding.sharing(NOW_MS) == CROWDED_SECOND_MIN + 40
+    assert crowding.sharing_many(due_ms)[0] == CROWDED_SECOND_MIN + 40
     crowding.remove_many(due_ms)
+    assert crowding.sharing(NOW_MS) == CROWDED_SECOND_MIN
     crowding.remove(NOW_MS)
-    assert crowding.add(NOW_MS) == CROWDED_SECOND_MIN
+    assert crowding.sharing(NOW_MS) == 0
 
 
 def test_no_more_timers_than_the_limit_wait_for_one_topic() -> None:

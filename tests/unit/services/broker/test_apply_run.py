@@ -1,0 +1,167 @@
+"""A run of records applied as columns leaves what its records leave, decoded and applied one by one."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import Any, Final
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from commitlog import record as records
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message, MessageType
+from commitlog.record import Record
+from commitlog.recovery import Found
+from consumequeue.entry import tags_code
+from services.broker.broker import Broker
+from services.broker.copies import Copies
+from services.broker.sending_timers import _copies, _hashes, _Waiting
+from services.broker.settings import BrokerSettings
+from services.broker.timer_records import Replaced, due_ms_of
+from services.broker.timer_source import name_hashes, ready_record
+from tests.simulation.tables import tables
+
+NOW_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(segment_bytes=4096, queue_count=2)
+DUE_MS = (0, NOW_MS, NOW_MS + 1, NOW_MS + 999, NOW_MS + 10**8, NOW_MS + 10**9)
+
+timers = st.tuples(
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(["m1", "m2", "m3"]),
+    st.sampled_from(["", "k1", "k2"]),
+    st.sampled_from(DUE_MS),
+    st.integers(0, 1),
+    st.one_of(st.none(), st.integers(0, 30)),
+)
+"""Topic, message id, key, due time, queue, and the number of the timer whose place it takes."""
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.lists(timers, min_size=1, max_size=8)),
+        st.tuples(st.just("deliver"), st.lists(st.integers(0, 30), min_size=1, max_size=8)),
+        st.tuples(st.just("come due"), st.integers(1, 5)),
+        st.tuples(st.just("time"), st.sampled_from([-5, 1, 2_000])),
+        st.just(("flush", None)),
+    ),
+    max_size=12,
+)
+LATE: Final = [
+    ("set", [("a", "m1", "", NOW_MS + 10**9, 0, None)]), ("flush", None), ("come due", 1),
+    ("set", [("a", "m2", "", NOW_MS, 0, None)]), ("flush", None), ("come due", 1),
+]  # fmt: skip
+"""The clock was set back: the second timer is due before the frontier, and its place is there."""
+
+
+class Pair:
+    """A core that takes runs, and one that takes the same records one by one."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+        self.disks = MemoryDisk(), MemoryDisk()
+        self.by_run, self.by_row = (Broker.open(disk, SETTINGS, NOW_MS) for disk in self.disks)
+        for broker in (self.by_run, self.by_row):
+            broker.create_topic("a", MessageType.DELAY, 1, NOW_MS)
+        self.set: list[Record] = []
+
+    def step(self, kind: str, given: Any) -> None:
+        match kind:
+            case "set":
+                self._append(self._timers(given))
+            case "deliver":
+                chosen = sorted({number % len(self.set) for number in given} if self.set else ())
+                if chosen:
+                    self._append(self._deliveries([self.set[number] for number in chosen]))
+            case "come due":
+                self._come_due(given)
+            case "time":
+                self.now_ms += given
+            case "flush":
+                self.flush()
+
+    def flush(self) -> None:
+        for broker, disk in zip((self.by_run, self.by_row), self.disks, strict=True):
+            while (flush := broker.take_flush()) is not None:
+                flush.write(disk)
+                broker.flushed(flush, self.now_ms)
+
+    def compare(self) -> None:
+        mine, others = self.by_run._timers, self.by_row._timers
+        assert (mine.crowding._rows == others.crowding._rows).all()
+        assert +mine.pending_by_topic == +others.pending_by_topic
+        assert mine.near.deviating == others.near.deviating
+        for timer in self.set:
+            offset = timer.physical_offset
+            assert (offset in mine._unarmed) == (offset in others._unarmed)
+            assert (offset in mine.near) == (offset in others.near)
+
+    def _append(self, copies: Copies) -> None:
+        done = 0
+        while done < len(copies):
+            run = self.by_run._store.append_copies(copies.part(done, len(copies)), self.now_ms)
+            self.by_row._log.room_for(run.copies.record_bytes.tolist())
+            self.by_row._log.append_encoded(bytearray(run.copies.content))
+            ends = np.cumsum(run.copies.record_bytes).tolist()
+            for end, record_bytes in zip(ends, run.copies.record_bytes.tolist(), strict=True):
+                record = records.decode(bytes(run.copies.content), end - record_bytes)
+                end_offset = record.physical_offset + record_bytes
+                self.by_row._store._appended.append((end_offset, Found(record, record_bytes)))
+                self.by_row.apply(record)
+                if copies.timers is not None:
+                    self.set.append(record)
+            done += len(run.copies)
+
+    def _come_due(self, count: int) -> None:
+        """The first timers that wait in partitions are delivered, and the frontier passes them."""
+        known = {timer.physical_offset: timer for timer in self.set}
+        rows = [row for rows, _ in self.by_run._timers.partitions.scan(0, 1 << 62) for row in rows.tolist()]
+        due = list(takewhile(lambda row: row[1] not in self.by_run._timers.near, rows))[:count]
+        if due:
+            for broker in (self.by_run, self.by_row):
+                broker._timers.partitions.frontier = due[-1][:2]
+            self._append(self._deliveries([known[row[1]] for row in due]))
+
+    def _timers(self, given: list[Any]) -> Copies:
+        waiting = []
+        for number, (topic, message_id, key, due_ms, queue_id, replaced) in enumerate(given):
+            keyed = {"TW_TIMER_KEY": key} if key else {}
+            message = Message(
+                topic=topic, body=b"x", message_id=message_id, delivery_ms=due_ms, properties=keyed
+            )
+            old = None if replaced is None else self._replaced(replaced)
+            waiting.append(_Waiting(number, message, queue_id, old))
+        return _copies(waiting, _hashes(waiting), self.by_run._store)
+
+    def _replaced(self, number: int) -> Replaced | None:
+        if not self.set:
+            return None
+        timer = self.set[number % len(self.set)]
+        return Replaced(timer.physical_offset, due_ms_of(timer))
+
+    def _deliveries(self, chosen: list[Record]) -> Copies:
+        ready = [ready_record(timer, timer.physical_offset) for timer in chosen]
+        encoded = list(map(records.encode, ready))
+        queues = sorted({(one.topic, one.queue_id) for one in ready})
+        return Copies(
+            bytearray(b"".join(encoded)),
+            np.array(list(map(len, encoded))),
+            [("another", 5), *queues],
+            np.array([1 + queues.index((one.topic, one.queue_id)) for one in ready]),
+            np.array([tags_code("")] * len(ready)),
+            np.array([name_hashes(one) for one in ready], np.uint64),
+            np.array([due_ms_of(timer) for timer in chosen]),
+            np.array([timer.physical_offset for timer in chosen]),
+        )
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+@example(LATE)
+def test_a_run_leaves_what_its_records_leave(given: list[tuple[str, Any]]) -> None:
+    pair = Pair()
+    for kind, what in given:
+        pair.step(kind, what)
+        pair.compare()
+    pair.flush()
+    pair.compare()
+    assert tables(pair.by_run) == tables(pair.by_row)
