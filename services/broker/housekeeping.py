@@ -147,6 +147,7 @@ class Housekeeping:
             return
         if done.needed_offsets:
             self._store.log.keep.adopt(done.cut_offset)
+        self._groups.open_records.close()  # a lease of before the cut comes before it in the log
         queues = self._store.dispatch.minimums(done.cut_offset)
         skipped = self._groups.missed(queues)
         for group, topic, _, count in skipped:

@@ -15,9 +15,12 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue import acks
 from consumequeue.acks import Finished
+from consumequeue.filter import EVERYTHING
 from services.broker.group_values import From, Start
+from services.broker.values import Retire
 from tests.simulation.tables import tables
 from tests.unit.services.broker.test_receiving import SETTINGS, Bench
+from tests.unit.services.broker.test_receiving_found import FORGETFUL
 
 
 @pytest.fixture
@@ -115,6 +118,32 @@ def test_a_reset_comes_behind_what_was_acknowledged_before_it(bench: Bench) -> N
     bench.reopen()
     assert frozen(bench) == before
     assert bench.ids() == ["M1"]
+
+
+def test_a_cut_of_the_log_comes_behind_the_leases_that_were_given_out_before_it() -> None:
+    bench = Bench(FORGETFUL)
+    sent, cut = bench.send("a"), False
+    while not cut:
+        bench.send(body=b"x" * 900)
+        for effect in bench.advance(1_000):
+            if isinstance(effect, Retire):
+                effect.retirement.run(bench.disk)
+                if not cut:
+                    given = bench.broker.receive(
+                        "g", "t", EVERYTHING, 1, 600_000, "c", False, bench.now_ms
+                    ).deliveries
+                    assert [one.message.message_id for one in given] == [sent]
+                bench.broker.retired(effect.retirement, bench.now_ms)
+                cut = True
+        bench.flush()
+        if bench.broker.is_checkpoint_due:
+            bench.checkpoint()
+    assert bench.broker.queue_range("t", 0)[0] > 0
+    before = tables(bench.broker)
+    assert bench.broker.leased("g") == {"c": 1}
+    bench.reopen()
+    assert tables(bench.broker)["groups.progress"] == before["groups.progress"]
+    assert bench.broker.leased("g") == {"c": 1}
 
 
 def test_looking_makes_neither_offsets_nor_queues(bench: Bench) -> None:
