@@ -79,6 +79,10 @@ class Machine:
         """Whether a group is to get a message."""
         raise NotImplementedError
 
+    def receive(self) -> None:
+        """A group receives."""
+        raise NotImplementedError
+
     # Time.
 
     def pass_time(self) -> None:
@@ -269,6 +273,8 @@ class Machine:
     def _retire(self) -> None:
         for retirement in self.retirements:
             if retirement.durable_at <= self.broker.durable_offset:
+                if self.chance.random() < 0.5:
+                    self.receive()  # what it leases is in no record yet when the log is cut
                 self.faults.threaten(0.15)
                 try:
                     retirement.run(self.disk)
