@@ -109,7 +109,7 @@ class Machine:
 
     def _see_mended(self, end_offset: int) -> None:
         """Lets the oracle know which timers of damaged files were set again, or are lost."""
-        for found in self.broker._store._appended:
+        for _, found in self.broker._store._appended:
             record = getattr(found, "record", None)
             if record is None or record.physical_offset < end_offset or record.topic != TIMER_TOPIC:
                 continue

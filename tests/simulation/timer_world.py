@@ -359,7 +359,7 @@ class World(Machine):
         """Where the last record before an offset begins, which may not be durable yet."""
         return max(
             found.record.physical_offset
-            for found in self.broker._store._appended
+            for _, found in self.broker._store._appended
             if hasattr(found, "record") and found.record.physical_offset < end_offset
         )
 
