@@ -60,10 +60,12 @@ class Dispatch:
         self._changed[queue] = None
         return True
 
-    def put(self, topic: str, queue_id: int, queue_offset: int, new: Entry) -> None:
+    def put(
+        self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, record_bytes: int, code: int
+    ) -> None:
         """Indexes one durable record of our own, whose entry is known."""
         queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
-        queue.put(queue_offset, new)
+        queue.put(queue_offset, Entry(physical_offset, record_bytes, code))
         self._changed[queue] = None
 
     def dispatch_many(self, topic: str, queue_id: int, queue_offset: int, entries: Entries) -> None:

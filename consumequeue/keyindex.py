@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +35,7 @@ from commitlog.message import Message
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex_merge, keyindex_run
 from consumequeue.keyindex_run import ENTRY, Entries, Run
-from consumequeue.name_hash import digest_of, digests_of
+from consumequeue.name_hash import begun, digest_of, digests_of
 
 BATCH_ENTRIES: Final = 16_384
 UNSAVED_MAX: Final = 1_000_000
@@ -91,6 +92,8 @@ def words_of_message(message: Message) -> Collection[str]:
     """What `words_of` reads from the stored properties of a message, without reading them."""
     if not message.keys:
         return (message.message_id,)
+    if len(message.keys) == 1 and " " not in message.keys[0] and message.keys[0] != message.message_id:
+        return message.keys[0], message.message_id
     return dict.fromkeys([*" ".join(message.keys).split(), message.message_id])
 
 
@@ -196,13 +199,22 @@ class KeyIndex:
 
     def put(self, record: Record) -> None:
         """Indexes one durable record; records come in log order."""
-        self.put_names(*names_of(record), record.physical_offset)
+        topic, names = names_of(record)
+        self.put_names((topic, name, record.physical_offset) for name in names)
 
-    def put_names(self, topic: str, names: Iterable[str], physical_offset: int) -> None:
-        """Indexes one durable record by what it is found under; the same as `put` for who knows its names."""
-        for name in names:
-            self._hashes.append(hash_of(topic, name))
+    def put_names(self, names: Iterable[tuple[str, str, int]]) -> None:
+        """Indexes durable records, in log order, by what they are found under: (topic, name, log offset)."""
+        copies: dict[str, Callable[[], blake2b]] = {}
+        digests: list[bytes] = []
+        for topic, name, physical_offset in names:
+            copy = copies.get(topic)
+            if copy is None:
+                copy = copies[topic] = begun(topic, HASH_BYTES).copy
+            hashed = copy()
+            hashed.update(name.encode())
+            digests.append(hashed.digest())
             self._offsets.append(physical_offset)
+        self._hashes.frombytes(b"".join(digests))
         if len(self._hashes) >= BATCH_ENTRIES:
             self._close_batch()
 

@@ -236,15 +236,21 @@ class Broker(Verbs):
         if flush.used_reserve:
             self._housekeeping.reserve_is_gone()
         woken, self._groups.woken = self._groups.woken, {}
+        messages: list[Keyed] = []
         for found in self._store.flushed(flush):
             if isinstance(found, Keyed):
-                self._store.index_message(found)
+                messages.append(found)
                 woken[found.topic] = None
-            elif isinstance(found, Appended):
+                continue
+            if messages:
+                self._store.index_messages(messages)
+                messages = []
+            if isinstance(found, Appended):
                 woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None
                 self.lite.arrived(found.record)
+        self._store.index_messages(messages)
         self._store.dispatch.write()
         self.statistics.flushes += 1
         bells: list[Bell] = [*woken, *self.lite.take_woken()]

@@ -48,6 +48,8 @@ def dated(message: Message, now_ms: int) -> Message:
 
     Raises `IllegalDeliveryTime` for what is no time, and for times that contradict each other.
     """
+    if _TIMED.isdisjoint(message.properties):
+        return message
     delivery_ms, rest = without_delay(message.properties, now_ms)
     rest = verb_properties.with_absolute_time(rest, now_ms)
     if rest is message.properties:
@@ -101,3 +103,4 @@ _WAYS: Final[dict[str, Callable[[str, str, int], int | None]]] = {
     "TIMER_DELAY_MS": _in_ms,
     "DELAY": _at_level,
 }
+_TIMED: Final = frozenset({*_WAYS, verb_properties.TO})

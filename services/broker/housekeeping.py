@@ -89,8 +89,7 @@ class Housekeeping:
 
     def refuse_if_full(self) -> None:
         """Raises `DiskFull` when there is no room for new messages."""
-        refusal = self.refusal()
-        if refusal is not None:
+        if self.is_full and (refusal := self.refusal()):
             raise refusal
 
     def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:

@@ -236,9 +236,9 @@ class Schedules:
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         any_topic = Topic(schedule.topic, MessageType.MIXED, 1)
-        check_message(template, any_topic, self._settings.delay_ms_max, now_ms)
+        check_message(template, template.message_type, any_topic, self._settings.delay_ms_max, now_ms)
         topic = self._topics.route(schedule.topic, now_ms)
-        check_message(template, topic, self._settings.delay_ms_max, now_ms)
+        check_message(template, template.message_type, topic, self._settings.delay_ms_max, now_ms)
 
     def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
         """Whether a run was missed, and nothing decided about it yet."""

@@ -62,7 +62,7 @@ class Sending:
         message_type = message.message_type
         if message_type is MessageType.TRANSACTION:
             self._check_halves()
-        queue_id = self.admit(message, now_ms)
+        queue_id = self.admit(message, message_type, now_ms)
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
         if message_type is MessageType.TRANSACTION:
             return self._send_half(message, queue_id, now_ms)
@@ -105,10 +105,10 @@ class Sending:
             message, record.queue_offset, record.physical_offset, durable_at, sharing_count
         )
 
-    def admit(self, message: Message, now_ms: int) -> int:
+    def admit(self, message: Message, message_type: MessageType, now_ms: int) -> int:
         """The queue for a message; raises a `ClientMistake` or `TopicNotFound` if it cannot be stored."""
         topic = self._topics.route(message.topic, now_ms)
-        check_message(message, topic, self._settings.delay_ms_max, now_ms)
+        check_message(message, message_type, topic, self._settings.delay_ms_max, now_ms)
         return self._queue_for(message, topic)
 
     def known_receipt(self, message: Message, found: Named | None, now_ms: int) -> SendReceipt | None:

@@ -125,7 +125,7 @@ class SendingTimers:
         more: Counter[str] = Counter()
         for number, message in enumerate(run):
             try:
-                queue_id = self._sending.admit(message, now_ms)
+                queue_id = self._sending.admit(message, MessageType.DELAY, now_ms)
                 self._timers.check_room(message.topic, more[message.topic])
             except TidewheelError as error:
                 answers[number] = error

@@ -15,7 +15,7 @@ Whoever is told of a record waits until the log is durable beyond its offset.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from commitlog.record import COMPRESSED, TYPE_SYSTEM, Record, encode_fields
 from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from consumequeue.dispatch import Dispatch, is_indexed
-from consumequeue.entry import Entry, tags_code
+from consumequeue.entry import tags_code
 from consumequeue.keyindex import KeyIndex, words_of_message
 from services.broker.copies import Appended, Copies
 
@@ -185,11 +185,12 @@ class Store:
         while self._appended and self._appended[0][0] <= durable_offset:
             yield self._appended.popleft()[1]
 
-    def index_message(self, one: Keyed) -> None:
-        """Indexes one durable message by queue and by key."""
-        topic, queue_id, queue_offset, physical_offset, record_bytes, code, names = one
-        self.dispatch.put(topic, queue_id, queue_offset, Entry(physical_offset, record_bytes, code))
-        self.keys.put_names(topic, names, physical_offset)
+    def index_messages(self, messages: Sequence[Keyed]) -> None:
+        """Indexes durable messages, in log order, by queue and by key."""
+        put = self.dispatch.put
+        for topic, queue_id, queue_offset, physical_offset, record_bytes, code, _ in messages:
+            put(topic, queue_id, queue_offset, physical_offset, record_bytes, code)
+        self.keys.put_names((one.topic, name, one.physical_offset) for one in messages for name in one.names)
 
     def index(self, found: Found) -> bool:
         """Indexes one durable record by queue and by key; False if its kind is not indexed."""

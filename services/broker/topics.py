@@ -96,9 +96,10 @@ class Topics:
 
     def route(self, name: str, now_ms: int) -> Topic:
         """The topic, created for all message types if that is allowed; else raises `TopicNotFound`."""
-        if name not in self._topics and self._settings.auto_create_topics:
+        topic = self._topics.get(name)
+        if topic is None and self._settings.auto_create_topics:
             return self.create(name, MessageType.MIXED, self._settings.queue_count, now_ms)
-        return self.get(name)
+        return topic or self.get(name)
 
     def create(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         """Creates a topic, or finds it with just these settings; raises `TopicExists` for others."""

@@ -36,9 +36,11 @@ _APART: Final = {
 }
 
 
-def check_message(message: Message, topic: Topic, delay_ms_max: int, now_ms: int) -> None:
-    """Raises the `ClientMistake` that fits the first thing wrong with a message for `topic`."""
-    message_type, delivery_ms = message.message_type, message.delivery_ms
+def check_message(
+    message: Message, message_type: MessageType, topic: Topic, delay_ms_max: int, now_ms: int
+) -> None:
+    """Raises the `ClientMistake` that fits the first thing wrong with a message of a type for `topic`."""
+    delivery_ms = message.delivery_ms
     if not 0 < len(message.body) <= limits.BODY_BYTES_MAX:
         _refuse_body(message.body)
     _check_texts(message)
@@ -77,21 +79,21 @@ def _refuse_body(body: bytes) -> NoReturn:
 
 def _check_texts(message: Message) -> None:
     """All that the user wrote but the body. What is printable as a whole has no control characters."""
-    given, message_id = message.properties, message.message_id
+    given, message_id, tag, group = message.properties, message.message_id, message.tag, message.message_group
     if not message_id.strip() or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX:
         raise IllegalMessageId(f"{message_id!r} is empty or too long.", "message id cannot be empty")
-    whole = "".join((message.tag, message.trace_context, *message.keys, *given, *given.values()))
-    if not (message_id.isprintable() and message.message_group.isprintable() and whole.isprintable()):
+    whole = "".join((tag, message.trace_context, *message.keys, *given, *given.values()))
+    if not (message_id + group + whole).isprintable():
         _check_controls(message)
-    if message.tag and (not message.tag.strip() or "|" in message.tag):
-        wrong = "contain '|'" if "|" in message.tag else _BLANK
-        raise IllegalTag(f"{message.tag[:100]!r} must not be blank nor hold '|'.", f"tag cannot {wrong}")
+    if tag and (not tag.strip() or "|" in tag):
+        wrong = "contain '|'" if "|" in tag else _BLANK
+        raise IllegalTag(f"{tag[:100]!r} must not be blank nor hold '|'.", f"tag cannot {wrong}")
     for key in message.keys:
         if not key.strip():
             raise IllegalKey(f"{key!r} must not be blank.", f"key cannot {_BLANK}")
-    if message.message_group:
-        _check_group(message.message_group)
-    is_surely_small = _CHARACTER_BYTES_MAX * len(whole) <= limits.PROPERTIES_USER_BYTES_MAX
+    if group:
+        _check_group(group)
+    is_surely_small = len(whole) <= limits.PROPERTIES_USER_BYTES_MAX // _CHARACTER_BYTES_MAX
     if not is_surely_small and len(whole.encode()) > limits.PROPERTIES_USER_BYTES_MAX:
         raise PropertiesTooLarge(
             f"Properties, tag, keys, trace context may have {limits.PROPERTIES_USER_BYTES_MAX} bytes in all.",
@@ -138,7 +140,8 @@ def _check_properties(given: dict[str, str]) -> None:
             f"{name!r} is empty or reserved for the broker. Choose another name.",
             f"property is used by system: {name}",
         )
-    _check_timer_key(given)
+    if properties.TIMER_KEY in given or properties.TIMER_UNIQUE in given:
+        _check_timer_key(given)
 
 
 def _check_timer_key(given: dict[str, str]) -> None:

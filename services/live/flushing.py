@@ -68,7 +68,7 @@ class Flushing:
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
-        self._is_stirred = False
+        self.is_stirred = False
         self._is_checkpointing = False
         self._is_stopped = False
         self._is_sync_planned = False
@@ -79,8 +79,8 @@ class Flushing:
 
     def stir(self) -> None:
         """Look for something to write in the next turn of the loop."""
-        if not self._is_stirred:
-            self._is_stirred = True
+        if not self.is_stirred:
+            self.is_stirred = True
             self._idle.clear()
             self._loop.call_soon(self._begin)
 
@@ -116,11 +116,11 @@ class Flushing:
         self._idle.set()
 
     def _begin(self) -> None:
-        self._is_stirred = False
+        self.is_stirred = False
         while not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
             self._flying_count += 1
             self._executor.submit(self._write, flush)
-        if self._flying_count > 0 or self._is_stirred or self._is_checkpointing:
+        if self._flying_count > 0 or self.is_stirred or self._is_checkpointing:
             return
         if not self._is_held() and self._owner.core.is_checkpoint_due:
             self._calm()

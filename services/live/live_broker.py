@@ -313,7 +313,8 @@ class LiveBroker(LiveVerbs):
             self.break_down(bug)
             raise
         finally:
-            self._stir()
+            if not (self._is_alarm_stale and self._flushing.is_stirred):
+                self._stir()
 
     def _stir(self) -> None:
         """After anything that may have appended or planned: see, once a turn, to the flush and the alarm."""

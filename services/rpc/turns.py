@@ -18,8 +18,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -38,33 +38,32 @@ Tell = Callable[[bytes, str], None]
 
 
 class Call:
-    """A call of a prompt RPC: its request, who calls, and who is told the reply."""
+    """A call of a prompt RPC: its request, who calls, and who is told the reply.
 
-    __slots__ = ("_code", "_observe", "_started", "_tell", "_then", "caller", "name", "request", "rpc")
+    When it is decided, `code` is the name of its reply's status code, and `then` what is to be done when the
+    reply is told.
+    """
+
+    __slots__ = ("caller", "code", "name", "observe", "request", "rpc", "started", "tell", "then")
 
     def __init__(
         self, name: str, rpc: Prompt, request: Any, caller: Caller, tell: Tell, observe: Observe
     ) -> None:
         self.name, self.rpc, self.request, self.caller = name, rpc, request, caller
-        self._tell, self._observe = tell, observe
-        self._started = time.monotonic()
-        self._code = "OK"
-        self._then: Callable[[], None] | None = None
-
-    def decided(self, code: str, then: Callable[[], None] | None) -> None:
-        """Take what goes with the reply: the name of its code, and what to do when it is told."""
-        self._code, self._then = code, then
+        self.tell, self.observe, self.started = tell, observe, monotonic()
+        self.code = "OK"
+        self.then: Callable[[], None] | None = None
 
     def answer(self, reply: bytes) -> None:
         """Tell the reply."""
-        self._observe(self.name, self._code, time.monotonic() - self._started)
-        if self._then is not None:
-            self._then()
-        self._tell(reply, self._code)
+        self.observe(self.name, self.code, monotonic() - self.started)
+        if self.then is not None:
+            self.then()
+        self.tell(reply, self.code)
 
     def refuse(self, error: TidewheelError) -> None:
         """Tell that it is not known what became of the call."""
-        self._code = error.status
+        self.code = error.status
         self.answer(refused(self.rpc, status_of(error)))
 
 
@@ -94,7 +93,7 @@ class Turns:
         try:
             if not call.caller.client_id:
                 raise NoClientId
-            offset, reply, code, then = call.rpc.handler(call.request, call.caller)
+            offset, reply, call.code, call.then = call.rpc.handler(call.request, call.caller)
         except (TidewheelError, NoClientId, OSError) as error:
             offset = error.durable_at if isinstance(error, RefusedByState) else 0
             self._refuse(call, status_of(error), offset)
@@ -102,11 +101,10 @@ class Turns:
             log.exception("bug while answering", rpc=call.name)
             self._refuse(call, BUG, 0)
         else:
-            call.decided(code, then)
             self._live.answers.give(offset, call, reply)
 
     def _refuse(self, call: Call, status: Status, offset: int) -> None:
-        call.decided(Code.Name(status.code), None)
+        call.code = Code.Name(status.code)
         self._live.answers.give(offset, call, refused(call.rpc, status))
 
     async def _wait(self, call: Call, new_bytes: int) -> None:

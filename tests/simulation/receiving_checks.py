@@ -170,7 +170,7 @@ class Checks(Machine):
 
     def _appended(self, topic: str, first_offset: int) -> list[Record]:
         """The records of a topic that were appended from an offset on, and are not durable yet."""
-        appended = [one.record for _, one in self.broker._store._appended if isinstance(one, Found)]
+        appended = [found.record for _, found in self.broker._store._appended if isinstance(found, Found)]
         return [one for one in appended if one.topic == topic and one.physical_offset >= first_offset]
 
     def _check_letter(self, course: Course, stored: Stored, letter: Stored, count: int) -> None:

@@ -56,7 +56,7 @@ def test_a_star_beside_bars_is_a_tag_like_any_other() -> None:
 )
 def test_a_tag_that_can_be_sent_can_be_asked_for(tag: str) -> None:
     message = Message(topic="t", body=b"x", message_id="1", tag=tag)
-    check_message(message, Topic("t", MessageType.NORMAL, 1), 0, 0)
+    check_message(message, message.message_type, Topic("t", MessageType.NORMAL, 1), 0, 0)
     wanted = parse_tags(tag)
     assert wanted.matches(tagged(tag))
     assert tags_code(tag) in (wanted.tags_codes or ())
