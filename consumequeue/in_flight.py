@@ -38,7 +38,8 @@ class Lease:
     `client_id` is set when the broker renews the lease for that client; it does so until `renewed_until_ms`.
     `consumer` is who has it, in any case; `is_gone`: it left. `is_changed`: it asked for another time;
     `is_suspended`: this attempt is not to be counted. `attempt_id` is what the receive that leased it called
-    itself: a receive of the same name has not heard of the lease.
+    itself: a receive of the same name has not heard of the lease. `handle` is what its consumer was given, if
+    that is known: of a lease of before a restart it is not.
     """
 
     generation: int
@@ -53,6 +54,7 @@ class Lease:
     is_suspended: bool = False
     attempt_id: str = ""
     leased_ms: int = 0
+    handle: str = ""
 
 
 class InFlight:

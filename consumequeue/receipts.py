@@ -33,6 +33,14 @@ def encode(receipt: Receipt, broker_name: str) -> str:
     )
 
 
+def generation_of(handle: str) -> int:
+    """Which lease a handle claims to be of, to be held against what was given out; -1 if of none."""
+    try:
+        return int(handle.rpartition(" ")[2])
+    except ValueError:
+        return -1
+
+
 def decode(handle: str) -> Receipt:
     """The lease that a handle names; raises `InvalidReceiptHandle` for anything we did not write."""
     try:

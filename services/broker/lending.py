@@ -120,12 +120,10 @@ class Lending:
             if flight.offsets.was_given(offset):
                 look.again.add(message_group)
             look.durable_at = self._groups.keep_lease(key, lease, attempt, now_ms)
-        handle = receipts.encode(
-            Receipt(
-                key.queue_id, offset, record.physical_offset, now_ms, look.invisible_ms, lease.generation
-            ),
-            self._broker_name,
+        receipt = Receipt(
+            key.queue_id, offset, record.physical_offset, now_ms, look.invisible_ms, lease.generation
         )
-        given = delivery(record, attempt, handle, lease.visible_ms)
+        lease.handle = receipts.encode(receipt, self._broker_name)
+        given = delivery(record, attempt, lease.handle, lease.visible_ms)
         look.deliveries.append(given)
         look.body_bytes += len(given.message.body)

@@ -34,7 +34,6 @@ from consumequeue.attempts import Failure
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
-from consumequeue.receipts import Receipt
 from services.broker.burying import USED_UP, Burying
 from services.broker.dead_letters import DeadLetters
 from services.broker.group_values import From, Received
@@ -124,7 +123,7 @@ class Receiving:
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
-        _, key, lease = self._held(group, topic, handle)
+        key, lease = self._held(group, topic, handle)
         self._end(lease.generation)
         self._statistics.acknowledged[topic, group] += 1
         return self._groups.finish(key, lease.queue_offset, now_ms)
@@ -137,7 +136,7 @@ class Receiving:
         The old handle is void. With `suspend` the attempt will not have counted.
         """
         _check_invisible(invisible_ms, 0)
-        receipt, key, held = self._held(group, topic, handle)
+        key, held = self._held(group, topic, handle)
         self._leases.end(held.generation)
         lease = Lease(
             self._leases.next_generation(),
@@ -155,18 +154,20 @@ class Receiving:
         if lease.message_group:
             attempts = flight.attempts(lease.queue_offset).made
             durable_at = self._groups.keep_lease(key, lease, attempts, now_ms)
+        receipt = receipts.decode(handle)
         renewed = receipt._replace(leased_ms=now_ms, invisible_ms=invisible_ms, generation=lease.generation)
-        return receipts.encode(renewed, self._settings.broker_name), durable_at
+        lease.handle = receipts.encode(renewed, self._settings.broker_name)
+        return lease.handle, durable_at
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
         """Takes a lease back that its consumer never heard of: the attempt does not count."""
-        _, key, lease = self._held(group, topic, handle)
+        key, lease = self._held(group, topic, handle)
         self._end(lease.generation)
         self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
-        _, key, lease = self._held(group, topic, handle)
+        key, lease = self._held(group, topic, handle)
         self._end(lease.generation)
         queue, offset = self._store.dispatch.queue(topic, key.queue_id), lease.queue_offset
         record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
@@ -337,15 +338,17 @@ class Receiving:
                 return  # its turn comes, and it goes to the dead letters
             self._lending.lease(key, flight, flight.lease, record, message_group, look)
 
-    def _held(self, group: str, topic: str, handle: str) -> tuple[Receipt, GroupQueue, Lease]:
-        """What a handle says, if its lease still stands; else raises `InvalidReceiptHandle`."""
+    def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
+        """The lease of a handle, if it still stands; else raises `InvalidReceiptHandle`."""
+        found = self._leases.find(receipts.generation_of(handle))
+        if found is not None and found[1].handle == handle and found[0][:2] == (group, topic):
+            return found
         receipt = receipts.decode(handle)
-        found = self._leases.find(receipt.generation)
         if found is not None:
             key, lease = found
-            is_same = lease.queue_offset == receipt.queue_offset and lease.leased_ms == receipt.leased_ms
+            is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
-                return receipt, key, lease
+                return found
         raise InvalidReceiptHandle(
             f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
             "was answered. The message comes again if it was not acknowledged."
