@@ -27,9 +27,9 @@ from commitlog.recovery import LogScan
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_run import FactRun
 from services.broker.timer_ends import TimerEnd
-from services.broker.timer_records import due_ms_of
+from services.broker.timer_records import due_ms_of, names_of
 from services.broker.timers import Timers
-from services.broker.values import Damaged, TimerName
+from services.broker.values import Damaged
 from timingwheel import partition
 from timingwheel.boundaries import Numbers
 from timingwheel.partition import Gap
@@ -77,12 +77,8 @@ def _taken_out(index: FactIndex, run: FactRun, part: str, log_from: int) -> Dama
 
 
 def _name(timers: Timers, timer: Record) -> None:
-    stored, due_ms = timer.properties, due_ms_of(timer)
-    topic = properties.value_of(stored, properties.REAL_TOPIC)
-    names = [TimerName(topic, properties.value_of(stored, properties.MESSAGE_ID))]
-    key = properties.value_of(stored, properties.TIMER_KEY)
-    for name in [*names, TimerName(topic, key=key)] if key else names:
-        timers.ends.name(name, timer.physical_offset, due_ms, timer.store_ms)
+    for name in names_of(properties.decode(timer.properties)):
+        timers.ends.name(name, timer.physical_offset, due_ms_of(timer), timer.store_ms)
 
 
 def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:

@@ -417,10 +417,9 @@ class Timers:
         self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
     ) -> TimerVerdict:
         """Appends the record that carries a verb out."""
-        durable_at = self._store.append(new, now_ms)
-        return self._counted(
-            TimerVerdict(verdict, message_id, new.store_ms, new.physical_offset, durable_at, due_ms)
-        )
+        self._store.append(new, now_ms)
+        offset = new.physical_offset
+        return self._counted(TimerVerdict(verdict, message_id, new.store_ms, offset, offset + 1, due_ms))
 
     def _counted(self, verdict: TimerVerdict) -> TimerVerdict:
         self.statistics.verdicts[verdict.verdict.value] += 1

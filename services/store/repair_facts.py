@@ -39,8 +39,7 @@ from consumequeue.timerindex_recent import Recent
 from consumequeue.timerindex_run import FactRun
 from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES, name_hash
 from services.broker.timer_files import TIMER_FILES
-from services.broker.timer_records import due_ms_of
-from services.broker.values import TimerName
+from services.broker.timer_records import due_ms_of, names_of
 from services.store.comparing import ended_offsets
 from services.store.keeping import set_aside
 from services.store.opening import OpenStore
@@ -139,14 +138,8 @@ def _names(store: OpenStore, newest: Snapshot, timers: StoredTimers) -> Iterator
 
 
 def _names_of(timer: Record) -> Iterator[Fact]:
-    topic, message_id, key = (
-        properties.value_of(timer.properties, name)
-        for name in (properties.REAL_TOPIC, properties.MESSAGE_ID, properties.TIMER_KEY)
-    )
-    said = (timer.physical_offset, due_ms_of(timer), timer.store_ms)
-    yield *name_hash(TimerName(topic, message_id)), *said
-    if key:
-        yield *name_hash(TimerName(topic, key=key)), *said
+    for name in names_of(properties.decode(timer.properties)):
+        yield *name_hash(name), timer.physical_offset, due_ms_of(timer), timer.store_ms
 
 
 def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:
