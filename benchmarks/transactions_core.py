@@ -96,5 +96,5 @@ def checks(root: str, count: str) -> dict[str, Any]:
     return {
         "check_backs_per_second": round(asked / took, 1),
         "log_bytes_per_check_back": round((one.broker.durable_offset - first_offset) / asked, 1),
-        "check_record_bytes": len(encode(check_record(1, 1))),
+        "check_record_bytes": len(encode(check_record(1, 1, one.now_ms))),
     }

@@ -8,6 +8,7 @@
     half          RMQ_SYS_TRANS_HALF_TOPIC    a half
     outcome       TW_SYS_OUTCOME                      the half at `half_offset`, which was not committed
     check         TW_SYS_CHECK
+    late end      TW_SYS_LATE                         none: its half had expired
     timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
     verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
     ack, lease, group, topic, schedule, retention     TW_SYS_ and the kind in capitals
@@ -31,6 +32,7 @@ from commitlog.record import TYPE_COMMIT, Record
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OUTCOME_TOPIC: Final = "TW_SYS_OUTCOME"
 CHECK_TOPIC: Final = "TW_SYS_CHECK"
+LATE_TOPIC: Final = "TW_SYS_LATE"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 VERB_TOPIC: Final = "TW_SYS_VERB"
 ACK_TOPIC: Final = "TW_SYS_ACK"
@@ -47,8 +49,8 @@ MOVE: Final = "MOVE"
 UNREADABLE: Final = "UNREADABLE"
 
 KINDS: Final = (
-    "normal", "commit", "delivered", "dead letter", "half", "outcome", "check", "timer", "verb", "ack",
-    "lease", "group", "topic", "schedule", "retention", "system",
+    "normal", "commit", "delivered", "dead letter", "half", "outcome", "check", "late end", "timer", "verb",
+    "ack", "lease", "group", "topic", "schedule", "retention", "system",
 )  # fmt: skip
 MESSAGES: Final = ("normal", "commit", "delivered", "dead letter")
 """The kinds that consumers can get."""
@@ -57,6 +59,7 @@ BY_TOPIC: Final = {
     HALF_TOPIC: "half",
     OUTCOME_TOPIC: "outcome",
     CHECK_TOPIC: "check",
+    LATE_TOPIC: "late end",
     TIMER_TOPIC: "timer",
     VERB_TOPIC: "verb",
     ACK_TOPIC: "ack",

@@ -63,6 +63,7 @@ class CommitLog:
         """The log ends there, durably, and its files are whole: a start has cut it."""
         self.end_offset = self.durable_offset = self.synced_offset = end_offset
         self.segments.look_again(self._disk)
+        self.segments.cut(self.first_offset)
         self._tail_offset, self._tail_end = self._tail()
 
     def _tail(self) -> tuple[int, int]:
@@ -195,9 +196,9 @@ class CommitLog:
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]
 
     def cut(self, first_offset: int) -> None:
-        """The log was deleted below `first_offset`."""
-        self.first_offset = first_offset
-        self.segments.cut(first_offset)
+        """Nobody reads below `first_offset` any more, whether or not it is deleted yet."""
+        self.first_offset = max(self.first_offset, first_offset)
+        self.segments.cut(self.first_offset)
 
     @property
     def record_bytes_max(self) -> int:

@@ -94,51 +94,34 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 
 
 @dataclass(slots=True, frozen=True)
-class Retirement:
-    """Segments to delete, `first_offset` up to `cut_offset`, and the records to keep from them.
+class Keeping:
+    """The records to keep from segments that are to go, up to `cut_offset`: the first step.
 
-    It may run once the log is durable up to `durable_at`: only then is it sure what is not needed. With
-    asynchronous flushes that is not on disk yet: `unsynced_paths` are synced first. Where others read
-    meanwhile, they are to be told of the keep file, and that the segments go, before anything is deleted.
+    It may run once the log is durable up to `durable_at`: only then is it sure what is not needed. Then a
+    record says that the log is cut, and when that is durable the second step follows (`Deletion`).
 
     It may end between any two steps. The keep file is made beside the one of that name, with all that this
     holds, and renamed: so what an earlier attempt has kept, whose segment may be gone, is never lost.
     """
 
-    first_offset: int
     cut_offset: int
     segments: Segments
     needed_offsets: Sequence[int]
     durable_at: int
-    unsynced_paths: tuple[str, ...] = ()
 
     def run(self, disk: Disk) -> None:
-        """Keeps, then deletes. Raises OSError."""
-        self.keep_needed(disk)
-        self.delete(disk)
-
-    def keep_needed(self, disk: Disk) -> None:
-        """Writes the keep file; the shell may run it in a worker thread.
-
-        Raises OSError; if it is `SyncFailed` of the log, the log is to be opened anew.
-        """
-        for path in self.unsynced_paths:
-            disk.sync(path)
-        if self.needed_offsets:
-            own_from = foreign.read_imported(disk)
-            path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
-            before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
-            kept = [before[at : at + length] for _, at, length in keep.records(before, own_from)]
-            kept += (self._read(disk, offset) for offset in self.needed_offsets)
-            disk.delete(fresh)
-            disk.write(fresh, 0, b"".join(one for one in kept if keep.is_sound(one, own_from)))
-            disk.sync(fresh)
-            disk.rename(fresh, path)
-
-    def delete(self, disk: Disk) -> None:
-        """Deletes, oldest first; the shell may run it in a worker thread. Raises OSError."""
-        for first_offset in self.segments.between(self.first_offset, self.cut_offset):
-            disk.delete(layout.segment_path(first_offset))
+        """Writes the keep file; the shell may run it in a worker thread. Raises OSError."""
+        if not self.needed_offsets:
+            return
+        own_from = foreign.read_imported(disk)
+        path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
+        before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
+        kept = [before[at : at + length] for _, at, length in keep.records(before, own_from)]
+        kept += (self._read(disk, offset) for offset in self.needed_offsets)
+        disk.delete(fresh)
+        disk.write(fresh, 0, b"".join(one for one in kept if keep.is_sound(one, own_from)))
+        disk.sync(fresh)
+        disk.rename(fresh, path)
 
     def _read(self, disk: Disk, physical_offset: int) -> bytes:
         path, position = self.segments.place(physical_offset)
@@ -146,3 +129,29 @@ class Retirement:
         return disk.read(
             path, position, min(record_bytes, max(self.segments.segment_bytes, RECORD_BYTES_MAX))
         )
+
+
+@dataclass(slots=True, frozen=True)
+class Deletion:
+    """The segments below `cut_offset`, which nobody reads any more, as a durable record says.
+
+    With asynchronous flushes that is not on disk yet: `unsynced_paths` are synced first.
+    """
+
+    cut_offset: int
+    unsynced_paths: tuple[str, ...] = ()
+    durable_at: int = 0
+
+    def run(self, disk: Disk) -> None:
+        """Deletes, oldest first; the shell may run it in a worker thread.
+
+        Raises OSError; if it is `SyncFailed` of the log, the log is to be opened anew.
+        """
+        for path in self.unsynced_paths:
+            disk.sync(path)
+        for name in disk.list(layout.COMMITLOG):
+            if name.isdigit() and int(name) < self.cut_offset:
+                disk.delete(f"{layout.COMMITLOG}/{name}")
+
+
+Retirement = Keeping | Deletion

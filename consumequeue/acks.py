@@ -1,4 +1,4 @@
-"""Acknowledgements as records: ranges of queue offsets per group, topic and queue.
+"""What groups have finished, as records: ranges of queue offsets per group, topic and queue.
 
 The body of a `TW_SYS_ACK` record, big-endian, repeated until its end:
 
@@ -9,7 +9,10 @@ The body of a `TW_SYS_ACK` record, big-endian, repeated until its end:
     2      range_count
     12 x n first queue_offset (8), count (4)
 
-All acknowledgements of one turn of the loop share one record, so neighbours cost a few bytes each.
+An entry without group, topic and ranges (six zero bytes) says that the next one was not acknowledged but
+passed over: the group's filter did not want it, or damage has left a gap.
+
+All of one turn of the loop share one record, so neighbours cost a few bytes each.
 """
 
 from __future__ import annotations
@@ -22,15 +25,17 @@ _QUEUE: Final = struct.Struct(">HH")
 _RANGE: Final = struct.Struct(">QI")
 _RANGE_COUNT_MAX: Final = 0xFFFF
 _TEXT_BYTES_MAX: Final = 255
+_PASSED: Final = bytes(6)
 
 
-class Acknowledged(NamedTuple):
-    """What one group has done on one queue: ranges of (first queue offset, count)."""
+class Finished(NamedTuple):
+    """What one group has done on one queue, or passed over: ranges of (first queue offset, count)."""
 
     group: str
     topic: str
     queue_id: int
     ranges: list[tuple[int, int]]
+    is_passed: bool = False
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
@@ -44,27 +49,36 @@ def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def encode(acknowledged: Iterable[Acknowledged]) -> bytes:
-    """The body of one acknowledgement record."""
-    parts: list[bytes] = []
-    for group, topic, queue_id, ranges in acknowledged:
+def encode(finished: Iterable[Finished]) -> bytes:
+    """The body of one record."""
+    return b"".join(encoded_parts(finished))
+
+
+def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
+    """The same in parts, from which several bodies can be made."""
+    for group, topic, queue_id, ranges, is_passed in finished:
+        head = (_PASSED if is_passed else b"") + text(group) + text(topic)
         for first in range(0, len(ranges), _RANGE_COUNT_MAX):
             part = ranges[first : first + _RANGE_COUNT_MAX]
-            parts += [text(group), text(topic), _QUEUE.pack(queue_id, len(part))]
-            parts += [_RANGE.pack(*one) for one in part]
-    return b"".join(parts)
+            yield b"".join((head, _QUEUE.pack(queue_id, len(part)), *(_RANGE.pack(*one) for one in part)))
 
 
-def decode(body: bytes) -> Iterator[Acknowledged]:
-    """What one acknowledgement record says."""
+def decode(body: bytes) -> Iterator[Finished]:
+    """What one record says."""
     position = 0
+    is_passed = False
     while position < len(body):
         group, position = read_text(body, position)
         topic, position = read_text(body, position)
         queue_id, range_count = _QUEUE.unpack_from(body, position)
         position += _QUEUE.size
         end = position + range_count * _RANGE.size
-        yield Acknowledged(group, topic, queue_id, list(_RANGE.iter_unpack(body[position:end])))
+        if group or topic or range_count:
+            ranges = list(_RANGE.iter_unpack(body[position:end]))
+            yield Finished(group, topic, queue_id, ranges, is_passed)
+            is_passed = False
+        else:
+            is_passed = True
         position = end
 
 
@@ -72,6 +86,11 @@ def text(words: str) -> bytes:
     """Text of up to 255 bytes behind its length; what is longer is cut."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
+
+
+def clipped(words: str) -> str:
+    """Text as it will be read again."""
+    return words if 4 * len(words) <= _TEXT_BYTES_MAX else read_text(text(words), 0)[0]
 
 
 def read_text(body: bytes, position: int) -> tuple[str, int]:

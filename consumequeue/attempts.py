@@ -8,9 +8,8 @@ GONE          its consumer was gone
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Cause(IntEnum):
@@ -40,15 +39,16 @@ class Failure(NamedTuple):
         return f"{self.at_ms} {_WORDS[Cause(self.cause)]}{by}"
 
 
-@dataclass(slots=True)
-class Attempts:
-    """`count` attempts so far, the present one included."""
+class Attempts(NamedTuple):
+    """So many attempts, and the first and the last that failed."""
 
-    count: int = 0
+    made: int = 0
     first: Failure | None = None
     last: Failure | None = None
 
-    def failed(self, failure: Failure) -> None:
-        """The present attempt has failed."""
-        self.first = self.first or failure
-        self.last = failure
+    def failed(self, failure: Failure | None) -> Attempts:
+        """The same when the newest of them has failed; without a failure it does not count as one."""
+        return Attempts(self.made, self.first or failure, failure or self.last)
+
+
+NEVER: Final = Attempts()

@@ -7,7 +7,7 @@ messages, and queue offsets that begin anew (the topic was deleted and made agai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -75,9 +75,10 @@ class Dispatch:
         self._changed[queue] = None
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Every queue: (topic, queue id, index)."""
+        """Every queue that has entries, not those only looked at: (topic, queue id, index)."""
         for (topic, queue_id), queue in self._queues.items():
-            yield topic, queue_id, queue
+            if queue.next_offset:
+                yield topic, queue_id, queue
 
     def write(self) -> None:
         """Writes the new entries of all queues to their files; on a full disk they wait in memory."""
@@ -96,6 +97,23 @@ class Dispatch:
         for queue in self._queues.values():
             queue.trim(log_first_offset)
 
+    def minimums(self, log_offset: int) -> list[tuple[str, int, int]]:
+        """Of which queues entries point below a log offset, and their first that does not."""
+        firsts = ((*key, queue.first_from(log_offset), queue) for key, queue in self._queues.items())
+        return [
+            (topic, queue_id, first) for topic, queue_id, first, queue in firsts if first > queue.min_offset
+        ]
+
+    def rise(self, minimums: Iterable[tuple[str, int, int]]) -> None:
+        """These queues begin at these offsets from now on."""
+        for topic, queue_id, min_offset in minimums:
+            self.queue(topic, queue_id).rise(min_offset)
+
+    def delete_unneeded(self) -> None:
+        """Deletes the files in which no queue has entries any more."""
+        for queue in self._queues.values():
+            queue.delete_unneeded()
+
     def unsynced_paths(self) -> list[str]:
         """The files that a checkpoint must sync: those written since the last call."""
         paths = [path for queue in self._unsynced for path in queue.unsynced_paths()]
@@ -110,7 +128,7 @@ class Dispatch:
 
     def freeze(self) -> Any:
         """What a snapshot keeps: how many entries each queue has, and the CRCs of its files."""
-        return [[topic, queue_id, *queue.freeze()] for (topic, queue_id), queue in self._queues.items()]
+        return [[topic, queue_id, *queue.freeze()] for topic, queue_id, queue in self.queues()]
 
     def adopt(self, frozen: Any) -> bool:
         """Takes over the files of an earlier run; False, with no queues at all, if they are not whole.

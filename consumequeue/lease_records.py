@@ -35,7 +35,7 @@ from consumequeue.acks import read_text, text
 
 _QUEUE: Final = struct.Struct(">HH")
 _ENTRY: Final = struct.Struct(">BBHQQQQ")
-_ENTRY_COUNT_MAX: Final = 0xFFFF
+_PART_ENTRIES_MAX: Final = 1024
 _ATTEMPTS_MAX: Final = 0xFFFF
 
 
@@ -70,14 +70,16 @@ Key = tuple[str, str, int]
 
 def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
     """The body of one record."""
-    parts: list[bytes] = []
+    return b"".join(encoded_parts(entries))
+
+
+def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[bytes]:
+    """The same in parts, from which several bodies can be made."""
     for (group, topic, queue_id), of_queue in entries:
-        for first in range(0, len(of_queue), _ENTRY_COUNT_MAX):
-            part = of_queue[first : first + _ENTRY_COUNT_MAX]
-            parts += [text(group), text(topic), _QUEUE.pack(queue_id, len(part))]
-            for one in part:
-                parts.append(_encoded(one))
-    return b"".join(parts)
+        head = text(group) + text(topic)
+        for first in range(0, len(of_queue), _PART_ENTRIES_MAX):
+            part = of_queue[first : first + _PART_ENTRIES_MAX]
+            yield b"".join((head, _QUEUE.pack(queue_id, len(part)), *map(_encoded, part)))
 
 
 def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:

@@ -37,11 +37,11 @@ class MessageGroups:
         """How many messages wait without having the turn."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Whether the message at `offset` may be leased now."""
+        """Whether a candidate may be leased: nothing of its message group is, or comes before it."""
         return name not in self._groups or offset in self._turns
 
     def next_parked(self, name: str) -> int | None:
-        """The lowest message of a message group that is parked."""
+        """The lowest message of a message group that is parked: the next of a run."""
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
 

@@ -32,6 +32,14 @@ class OffsetRanges:
 
     def add(self, first: int, end: int) -> None:
         """Takes in the offsets from `first` up to before `end`."""
+        last = self._ends[-1] if self._ends else -1
+        if first > last:
+            self._append(first, end)
+            return
+        if first == last:
+            self._ends[-1] = max(end, last)
+            self.count += self._ends[-1] - last
+            return
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))

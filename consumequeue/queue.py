@@ -180,11 +180,21 @@ class ConsumeQueue:
 
     def trim(self, log_first_offset: int) -> None:
         """The log was deleted below `log_first_offset`: so are the entries that point there."""
+        self.rise(self.first_from(log_first_offset))
+        self.delete_unneeded()
+
+    def first_from(self, log_offset: int) -> int:
+        """The first queue offset whose record lies at a log offset or behind it."""
+        return bisect_left(range(self.next_offset), log_offset, lo=self.min_offset, key=self._physical_offset)
+
+    def rise(self, min_offset: int) -> None:
+        """The entries below are not needed any more."""
+        self.min_offset = max(self.min_offset, min(min_offset, self.next_offset))
+
+    def delete_unneeded(self) -> None:
+        """Deletes the files whose entries all lie below `min_offset`."""
         with suppress(OSError):
             self.write()
-        self.min_offset = bisect_left(
-            range(self.next_offset), log_first_offset, lo=self.min_offset, key=self._physical_offset
-        )
         first = min(self.min_offset, self.next_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         for name in self._disk.list(self._folder):
             if int(name) < first:

@@ -9,11 +9,9 @@ has been acknowledged or leased again. (RocketMQ `ReceiptHandle`.)
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from commitlog.errors import InvalidReceiptHandle
-
-_FIELD_COUNT: Final = 10
 
 
 class Receipt(NamedTuple):
@@ -37,15 +35,13 @@ def encode(receipt: Receipt, broker_name: str) -> str:
 
 def decode(handle: str) -> Receipt:
     """The lease that a handle names; raises `InvalidReceiptHandle` for anything we did not write."""
-    fields = handle.split(" ")
-    numbers = fields[:5] + fields[6:]
-    if len(fields) != _FIELD_COUNT or not all(number.isascii() and number.isdigit() for number in numbers):
-        raise InvalidReceiptHandle("It was not given out by this broker. Use the handle of the last receive.")
-    return Receipt(
-        queue_id=int(fields[6]),
-        queue_offset=int(fields[7]),
-        physical_offset=int(fields[8]),
-        leased_ms=int(fields[1]),
-        invisible_ms=int(fields[2]),
-        generation=int(fields[9]),
-    )
+    try:
+        first, leased, invisible, revive, kind, _, queue, offset, physical, generation = handle.split(" ")
+        numbers = f"{first}{leased}{invisible}{queue}{offset}{physical}{generation}"
+        if not (numbers.isascii() and numbers.isdigit() and first == offset and revive == kind == "0"):
+            raise ValueError
+        return Receipt(int(queue), int(offset), int(physical), int(leased), int(invisible), int(generation))
+    except ValueError:
+        raise InvalidReceiptHandle(
+            "It was not given out by this broker. Use the handle of the last receive."
+        ) from None

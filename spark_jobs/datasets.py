@@ -81,7 +81,8 @@ def ranges(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         (row["physical_offset"], row["store_time"], group, topic, queue_id, first, count)
         for row in batch.to_pylist()
         if row["damage"] is None
-        for group, topic, queue_id, found in acks.decode(row["body"])
+        for group, topic, queue_id, found, is_passed in acks.decode(row["body"])
+        if not is_passed
         for first, count in found
     ]
     columns = dict(zip(ACKS.names, zip(*rows, strict=True), strict=True)) if rows else {}

@@ -4,7 +4,8 @@ A half is the user's message under RocketMQ's half topic, queue 0, with its real
 properties; nobody receives it. The commit is one record: the message under its real topic with transaction
 type commit and `half_offset` naming the half (or, for a half with a delivery time, the timer record in the
 same form). That record is the outcome, so no crash can part the two. Rollback and expiry have an outcome
-record of their own, and a check-back only a counter.
+record of their own. A check-back is a counter, an end that came too late a word. A half and each check-back
+say in `TW_CHECK_MS` when to ask next, as the settings are part of no record; those of older versions do not.
 
 The transaction id names the half's place in the log and proves that we wrote it:
 
@@ -23,9 +24,10 @@ from typing import Final
 
 from commitlog import properties
 from commitlog.errors import InvalidTransactionId
-from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
+from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
+from txn.checkback import CheckBackPolicy
 from txn.states import State
 
 _OFFSET_DIGITS: Final = 16
@@ -33,6 +35,7 @@ _ID_DIGITS: Final = 24
 _ID: Final = re.compile(r"[0-9A-F]+")
 _OUTCOME_NAMES: Final = {State.ROLLED_BACK: "ROLLBACK", State.EXPIRED: "EXPIRED"}
 _OUTCOMES_BY_NAME: Final = {name: state for state, name in _OUTCOME_NAMES.items()}
+_DEFAULT: Final = CheckBackPolicy()
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
@@ -68,8 +71,8 @@ def half_offset(transaction: str, message_id: str) -> int:
     return offset
 
 
-def half_record(message: Message, queue_id: int) -> Record:
-    """The half of `message`, whose real queue will be `queue_id`."""
+def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
+    """The half of `message`, whose real queue will be `queue_id`; it is first asked about at `check_ms`."""
     marks = {
         properties.REAL_TOPIC: message.topic,
         properties.REAL_QUEUE_ID: str(queue_id),
@@ -78,6 +81,7 @@ def half_record(message: Message, queue_id: int) -> Record:
         properties.TRANSACTION_ID: message.message_id,
         properties.DUE_MS: "" if message.delivery_ms is None else str(message.delivery_ms),
         properties.CHECK_IMMUNITY_SECONDS: _whole_seconds(message.check_immunity_ms),
+        properties.CHECK_MS: str(check_ms),
     }
     return Record(
         topic=HALF_TOPIC,
@@ -117,15 +121,37 @@ def outcome_record(half: Record, state: State, reason: str = "") -> Record:
 
 
 def outcome_of(record: Record) -> State:
-    """The state that a record of `OUTCOME_TOPIC` leads to."""
+    """The state that the record of an end leads to: a commit's, or one of `OUTCOME_TOPIC`."""
+    if record.type == TYPE_COMMIT:
+        return State.COMMITTED
     return _OUTCOMES_BY_NAME[properties.value_of(record.properties, properties.OUTCOME)]
 
 
-def check_record(half: int, check_count: int) -> Record:
-    """The counter of a half's check-backs so far."""
+def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
+    """The counter of a half's check-backs so far; the next comes at `check_ms`, or by default times."""
     return Record(
-        topic=CHECK_TOPIC, body=b"", sys_flag=TYPE_SYSTEM, half_offset=half, reconsume_times=check_count
+        topic=CHECK_TOPIC,
+        body=b"",
+        properties=properties.encode({properties.CHECK_MS: "" if check_ms is None else str(check_ms)}),
+        sys_flag=TYPE_SYSTEM,
+        half_offset=half,
+        reconsume_times=check_count,
     )
+
+
+def check_ms_of(record: Record) -> int:
+    """When to ask next, by a half or the record of a check-back: an older one by the default times."""
+    if check_ms := properties.value_of(record.properties, properties.CHECK_MS):
+        return int(check_ms)
+    if record.topic == CHECK_TOPIC:
+        return _DEFAULT.next_check_ms(record.store_ms, record.reconsume_times)
+    immunity = properties.value_of(record.properties, properties.CHECK_IMMUNITY_SECONDS)
+    return _DEFAULT.first_check_ms(record.store_ms, int(immunity) * 1000 if immunity else None)
+
+
+def late_record(half: int, asked_for: str) -> Record:
+    """What a producer asked for after its half had expired."""
+    return Record(topic=LATE_TOPIC, body=asked_for.encode(), sys_flag=TYPE_SYSTEM, half_offset=half)
 
 
 _KEPT_BY_OUTCOMES: Final = (
@@ -137,6 +163,7 @@ _KEPT_BY_OUTCOMES: Final = (
 
 
 def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> Record:
+    stored.pop(properties.CHECK_MS, None)
     return replace(
         half,
         topic=topic,

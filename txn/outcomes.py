@@ -7,20 +7,19 @@ has passed.
 
 An end is known from the moment its record is appended, so a second end in the same turn meets it; whoever
 is told of it waits until that record is durable. Until then it is not dropped either: the index has it later.
+Rows are replaced, never changed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from txn.states import OUTCOMES, Event, State, after
+from txn.states import State
 
 ENDED_HALVES_MAX: Final = 100_000
 
 
-@dataclass(slots=True)
-class OpenHalf:
+class OpenHalf(NamedTuple):
     """A half that waits for its end: when it was stored, how often a producer was asked, when again.
 
     `topic` and `id_crc` are those of its message, so that nobody reads it before a producer is there; -1: the
@@ -49,8 +48,7 @@ class Ended(NamedTuple):
         return self.ended_offset + 1
 
 
-@dataclass(slots=True)
-class Expired:
+class Expired(NamedTuple):
     """A half that nobody answered for, and the producers' ends that came too late for it."""
 
     ended_ms: int
@@ -58,8 +56,8 @@ class Expired:
     stored_ms: int = 0
     check_count: int = 0
     topic: str = ""
-    late: list[tuple[str, int]] = field(default_factory=list)
-    """What was asked for, and when: the last `LATE_ENDS_MAX`."""
+    late: tuple[tuple[str, int], ...] = ()
+    """What was asked for, and when: the first `LATE_ENDS_MAX`."""
 
 
 LATE_ENDS_MAX: Final = 10
@@ -96,35 +94,42 @@ class Outcomes:
             return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset, expired.topic)
         return self._ended.get(half_offset)
 
-    def end(
-        self, half_offset: int, event: Event, now_ms: int, ended_offset: int, durable_offset: int
-    ) -> None:
-        """A half ends; the caller has checked that the table allows it. The log is durable so far."""
-        outcome = OUTCOMES[event]
-        assert after(self.state(half_offset) or State.OPEN, event) is outcome, "the table forbids it"
+    def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
+        """A half was asked about, which brings the next check never forward; None if it is not open."""
+        waiting = self.open.get(half_offset)
+        if waiting is not None:
+            next_check_ms = max(waiting.next_check_ms, next_check_ms)
+            waiting = waiting._replace(check_count=check_count, next_check_ms=next_check_ms)
+            self.open[half_offset] = waiting
+        return waiting
+
+    def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
+        """A half ends; whoever appended the record has asked the table of `txn.states`."""
+        assert half_offset not in self._ended, "a half ends twice"
+        assert half_offset not in self.expired or outcome is not State.EXPIRED, "a half expires twice"
         waiting = self.open.pop(half_offset, None) or self.expired.pop(half_offset, None) or _LOST
         if outcome is State.EXPIRED:
             self.expired[half_offset] = Expired(
-                now_ms, ended_offset, waiting.stored_ms, waiting.check_count, waiting.topic
+                ended_ms, ended_offset, waiting.stored_ms, waiting.check_count, waiting.topic
             )
         else:
-            self._ended[half_offset] = Ended(outcome, now_ms, ended_offset, waiting.topic)
-            self._drop(durable_offset, count_max=ENDED_HALVES_MAX)
+            self._ended[half_offset] = Ended(outcome, ended_ms, ended_offset, waiting.topic)
 
-    def came_late(self, half_offset: int, event: Event, now_ms: int) -> None:
+    def takes_late(self, half_offset: int) -> bool:
+        """Whether a producer's end of what has expired is still to be noted."""
+        return len(self.expired[half_offset].late) < LATE_ENDS_MAX
+
+    def came_late(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
         """A producer has ended, too late, what has expired."""
-        late = self.expired[half_offset].late
-        late.append((event.value, now_ms))
-        del late[:-LATE_ENDS_MAX]
+        expired = self.expired.get(half_offset)
+        if expired is not None:
+            self.expired[half_offset] = expired._replace(late=(*expired.late, (asked_for, asked_ms)))
 
-    def forget(self, before_ms: int, durable_offset: int) -> None:
-        """Drops what was committed or rolled back before `before_ms`, as far as the log is durable."""
-        self._drop(durable_offset, before_ms=before_ms)
-
-    def _drop(self, durable_offset: int, *, count_max: int = 0, before_ms: int = 1 << 62) -> None:
-        while len(self._ended) > count_max:
+    def forget(self, published_offset: int) -> None:
+        """Drops the oldest ends beyond `ENDED_HALVES_MAX` of which the index has the records up to there."""
+        while len(self._ended) > ENDED_HALVES_MAX:
             half_offset, ended = next(iter(self._ended.items()))
-            if ended.ended_ms >= before_ms or ended.ended_offset >= durable_offset:
+            if ended.ended_offset > published_offset:
                 return
             del self._ended[half_offset]
 
@@ -152,5 +157,6 @@ class Outcomes:
         for half_offset, state, ended_ms, *place in frozen["ended"]:
             self._ended[half_offset] = Ended(State(state), ended_ms, *(place or [-1]))
         for half_offset, ended_ms, *fields in frozen["expired"]:
-            self.expired[half_offset] = Expired(ended_ms, *(fields or [-1]))
-            self.expired[half_offset].late = [(event, ms) for event, ms in self.expired[half_offset].late]
+            expired = Expired(ended_ms, *(fields or [-1]))
+            late = tuple((asked_for, ms) for asked_for, ms in expired.late)
+            self.expired[half_offset] = expired._replace(late=late)

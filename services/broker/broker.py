@@ -21,6 +21,7 @@ from commitlog.kinds import (
     CHECK_TOPIC,
     GROUP_TOPIC,
     HALF_TOPIC,
+    LATE_TOPIC,
     LEASE_TOPIC,
     OUTCOME_TOPIC,
     RETENTION_TOPIC,
@@ -76,17 +77,19 @@ class Broker(Verbs):
             TOPIC_TOPIC: self._topics.apply,
             SCHEDULE_TOPIC: self._schedules.apply,
             AUTH_TOPIC: self.access.apply,
-        }
-        self._recoverers: dict[str, Callable[[Record], None]] = {
-            OUTCOME_TOPIC: self._transactions.recovered_outcome,
-            CHECK_TOPIC: self._transactions.recovered_check,
-            GROUP_TOPIC: self._groups.recovered_group,
-            ACK_TOPIC: self._groups.recovered_acks,
-            LEASE_TOPIC: self._groups.recovered_leases,
-            RETENTION_TOPIC: self._housekeeping.recovered,
+            RETENTION_TOPIC: self._housekeeping.apply,
+            HALF_TOPIC: self._transactions.apply,
+            OUTCOME_TOPIC: self._transactions.apply,
+            CHECK_TOPIC: self._transactions.apply,
+            LATE_TOPIC: self._transactions.apply,
+            GROUP_TOPIC: self._groups.apply_group,
+            ACK_TOPIC: self._groups.apply_finished,
+            LEASE_TOPIC: self._groups.apply_leases,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
-            HALF_TOPIC: self._transactions.stored,
+            HALF_TOPIC: self._transactions.publish,
+            OUTCOME_TOPIC: self._transactions.publish,
+            RETENTION_TOPIC: self._housekeeping.publish,
             TIMER_TOPIC: self._timers.publish,
         }
 
@@ -167,8 +170,6 @@ class Broker(Verbs):
             self._schedules.occur(self._due_schedules.popleft(), now_ms)
         others += self._transactions.read_due(now_ms)
         woken |= dict.fromkeys(self._burying.run(now_ms))
-        self._transactions.forget(now_ms)
-        self._sending.forget(now_ms)
         self._schedules.rest()
         return [*map(Wake, woken), *others]
 
@@ -228,7 +229,7 @@ class Broker(Verbs):
 
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
-        self._groups.write_pending()
+        self._groups.open_records.close()
         return self._log.take_flush()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
@@ -258,8 +259,8 @@ class Broker(Verbs):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything appended is durable."""
-        return self._log.is_quiet
+        """Whether everything decided is durable."""
+        return self._log.is_quiet and self._groups.open_records.is_empty
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -277,7 +278,7 @@ class Broker(Verbs):
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
-        assert self._log.is_quiet, "a snapshot must not hold what is not durable"
+        assert self.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
         self._housekeeping.wants_checkpoint = False
         parts = {name: part.freeze() for name, part in self._parts.items()}
@@ -318,12 +319,8 @@ class Broker(Verbs):
         """A sync has succeeded."""
         self._log.synced(sync)
 
-    def kept(self, retirement: Retirement) -> None:
-        """A retirement has kept what is needed and will delete the rest, which nobody reads any more."""
-        self._housekeeping.kept(retirement)
-
     def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """A retirement has run: what it was to delete is gone."""
+        """A retirement has run: what is needed is kept, or what nobody reads is gone."""
         self._housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
@@ -398,12 +395,13 @@ class Broker(Verbs):
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
         record = found.record
-        if not self._store.index(found):
-            return ""
+        is_queued = self._store.index(found)
+        if record.type == TYPE_COMMIT:
+            self._transactions.publish(record)
         publish = self._publishers.get(record.topic)
         if publish is not None:
             publish(record)
-        return "" if is_system(record.topic) else record.topic
+        return record.topic if is_queued and not is_system(record.topic) else ""
 
     def _publish_many(self, appended: Appended) -> list[str]:
         """The same of many records, which are all timers that are set, or all messages for receivers."""
@@ -418,6 +416,8 @@ class Broker(Verbs):
         self._store.apply(record)
         self._topics.learn(record.topic, record.queue_id)
         self._timers.apply(record)
+        if record.type == TYPE_COMMIT:
+            self._transactions.apply(record)
         if (apply := self._appliers.get(record.topic)) is not None:
             apply(record)
         elif properties.SCHEDULE.encode() in record.properties:
@@ -431,16 +431,9 @@ class Broker(Verbs):
         self._timers.apply_run(run)
 
     def _replay(self, found: Found) -> None:
-        record = found.record
-        self.apply(record)
-        if record.type == TYPE_COMMIT:
-            self._transactions.recovered_commit(record)
-        recover = self._recoverers.get(record.topic)
-        if recover is not None:
-            recover(record)
+        """Takes in a durable record: a start does just what a broker does when it appends and flushes."""
+        self.apply(found.record)
         self._publish(found)
-        if record.topic == HALF_TOPIC:
-            self._sending.recovered(record)
 
 
 def _short_of_room(pending_bytes: int, free_bytes: int) -> str:

@@ -24,7 +24,7 @@ from collections import deque
 
 from commitlog import properties
 from commitlog.record import Record
-from consumequeue.offsets import Lease
+from consumequeue.in_flight import Lease
 from services.broker.dead_letters import DeadLetters
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, failure_of
@@ -112,12 +112,12 @@ class Burying:
             # What is gone or damaged is seen to by the next receive.
             self._groups.give_back(key, lease, failure, now_ms)
             return key.topic
-        self._groups.progress(key).attempts(lease.queue_offset).failed(failure)
-        self._dead_letters.bury(key, record, USED_UP, now_ms)
+        attempts = self._groups.look(key).attempts(lease.queue_offset).failed(failure)
+        self._dead_letters.bury(key, record, attempts, USED_UP, now_ms)
         return None
 
     def _is_last(self, key: GroupQueue, lease: Lease) -> bool:
-        count = self._groups.look(key).attempts(lease.queue_offset).count
+        count = self._groups.look(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _bury_waiting(self, key: GroupQueue, offset: int, now_ms: int) -> None:
@@ -129,8 +129,9 @@ class Burying:
         if record is None:
             return
         message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
-        self._groups.progress(key).withdraw(offset, message_group)
-        self._dead_letters.bury(key, record, USED_UP, now_ms)
+        flight = self._groups.in_flight(key)
+        flight.withdraw(offset, message_group)
+        self._dead_letters.bury(key, record, flight.attempts(offset), USED_UP, now_ms)
         self._stir(key, properties.value_of(record.properties, properties.LITE_TOPIC))
 
     def _record(self, key: GroupQueue, offset: int) -> Record | None:

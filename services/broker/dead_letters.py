@@ -15,6 +15,7 @@ from commitlog import limits, properties
 from commitlog.errors import MessageNotFound, MessageTypeConflict
 from commitlog.message import MessageType
 from commitlog.record import COMPRESSION, Record
+from consumequeue.attempts import Attempts
 from consumequeue.entry import lite_code, tags_code
 from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
 from services.broker.groups import GroupQueue, Groups
@@ -45,30 +46,29 @@ class DeadLetters:
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._statistics = reading, statistics
 
-    def bury(self, key: GroupQueue, record: Record, reason: str, now_ms: int) -> int:
-        """A group gives a message up; returns what must be durable before anyone is told."""
-        attempts = self._groups.progress(key).attempts(record.queue_offset)
+    def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
+        """A group gives a message up after these; returns what must be durable before anyone is told."""
         marks = {
             properties.DEAD_LETTER_TOPIC: record.topic,
             properties.DEAD_LETTER_MESSAGE_ID: properties.value_of(record.properties, properties.MESSAGE_ID),
             properties.DEAD_REASON: reason,
-            properties.DEAD_ATTEMPTS: str(attempts.count),
+            properties.DEAD_ATTEMPTS: str(attempts.made),
             properties.DEAD_FIRST_ERROR: str(attempts.first or ""),
             properties.DEAD_LAST_ERROR: str(attempts.last or ""),
         }
         topic = self._topics.dead_letters(key.group, now_ms)
         self._store.append(_copy(record, topic.name, marks), now_ms)
         self._statistics.dead_letters[(key.topic, key.group)] += 1
-        return self._groups.finish(key, record.queue_offset)
+        return self._groups.finish(key, record.queue_offset, now_ms)
 
     def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Open dead letters of a group, the oldest first; fewer than `count_max` if they are large."""
         key = _key(group)
-        queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.look(key)
+        queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
         offset = max(0 if after is None else after + 1, queue.min_offset)
         letters: list[DeadLetter] = []
         body_bytes = 0
-        while (offset := progress.open_from(offset)) < queue.next_offset:
+        while (offset := offsets.open_from(offset)) < queue.next_offset:
             if len(letters) == count_max:
                 return DeadLetterPage(letters, letters[-1].queue_offset)
             record = self._reading.record(queue.entry(offset), offset)
@@ -91,7 +91,7 @@ class DeadLetters:
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
         queue = self._store.dispatch.queue(key.topic, 0)
-        count = self._groups.look(key).open_count(queue.min_offset, queue.next_offset)
+        count = self._groups.look(key).offsets.open_count(queue.min_offset, queue.next_offset)
         return DeadLetterCount(group, count, queue.next_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
@@ -110,18 +110,18 @@ class DeadLetters:
         again = _copy(record, topic.name, marks)
         again.queue_id = _turn(record, topic, queue_offset) % topic.queue_count
         self._store.append(again, now_ms)
-        return self._groups.finish(key, queue_offset)
+        return self._groups.finish(key, queue_offset, now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
         """Forgets a dead letter; returns what must be durable. Raises `MessageNotFound`."""
         key, _ = self._open(group, queue_offset)
-        return self._groups.finish(key, queue_offset)
+        return self._groups.finish(key, queue_offset, now_ms)
 
     def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         key = _key(group)
-        queue, progress = self._store.dispatch.queue(key.topic, 0), self._groups.look(key)
+        queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
         is_kept = queue.min_offset <= queue_offset < queue.next_offset
-        is_there = is_kept and progress.open_from(queue_offset) == queue_offset
+        is_there = is_kept and offsets.open_from(queue_offset) == queue_offset
         record = self._reading.record(queue.entry(queue_offset), queue_offset) if is_there else None
         if record is None:
             raise MessageNotFound(

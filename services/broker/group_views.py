@@ -132,18 +132,18 @@ class GroupViews:
         return GroupView(name, self._groups.policy(name), queues)
 
     def _queue_view(self, key: GroupQueue, queue: ConsumeQueue) -> QueueView:
-        progress = self._groups.look(key)
-        low_offset = max(progress.low_offset, queue.min_offset)
+        flight = self._groups.look(key)
+        low_offset = max(flight.offsets.low_offset, queue.min_offset)
         return QueueView(
             topic=key.topic,
             queue_id=key.queue_id,
             min_offset=queue.min_offset,
             low_offset=low_offset,
-            fresh_offset=max(progress.fresh_offset, low_offset),
+            fresh_offset=max(flight.fresh_offset, low_offset),
             next_offset=queue.next_offset,
-            in_flight=progress.in_flight_count,
-            waiting=progress.waiting_count,
-            done_above=progress.done_above_count,
+            in_flight=flight.leased_count,
+            waiting=flight.waiting_count,
+            done_above=flight.offsets.done_above_count,
             oldest_ms=self._reading.store_ms(key.topic, key.queue_id, low_offset),
         )
 
@@ -152,7 +152,7 @@ class GroupViews:
             Move(
                 topic,
                 queue_id,
-                max(self._groups.look(GroupQueue(name, topic, queue_id)).low_offset, queue.min_offset),
+                max(self._groups.low_offset(GroupQueue(name, topic, queue_id)), queue.min_offset),
                 self._offset(topic, queue_id, queue, start),
                 queue.min_offset,
                 queue.next_offset,

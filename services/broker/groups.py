@@ -9,32 +9,34 @@ A group is known from its first receive of a topic on. The body of a `TW_SYS_GRO
                                       ({queue id: [the first offset, how far on the next one is, ...]})
     {"group", "policy"}               how its messages are given out (`services.broker.group_values`)
 
-What is acknowledged in one turn of the loop is written as one record (`consumequeue.acks`) when the next
-flush is taken, and what became of leases as another (`consumequeue.lease_records`) before it; so
-`log.end_offset + 1`, read when something is finished, is durable exactly when that is.
+Of each group on each queue there are its offsets (`consumequeue.offsets`), which records alone change, and
+what it has in flight (`consumequeue.in_flight`), which is derived from them when it is first asked for. What
+becomes of messages and leases is applied when it is decided and gathers in `open_records.py`, which closes
+its records when the next flush is taken.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from commitlog import limits
 from commitlog.errors import TooManyGroups
-from commitlog.kinds import ACK_TOPIC, GROUP_TOPIC, LEASE_TOPIC
+from commitlog.kinds import GROUP_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import SegmentAge
 from consumequeue import acks, lease_records
-from consumequeue.acks import Acknowledged
 from consumequeue.attempts import Failure
+from consumequeue.in_flight import InFlight, Lease
 from consumequeue.lease_records import Kind, LeaseEntry
-from consumequeue.offsets import Lease, Progress
+from consumequeue.offsets import GroupOffsets
 from consumequeue.queue import ConsumeQueue
 from services.broker.group_values import GroupPolicy
+from services.broker.open_records import OpenRecords
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 
@@ -48,18 +50,18 @@ class GroupQueue(NamedTuple):
 
 
 class Groups:
-    """The progress of all groups."""
+    """All groups, and what each has done and has out."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store = store
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, None]] = {}
         self._policies: dict[str, GroupPolicy] = {}
-        self._progress: dict[GroupQueue, Progress] = {}
+        self._offsets: dict[GroupQueue, GroupOffsets] = {}
+        self._in_flight: dict[GroupQueue, InFlight] = {}
+        self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
         """Topics where an acknowledgement gave a message its turn; emptied by whoever wakes receivers."""
-        self._unwritten: defaultdict[GroupQueue, list[int]] = defaultdict(list)
-        self._unwritten_leases: defaultdict[GroupQueue, list[LeaseEntry]] = defaultdict(list)
 
     def names(self) -> list[str]:
         """All groups, by name: those that receive a topic, and those that have a policy."""
@@ -88,9 +90,10 @@ class Groups:
 
     def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
         """What had all its attempts and is not leased, of one group or all."""
-        for key, progress in self._progress.items():
-            if group in ("", key.group):
-                for offset in progress.used_up(self.policy(key.group).attempts_max):
+        for key, offsets in self._offsets.items():
+            attempts_max = self.policy(key.group).attempts_max
+            for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
+                if self.look(key).is_used_up(offset, attempts_max):
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
@@ -104,136 +107,153 @@ class Groups:
 
     def move(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """A group goes on at these offsets, leases void; returns what must be durable."""
-        self.write_pending()
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
 
     def reopen(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
         """Messages of a queue, ascending, are to come again; returns what must be durable."""
-        self.write_pending()
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         reopened = {str(key.queue_id): steps}
-        return self._write({"group": key.group, "topic": key.topic, "reopened": reopened}, now_ms)
+        durable_at = self._write({"group": key.group, "topic": key.topic, "reopened": reopened}, now_ms)
+        self.in_flight(key).reopened()
+        return durable_at
+
+    def low_offset(self, key: GroupQueue) -> int:
+        """Below this the group has done everything of a queue."""
+        offsets = self._offsets.get(key)
+        return 0 if offsets is None else offsets.low_offset
 
     def lowest_open(self, topic: str, queue_id: int) -> int | None:
         """The lowest offset of a queue that some group has not done; None if no group receives it."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
-        return min((self.look(key).low_offset for key in keys), default=None)
+        return min(map(self.low_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
         """A group no longer receives a topic, or (empty) is forgotten whole; returns what must be durable."""
-        self.write_pending()
         return self._write({"group": group, "topic": topic, "left": True}, now_ms)
 
-    def held(self, key: GroupQueue, queue_offset: int, generation: int) -> Lease | None:
-        """The lease of that generation if it still stands; whatever a forged handle asks, nothing is made."""
-        progress = self._progress.get(key)
-        return None if progress is None else progress.held(queue_offset, generation)
+    def in_flight(self, key: GroupQueue) -> InFlight:
+        """What the group has out of a queue; a group that is new to it starts at the earliest message."""
+        flight = self._in_flight.get(key)
+        if flight is None:
+            flight = self._in_flight[key] = InFlight(self._made(key))
+        return flight
 
-    def recovered_group(self, record: Record) -> None:
-        """Takes over what a record says of a group."""
-        self._take(json.loads(record.body))
+    def look(self, key: GroupQueue) -> InFlight:
+        """The same, to be looked at: nothing is made of it."""
+        return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
-    def progress(self, key: GroupQueue) -> Progress:
-        """The group's progress on a queue; a group that is new to it starts at the earliest message."""
-        progress = self._progress.get(key)
-        if progress is None:
-            progress = self._progress[key] = Progress()
-        return progress
-
-    def look(self, key: GroupQueue) -> Progress:
-        """The group's progress on a queue, to be looked at: nothing is made of it."""
-        return self._progress.get(key) or Progress()
-
-    def finish(self, key: GroupQueue, queue_offset: int) -> int:
-        """The group is done with a message; returns what must be durable before anyone is told."""
-        progress = self.progress(key)
-        progress.finish(queue_offset)
-        self._unwritten[key].append(queue_offset)
-        if progress.has_ready:
+    def finish(self, key: GroupQueue, queue_offset: int, now_ms: int) -> int:
+        """The group has acknowledged a message, or given it up; returns what must be durable first."""
+        flight = self.in_flight(key)
+        flight.offsets.finish(queue_offset, queue_offset + 1)
+        flight.finished(queue_offset)
+        self.open_records.acknowledge(key, queue_offset, now_ms)
+        if flight.has_ready:
             self.woken[key.topic] = None
-        return self._store.log.end_offset + 1
+        return self.open_records.durable_at
 
-    def keep_lease(self, key: GroupQueue, lease: Lease) -> int:
+    def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
+        """Messages from `first`, a candidate, up to before `end`, which are fresh, will not be given out."""
+        flight = self.in_flight(key)
+        flight.offsets.finish(first, end)
+        flight.finished(first)
+        self.open_records.pass_over(key, first, end, now_ms)
+
+    def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
         """A lease is to outlive a restart; returns what must be durable before anyone is told."""
-        attempts = self.progress(key).attempts(lease.queue_offset).count
-        is_renewed = bool(lease.client_id)
-        self._unwritten_leases[key].append(
-            LeaseEntry(
-                Kind.LEASED,
-                0,
-                attempts,
-                lease.queue_offset,
-                lease.generation,
-                lease.visible_ms,
-                lease.leased_ms,
-                lease.consumer,
-                is_renewed,
-                lease.message_group,
-                lease.is_changed,
-                lease.is_suspended,
-                lease.attempt_id,
-            )
+        entry = LeaseEntry(
+            Kind.LEASED,
+            0,
+            attempts,
+            lease.queue_offset,
+            lease.generation,
+            lease.visible_ms,
+            lease.leased_ms,
+            acks.clipped(lease.consumer),
+            bool(lease.client_id),
+            lease.message_group,
+            lease.is_changed,
+            lease.is_suspended,
+            acks.clipped(lease.attempt_id),
         )
-        return self._store.log.end_offset + 1
+        self._take_lease(key, entry, now_ms)
+        return self.open_records.durable_at
 
     def give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         """A lease ended without acknowledgement: recorded if the attempt counts, or if the lease was kept."""
-        offset, progress = lease.queue_offset, self.progress(key)
-        progress.give_back(offset, failure)
-        if failure is None and not lease.message_group:
-            return
-        cause = 0 if failure is None else failure.cause
-        attempts = progress.attempts(offset).count
-        entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, 0, lease.consumer, False, "")
-        self._unwritten_leases[key].append(entry)
+        offset, flight = lease.queue_offset, self.in_flight(key)
+        if failure is not None or lease.message_group:
+            attempts = flight.attempts(offset).made - (failure is None)
+            cause = 0 if failure is None else failure.cause
+            consumer = acks.clipped(lease.consumer)
+            entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, 0, consumer, False, "")
+            self._take_lease(key, entry, now_ms)
+        flight.give_back(offset)
 
-    def write_pending(self) -> None:
-        """Appends what became of leases, and what was finished, since the last call."""
-        if self._unwritten_leases:
-            body = lease_records.encode(self._unwritten_leases.items())
-            self._unwritten_leases.clear()
-            self._append(LEASE_TOPIC, body, self._store.last_store_ms)
-        if self._unwritten:
-            done = [Acknowledged(*key, acks.ranges_of(offsets)) for key, offsets in self._unwritten.items()]
-            self._unwritten.clear()
-            self._append(ACK_TOPIC, acks.encode(done), self._store.last_store_ms)
+    def apply_group(self, record: Record) -> None:
+        """Takes over what a record says of a group."""
+        said = json.loads(record.body)
+        group = said["group"]
+        if "policy" in said:
+            self._policies[group] = _policy(said["policy"])
+        elif "left" in said:
+            self._drop(group, said["topic"])
+        else:
+            self._add(group, said["topic"])
+            for queue_id, steps in said.get("reopened", {}).items():
+                self._made(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
+            for queue_id, offset in said.get("positions", {}).items():
+                key = GroupQueue(group, said["topic"], int(queue_id))
+                self._in_flight.pop(key, None)
+                self._offsets[key] = GroupOffsets(offset)
 
-    def recovered_acks(self, record: Record) -> None:
-        """Takes over acknowledgements from their record."""
-        for group, topic, queue_id, ranges in acks.decode(record.body):
-            progress = self.progress(GroupQueue(group, topic, queue_id))
-            for first, count in ranges:
-                for queue_offset in range(first, first + count):
-                    progress.finish(queue_offset)
-                self._store.used(topic, queue_id, first + count - 1)
+    def apply_finished(self, record: Record) -> None:
+        """Takes over what groups have finished from its record."""
+        if not self.open_records.is_closing:
+            for group, topic, queue_id, ranges, _ in acks.decode(record.body):
+                offsets = self._made(GroupQueue(group, topic, queue_id))
+                for first, count in ranges:
+                    offsets.finish(first, first + count)
+                    self._store.used(topic, queue_id, first + count - 1)
 
-    def recovered_leases(self, record: Record) -> None:
-        """Takes over what became of leases from their record."""
-        for key, entry in lease_records.decode(record.body):
-            progress = self.progress(GroupQueue(*key))
-            if entry.kind is Kind.ENDED:
-                failure = Failure(entry.at_ms, entry.cause, entry.client_id) if entry.cause else None
-                progress.restore_end(entry.queue_offset, entry.attempts, failure)
-            else:
-                progress.restore_lease(_lease(entry), entry.attempts)
+    def apply_leases(self, record: Record) -> None:
+        """Takes over what became of leases from its record."""
+        if not self.open_records.is_closing:
+            for key, entry in lease_records.decode(record.body):
+                self._made(GroupQueue(*key)).take(entry)
+
+    def resume(self) -> Iterator[tuple[GroupQueue, Lease]]:
+        """After a start: derives what is out, which are the leases of records."""
+        for key, offsets in self._offsets.items():
+            if offsets.leases:
+                for lease in self.in_flight(key).leases():
+                    yield key, lease
 
     def leases(self) -> Iterator[tuple[GroupQueue, Lease]]:
         """Everything that is leased."""
-        for key, progress in self._progress.items():
-            for lease in progress.leases():
+        for key, flight in self._in_flight.items():
+            for lease in flight.leases():
                 yield key, lease
 
-    def skip(self) -> list[list[Any]]:
-        """Moves every group up to the first offset that its queues still have.
+    def missed(self, minimums: Iterable[tuple[str, int, int]]) -> list[list[Any]]:
+        """What groups still want of queues below these offsets: [group, topic, queue, count] each."""
+        counts = (
+            [*key, (self._offsets.get(key) or GroupOffsets()).open_count_below(min_offset)]
+            for key, min_offset in self._begun(minimums)
+        )
+        return [row for row in counts if row[-1]]
 
-        Returns [group, topic, queue, count] where a group had still wanted some of what is gone.
-        """
-        skipped = []
-        for key, queue, _ in self.standings():
-            count = self.progress(key).skip_to(queue.min_offset) if queue.min_offset else 0
-            if count:
-                skipped.append([*key, count])
-        return skipped
+    def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
+        """Moves every group up to these offsets, at which its queues begin."""
+        for key, min_offset in self._begun(minimums):
+            self._made(key).skip_to(min_offset)
+            if key in self._in_flight:
+                self._in_flight[key].skipped_to(min_offset)
+
+    def _begun(self, minimums: Iterable[tuple[str, int, int]]) -> Iterator[tuple[GroupQueue, int]]:
+        for topic, queue_id, min_offset in minimums:
+            for group in self._members.get(topic, ()):
+                yield GroupQueue(group, topic, queue_id), min_offset
 
     def lowest_wanted_offset(self, young_from_ms: int, ages: list[SegmentAge]) -> int | None:
         """The lowest log offset that a lagging group waits for, of those in segments young enough."""
@@ -249,12 +269,11 @@ class Groups:
         for topic, queue_id, queue in self._store.dispatch.queues():
             for group in self._members.get(topic, ()):
                 key = GroupQueue(group, topic, queue_id)
-                progress = self._progress.get(key)
-                yield key, queue, max(progress.low_offset if progress else 0, queue.min_offset)
+                yield key, queue, max(self.low_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: the groups of each topic, their policies, and the progress on each queue."""
-        progress = [[*key, progress.freeze()] for key, progress in self._progress.items()]
+        """What a snapshot keeps: the groups of each topic, their policies, and the offsets on each queue."""
+        progress = [[*key, one.freeze()] for key, one in self._offsets.items() if not one.is_untouched]
         return {
             "members": {topic: list(groups) for topic, groups in self._members.items()},
             "policies": {group: asdict(policy) for group, policy in self._policies.items()},
@@ -269,19 +288,22 @@ class Groups:
         for group, policy in frozen.get("policies", {}).items():
             self._policies[group] = _policy(policy)
         for group, topic, queue_id, progress in frozen["progress"]:
-            self._progress[GroupQueue(group, topic, queue_id)] = Progress.thaw(progress)
+            self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
 
-    def in_flight(self) -> dict[tuple[str, str], int]:
+    def leased_counts(self) -> dict[tuple[str, str], int]:
         """How many messages are leased, by topic and group."""
-        return self._sums(lambda key, progress: progress.in_flight_count)
+        counts: Counter[tuple[str, str]] = Counter()
+        for key, flight in self._in_flight.items():
+            counts[key.topic, key.group] += flight.leased_count
+        return dict(counts)
 
     def lag(self) -> dict[tuple[str, str], int]:
         """How many messages are not done, by topic and group, untouched queues included."""
         lag: Counter[tuple[str, str]] = Counter()
         for key, queue, low_offset in self.standings():
-            lag[(key.topic, key.group)] += (
-                queue.next_offset - low_offset - self.progress(key).done_above_count
-            )
+            offsets = self._offsets.get(key)
+            done_count = offsets.done_above_count if offsets else 0
+            lag[key.topic, key.group] += queue.next_offset - low_offset - done_count
         return dict(lag)
 
     def _check_room(self, count: int, what: str) -> None:
@@ -294,25 +316,22 @@ class Groups:
     def _wanted_offset(self, queue: ConsumeQueue, low_offset: int) -> int | None:
         return queue.entry(low_offset).physical_offset if low_offset < queue.next_offset else None
 
-    def _write(self, body: dict[str, Any], now_ms: int) -> int:
-        self._take(body)
-        return self._append(GROUP_TOPIC, json.dumps(body).encode(), now_ms)
+    def _made(self, key: GroupQueue) -> GroupOffsets:
+        """The group's offsets on a queue; while they are untouched they are no part of the state."""
+        offsets = self._offsets.get(key)
+        if offsets is None:
+            offsets = self._offsets[key] = GroupOffsets()
+        return offsets
 
-    def _append(self, topic: str, body: bytes, now_ms: int) -> int:
-        return self._store.append(Record(topic=topic, body=body, sys_flag=TYPE_SYSTEM), now_ms)
+    def _take_lease(self, key: GroupQueue, entry: LeaseEntry, now_ms: int) -> None:
+        self._made(key).take(entry)
+        self.open_records.take_lease(key, entry, now_ms)
 
-    def _take(self, said: dict[str, Any]) -> None:
-        group = said["group"]
-        if "policy" in said:
-            self._policies[group] = _policy(said["policy"])
-        elif "left" in said:
-            self._drop(group, said["topic"])
-        else:
-            self._add(group, said["topic"])
-            for queue_id, steps in said.get("reopened", {}).items():
-                self.progress(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
-            for queue_id, offset in said.get("positions", {}).items():
-                self._progress[GroupQueue(group, said["topic"], int(queue_id))] = Progress(offset)
+    def _write(self, said: dict[str, Any], now_ms: int) -> int:
+        """What was decided before comes before it in the log, too."""
+        self.open_records.close()
+        body = json.dumps(said).encode()
+        return self._store.append(Record(topic=GROUP_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
 
     def _add(self, group: str, topic: str) -> None:
         self._members.setdefault(topic, {})[group] = None
@@ -321,16 +340,11 @@ class Groups:
         """Forgets a group on a topic, or (empty) everything of it."""
         for members in [self._members.get(topic, {})] if topic else self._members.values():
             members.pop(group, None)
-        for key in [key for key in self._progress if key.group == group and topic in ("", key.topic)]:
-            del self._progress[key]
+        for key in [key for key in self._offsets if key.group == group and topic in ("", key.topic)]:
+            del self._offsets[key]
+            self._in_flight.pop(key, None)
         if not topic:
             self._policies.pop(group, None)
-
-    def _sums(self, count: Callable[[GroupQueue, Progress], int]) -> dict[tuple[str, str], int]:
-        sums: Counter[tuple[str, str]] = Counter()
-        for key, progress in self._progress.items():
-            sums[(key.topic, key.group)] += count(key, progress)
-        return dict(sums)
 
 
 def _text_keys(positions: Mapping[int, int]) -> dict[str, int]:
@@ -339,18 +353,3 @@ def _text_keys(positions: Mapping[int, int]) -> dict[str, int]:
 
 def _policy(stored: dict[str, Any]) -> GroupPolicy:
     return GroupPolicy(**{**stored, "retry_after_ms": tuple(stored["retry_after_ms"])})
-
-
-def _lease(entry: LeaseEntry) -> Lease:
-    return Lease(
-        entry.generation,
-        entry.queue_offset,
-        entry.at_ms,
-        client_id=entry.client_id if entry.is_renewed else "",
-        consumer=entry.client_id,
-        message_group=entry.message_group,
-        is_changed=entry.is_changed,
-        is_suspended=entry.is_suspended,
-        attempt_id=entry.attempt_id,
-        leased_ms=entry.leased_ms,
-    )

@@ -90,7 +90,7 @@ class HalfViews:
             ended_offset=ended.ended_offset,
             reason=properties.value_of(ending, properties.REASON),
             verdict=properties.value_of(ending, verb_properties.VERDICT),
-            late=tuple(expired.late) if expired else (),
+            late=expired.late if expired else (),
             message=message if with_message else None,
         )
 

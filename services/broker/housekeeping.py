@@ -1,9 +1,15 @@
 """Room on disk: which segments go, and when to stop taking new messages.
 
 Looked at every `housekeeping_ms`. Retention asks for snapshots first: a segment goes only when the older of
-the two kept snapshots covers its end, so that either of them can start the broker. Each wish and each
-deletion is a record of the log, before it is done and after, which is also what lets the second snapshot lie
-behind the first. So a start knows how far the log may have been deleted; what is missing beyond is damage.
+the two kept snapshots covers its end, so that either of them can start the broker. Then in this order:
+
+    what is needed lies in a keep file --> record of the cut --applied--> nobody reads below it any more
+                                                             --durable, published--> the files are deleted
+
+The record says all that changes with it: where the log begins, the lowest offset of each queue of which
+entries go, and what groups had still wanted of them. A start that finds files below the cut deletes them. A
+record before that, the wish, lets the second snapshot lie behind the first. So a start knows how far the log
+may have been deleted; what is missing beyond is damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: the oldest covered segments go, whatever their age
@@ -12,24 +18,27 @@ behind the first. So a start knows how far the log may have been deleted; what i
                 transactions, recalls and deliveries go on
     full        the same, on the reserve: an empty segment that makes room for one that has none
 
-The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done", "skipped": [[group, topic, queue,
-count], ...]}, where skipped messages were still wanted by a group that lagged too long.
+The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
+[topic, queue, its lowest offset from now on], and "skipped", a list of [group, topic, queue, count]: so many
+messages were still wanted by a group that lagged too long. Where these are many there are several records,
+of which the last is done and cuts the log. Older versions wrote no "queues": the segments were gone when
+such a record was written, and a start goes by those that are there.
 """
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
-from commitlog import layout, retention, snapshot
+from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import DiskFull
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
-from commitlog.retention import Retirement
+from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
+from services.broker.agenda import Agenda, Purpose
 from services.broker.groups import Groups
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
@@ -46,6 +55,7 @@ class Housekeeping:
         self,
         disk: Disk,
         store: Store,
+        agenda: Agenda,
         groups: Groups,
         transactions: Transactions,
         settings: BrokerSettings,
@@ -53,15 +63,14 @@ class Housekeeping:
     ) -> None:
         self._disk = disk
         self._store = store
+        self._agenda = agenda
         self._groups = groups
         self._transactions = transactions
         self._policy = settings.retention
         self._statistics = statistics
         self._running: Retirement | None = None
-        self._unfinished: Retirement | None = None
-        """What nobody reads any more, and could not be deleted."""
-        self._skipped: list[list[Any]] = []
-        """What groups had still wanted of the segments that go now."""
+        self._deletable_offset = 0
+        """Up to here nobody reads the log any more, as a durable record says; 0: that was deleted."""
         self._wished_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
@@ -93,76 +102,94 @@ class Housekeeping:
             raise refusal
 
     def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Sees to the room on disk, and returns what may be deleted now.
+        """Sees to the room on disk, and returns what is to be kept, or may be deleted, now.
 
         Nothing while a checkpoint is under way: its snapshot may be on disk and cover what the core still
         reads from the log, as it does not know of it.
         """
         self.see_to_room()
-        if self._running is not None or is_checkpointing:
-            return None
-        if self._unfinished is not None:
-            self._running, self._unfinished = self._unfinished, None
+        if self._running is None and not is_checkpointing:
+            self._running = self._deletion() or self._keeping(now_ms)
             return self._running
-        first_offset, cut_offset = self._store.log.first_offset, self._cut_offset(now_ms)
-        if cut_offset <= first_offset or not self._is_covered(cut_offset, now_ms):
+        return None
+
+    def _deletion(self) -> Deletion | None:
+        """What a published record, perhaps one of before a start, has cut off."""
+        if not self._deletable_offset:
             return None
-        self._append({"cut_offset": cut_offset, "done": False, "skipped": []}, now_ms)
-        self._running = Retirement(
-            first_offset,
-            cut_offset,
-            Segments(self._store.log.segments.first_offsets, self._store.log.segment_bytes),
-            self._needed_from(first_offset, cut_offset),
-            self._store.log.end_offset,
-            self._store.log.unsynced_segments(),
-        )
-        return self._running
+        self._store.dispatch.delete_unneeded()
+        return Deletion(self._deletable_offset, self._store.log.unsynced_segments())
+
+    def _keeping(self, now_ms: int) -> Keeping | None:
+        log, cut_offset = self._store.log, self._cut_offset(now_ms)
+        if cut_offset <= log.first_offset or not self._is_covered(cut_offset, now_ms):
+            return None
+        segments = Segments(log.segments.first_offsets, log.segment_bytes)
+        return Keeping(cut_offset, segments, self._needed_below(cut_offset), log.end_offset)
 
     def needed_offsets(self) -> list[int]:
         """The records that something still waits for: open and expired halves. Timers are in partitions."""
         outcomes = self._transactions.outcomes
         return sorted({*outcomes.open, *outcomes.expired})
 
-    def _needed_from(self, first_offset: int, cut_offset: int) -> list[int]:
+    def _needed_below(self, cut_offset: int) -> list[int]:
         """Without what was kept already, by a retirement that then failed."""
-        kept = self._store.log.keep
-        return [one for one in self.needed_offsets() if first_offset <= one < cut_offset and one not in kept]
+        log = self._store.log
+        needed = (one for one in self.needed_offsets() if log.first_offset <= one < cut_offset)
+        return [one for one in needed if one not in log.keep]
 
-    def kept(self, retirement: Retirement) -> None:
-        """What is needed lies in a keep file, and is read from there: its segments may go.
-
-        From now on nobody reads them, for they go one by one, beside whoever reads: queues, groups and the
-        log's start follow.
-        """
-        if retirement.needed_offsets:
-            self._store.log.keep.adopt(retirement.cut_offset)
-        if self._store.log.first_offset < retirement.cut_offset:
-            self._store.cut(retirement.cut_offset)
-            self._skipped += self.follow()
-
-    def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """The segments are gone."""
+    def retired(self, done: Retirement, now_ms: int) -> None:
+        """What is needed lies in a keep file and is read from there: cuts the log. Or segments are gone."""
         self._running = None
-        self.kept(retirement)
-        skipped, self._skipped = self._skipped, []
-        self._note(retirement.cut_offset, skipped, now_ms)
-
-    def failed(self) -> None:
-        """The deletion failed, perhaps half way; it is tried again with the next look."""
-        assert self._running is not None
-        running, self._running = self._running, None
-        if self._disk.size(layout.segment_path(running.first_offset)) < 0:
-            self.kept(running)
-        if self._store.log.first_offset >= running.cut_offset:
-            self._unfinished = replace(running, needed_offsets=())  # these are kept
-
-    def follow(self) -> list[list[Any]]:
-        """Moves queues and groups up to the log's start; returns what groups had still wanted."""
-        self._store.dispatch.trim(self._store.log.first_offset)
-        skipped = self._groups.skip()
+        if isinstance(done, Deletion):
+            if self._deletable_offset == done.cut_offset:
+                self._deletable_offset = 0
+            return
+        if done.needed_offsets:
+            self._store.log.keep.adopt(done.cut_offset)
+        queues = self._store.dispatch.minimums(done.cut_offset)
+        skipped = self._groups.missed(queues)
         for group, topic, _, count in skipped:
             self._statistics.skipped[(topic, group)] += count
-        return skipped
+        count_max = limits.CUT_ROWS_PER_RECORD_MAX
+        last = max(len(queues) - 1, len(skipped) - 1, 0) // count_max
+        for number in range(last + 1):
+            rows = slice(number * count_max, (number + 1) * count_max)
+            part = {"queues": queues[rows], "skipped": skipped[rows]}
+            self._append({"cut_offset": done.cut_offset, "done": number == last} | part, now_ms)
+
+    def failed(self) -> None:
+        """It failed, perhaps half way; it is tried again with the next look."""
+        self._running = None
+
+    def apply(self, record: Record) -> None:
+        """Cuts the log, as its record says: queues and groups begin behind the cut."""
+        said = json.loads(record.body)
+        self._store.may_begin_at = max(self._store.may_begin_at, said["cut_offset"])
+        if "queues" in said:
+            self._store.dispatch.rise(said["queues"])
+            self._groups.skip(said["queues"])
+            if said["done"]:
+                self._store.cut(said["cut_offset"])
+
+    def publish(self, record: Record) -> None:
+        """A cut is durable: what it cut off is deleted at the next look, which comes at once."""
+        said = json.loads(record.body)
+        if "queues" in said and said["done"]:
+            self._deletable_offset = said["cut_offset"]
+            self._agenda.place(Purpose.HOUSE, 0, 0)
+
+    def follow(self) -> None:
+        """Moves queues and groups up to the log's start, when that is known; finds what was to be deleted.
+
+        No snapshot keeps the lowest offsets of queues, and older records do not tell them.
+        """
+        log, dispatch = self._store.log, self._store.dispatch
+        dispatch.trim(log.first_offset)
+        begun = ((topic, queue_id, queue.min_offset) for topic, queue_id, queue in dispatch.queues())
+        self._groups.skip([one for one in begun if one[2]])
+        if any(first < log.first_offset for first in layout.segment_offsets(self._disk)):
+            self._deletable_offset = log.first_offset
 
     def reserve_is_gone(self) -> None:
         """The disk was full: the reserve made room for a segment."""
@@ -212,17 +239,9 @@ class Housekeeping:
         self.wants_checkpoint = True
         if covering and self._wished_offset < cut_offset:
             self._wished_offset = cut_offset
-            self._append({"cut_offset": cut_offset, "done": False, "skipped": []}, now_ms)
+            self._append({"cut_offset": cut_offset, "done": False}, now_ms)
         return False
 
-    def _note(self, cut_offset: int, skipped: list[list[Any]], now_ms: int) -> None:
-        self._append({"cut_offset": cut_offset, "done": True, "skipped": skipped}, now_ms)
-
-    def recovered(self, record: Record) -> None:
-        """Takes over from its record how far the log was to be deleted: less may be there, and no more."""
-        self._store.may_begin_at = max(self._store.may_begin_at, json.loads(record.body)["cut_offset"])
-
     def _append(self, body: dict[str, Any], now_ms: int) -> None:
-        self._store.may_begin_at = max(self._store.may_begin_at, body["cut_offset"])
         record = Record(topic=RETENTION_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
         self._store.append(record, now_ms)

@@ -12,7 +12,7 @@ from typing import Final
 
 from commitlog import limits
 from consumequeue.attempts import Cause, Failure
-from consumequeue.offsets import Lease
+from consumequeue.in_flight import Lease
 from services.broker.agenda import Agenda, Purpose
 from services.broker.groups import GroupQueue
 
@@ -38,28 +38,17 @@ class Leases:
         if now_ms <= store_ms:
             self._generation = (store_ms + 1 + now_ms % _GENERATIONS_PER_MS) * _GENERATIONS_PER_MS
 
-    def grant(
-        self,
-        key: GroupQueue,
-        queue_offset: int,
-        visible_ms: int,
-        consumer: str,
-        is_renewed: bool,
-        message_group: str,
-    ) -> Lease:
-        """A new lease; one that is renewed lasts as long as its consumer is heard from."""
+    def next_generation(self) -> int:
+        """What a new lease is known by."""
         self._generation += 1
-        lease = Lease(
-            self._generation,
-            queue_offset,
-            visible_ms,
-            client_id=consumer if is_renewed else "",
-            renewed_until_ms=visible_ms + limits.AUTO_RENEW_MS_MAX,
-            consumer=consumer,
-            message_group=message_group,
-        )
-        self._add(key, lease)
-        return lease
+        return self._generation
+
+    def add(self, key: GroupQueue, lease: Lease) -> None:
+        """A lease stands; one with a `client_id` lasts as long as that client is heard from."""
+        self._leases[lease.generation] = (key, lease)
+        self._agenda.place(Purpose.LEASE, lease.generation, lease.visible_ms)
+        if lease.client_id:
+            self._generations_of[lease.client_id].add(lease.generation)
 
     def restore(self, key: GroupQueue, lease: Lease, renewed_until_ms: int) -> None:
         """A lease of before a restart stands again; a renewed one until its consumer can be heard."""
@@ -69,7 +58,7 @@ class Leases:
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
-        self._add(key, lease)
+        self.add(key, lease)
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
         """The leases of before a restart that a receive of this name was to get, if they still stand."""
@@ -108,12 +97,6 @@ class Leases:
             lease.is_gone = is_gone
             lease.visible_ms = min(visible_ms, lease.renewed_until_ms)
             self._agenda.place(Purpose.LEASE, generation, lease.visible_ms)
-
-    def _add(self, key: GroupQueue, lease: Lease) -> None:
-        self._leases[lease.generation] = (key, lease)
-        self._agenda.place(Purpose.LEASE, lease.generation, lease.visible_ms)
-        if lease.client_id:
-            self._generations_of[lease.client_id].add(lease.generation)
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:

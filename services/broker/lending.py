@@ -11,7 +11,7 @@ from commitlog.bulk import Integers
 from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.filter import Filter
-from consumequeue.offsets import Lease, Progress
+from consumequeue.in_flight import InFlight, Lease
 from consumequeue.receipts import Receipt
 from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
@@ -20,26 +20,24 @@ from services.broker.reading import delivery
 from services.broker.values import Delivery
 
 
-@dataclass(slots=True, frozen=True)
-class Wanted:
-    """What a receive asks for; `is_renewed`: the broker keeps the leases for the client."""
+@dataclass(slots=True)
+class Look:
+    """One receive while it looks: what it asks for, what it has leased, and how much it has looked at.
+
+    `is_renewed`: the broker keeps the leases for the client.
+    """
 
     group: str
     topic: str
     filter: Filter
     tags_codes: Integers | None
+    count_max: int
     invisible_ms: int
     client_id: str
     is_renewed: bool
     attempt_id: str
     policy: GroupPolicy
-
-
-@dataclass(slots=True)
-class Look:
-    """One receive while it looks: what it has leased, and how much it has looked at."""
-
-    count_max: int
+    now_ms: int
     deliveries: list[Delivery] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
@@ -50,6 +48,11 @@ class Look:
     body_bytes: int = 0
     is_full: bool = False
     """Whether the next message would make the answer larger than it may be."""
+
+    def wants(self, record: Record) -> bool:
+        """Whether the filter lets a record through, and it was not redriven for another group."""
+        for_group = properties.value_of(record.properties, properties.FOR_GROUP)
+        return for_group in ("", self.group) and self.filter.matches(record.properties)
 
     def admits(self, record_bytes: int) -> bool:
         """Whether the next message may go into the answer; the first may, whatever it has."""
@@ -64,7 +67,21 @@ class Look:
     @property
     def is_over(self) -> bool:
         """Whether it is to look no further."""
-        return self.is_tired or self.is_full or len(self.deliveries) >= self.count_max
+        return (
+            self.is_full
+            or len(self.deliveries) >= self.count_max
+            or self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
+        )
+
+    def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
+        """Whether it may take this message of a message group, too, of which it has begun a run.
+
+        What was not acknowledged of a run comes again before anything later: such a run is joined only by
+        what was given out before. As `ConsumerOrderInfoManager` of RocketMQ, but what is done stays done.
+        """
+        if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
+            return False
+        return message_group not in self.again or flight.offsets.was_given(queue_offset)
 
 
 class Lending:
@@ -76,57 +93,39 @@ class Lending:
     def lease(
         self,
         key: GroupQueue,
+        flight: InFlight,
+        give: Callable[[Lease], None],
         record: Record,
         message_group: str,
-        give: Callable[[Lease], int],
-        wanted: Wanted,
         look: Look,
-        now_ms: int,
     ) -> None:
-        """Leases a message to a receive; `give` does so in the group's progress, and tells the attempt."""
-        if message_group:
-            self._count_run(key, record.queue_offset, message_group, look)
-        visible_ms = now_ms + wanted.invisible_ms
-        lease = self._leases.grant(
-            key, record.queue_offset, visible_ms, wanted.client_id, wanted.is_renewed, message_group
-        )
-        lease.leased_ms, lease.attempt_id = now_ms, wanted.attempt_id
-        attempt = give(lease)
-        if message_group:
-            look.durable_at = self._groups.keep_lease(key, lease)
-        receipt = Receipt(
-            queue_id=key.queue_id,
-            queue_offset=record.queue_offset,
-            physical_offset=record.physical_offset,
+        """Leases a message to a receive; `give` takes it out of the queue."""
+        offset, now_ms = record.queue_offset, look.now_ms
+        attempt = flight.offsets.attempts(offset).made + 1
+        lease = Lease(
+            self._leases.next_generation(),
+            offset,
+            now_ms + look.invisible_ms,
+            look.client_id if look.is_renewed else "",
+            now_ms + look.invisible_ms + limits.AUTO_RENEW_MS_MAX,
+            look.client_id,
+            message_group,
+            attempt_id=look.attempt_id,
             leased_ms=now_ms,
-            invisible_ms=wanted.invisible_ms,
-            generation=lease.generation,
         )
-        handle = receipts.encode(receipt, self._broker_name)
-        given = delivery(record, attempt, handle, visible_ms)
+        self._leases.add(key, lease)
+        give(lease)
+        if message_group:
+            look.runs[message_group] += 1
+            if flight.offsets.was_given(offset):
+                look.again.add(message_group)
+            look.durable_at = self._groups.keep_lease(key, lease, attempt, now_ms)
+        handle = receipts.encode(
+            Receipt(
+                key.queue_id, offset, record.physical_offset, now_ms, look.invisible_ms, lease.generation
+            ),
+            self._broker_name,
+        )
+        given = delivery(record, attempt, handle, lease.visible_ms)
         look.deliveries.append(given)
         look.body_bytes += len(given.message.body)
-
-    def _count_run(self, key: GroupQueue, queue_offset: int, message_group: str, look: Look) -> None:
-        look.runs[message_group] += 1
-        if self._groups.progress(key).was_given(queue_offset):
-            look.again.add(message_group)
-
-
-def may_join_run(
-    progress: Progress, queue_offset: int, message_group: str, wanted: Wanted, look: Look
-) -> bool:
-    """Whether a receive that has begun a run of a message group may take this message of it, too.
-
-    What was not acknowledged of a run comes again before anything later: such a run is joined only by what
-    was given out before. As `ConsumerOrderInfoManager` of RocketMQ, but what was acknowledged stays done.
-    """
-    if not 0 < look.runs[message_group] < wanted.policy.fifo_run_max:
-        return False
-    return message_group not in look.again or progress.was_given(queue_offset)
-
-
-def is_wanted(record: Record, wanted: Wanted) -> bool:
-    """Whether the filter lets a record through, and it was not redriven for another group."""
-    for_group = properties.value_of(record.properties, properties.FOR_GROUP)
-    return wanted.filter.matches(record.properties) and for_group in ("", wanted.group)

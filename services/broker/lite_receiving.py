@@ -13,12 +13,13 @@ from __future__ import annotations
 from commitlog import properties
 from commitlog.record import Record
 from consumequeue.entry import lite_code
+from consumequeue.in_flight import InFlight
 from consumequeue.lite_index import LiteIndex
-from consumequeue.offsets import Progress
+from consumequeue.offsets import GroupOffsets
 from services.broker.burying import USED_UP
 from services.broker.dead_letters import DeadLetters
 from services.broker.groups import GroupQueue, Groups
-from services.broker.lending import Lending, Look, Wanted, is_wanted, may_join_run
+from services.broker.lending import Lending, Look
 from services.broker.lite_subscriptions import LiteSubscriptions, Subscription
 from services.broker.lite_topics import LiteTopics, queue_of
 from services.broker.reading import Reading
@@ -45,88 +46,63 @@ class LiteReceiving:
         self.subscriptions = subscriptions
         self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
 
-    def look(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
+    def look(self, topic: Topic, look: Look) -> None:
         """Leases what the stirred lite topics of a client have for it."""
-        subscription = self.subscriptions.find(Subscriber(wanted.group, wanted.topic, wanted.client_id))
+        subscription = self.subscriptions.find(Subscriber(look.group, look.topic, look.client_id))
         if subscription is None:
             return
-        subscription.heard_ms = now_ms
+        subscription.heard_ms = look.now_ms
         for _ in range(len(subscription.stirred)):
             if look.is_over or look.is_crowded:
                 return
             lite_topic, _ = subscription.stirred.popitem(last=False)
-            key = GroupQueue(wanted.group, wanted.topic, queue_of(lite_topic, topic))
-            if self._has_more(key, lite_topic, subscription, wanted, look, now_ms):
+            key = GroupQueue(look.group, look.topic, queue_of(lite_topic, topic))
+            if self._has_more(key, lite_topic, subscription, look):
                 subscription.stirred[lite_topic] = None
 
-    def _has_more(
-        self,
-        key: GroupQueue,
-        lite_topic: str,
-        subscription: Subscription,
-        wanted: Wanted,
-        look: Look,
-        now_ms: int,
-    ) -> bool:
+    def _has_more(self, key: GroupQueue, lite_topic: str, subscription: Subscription, look: Look) -> bool:
         """Leases what a lite topic has; whether it must be looked at again without having been stirred."""
-        progress, index = self._groups.progress(key), self._lite_topics.index(key.topic, key.queue_id)
-        index.reach(progress.low_offset)
-        self._pass_gaps(index, progress)
+        flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
+        offsets = flight.offsets
+        index.reach(offsets.low_offset)
+        while _GAP_CODE in index and (gap := open_from(index, offsets, _GAP_CODE, 0)) is not None:
+            self._groups.pass_over(key, gap, gap + 1, look.now_ms)  # what damage has left of a record
         code = lite_code(lite_topic)
-        offset = open_from(index, progress, code, subscription.lite_topics[lite_topic])
+        offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
-        while offset is not None and self._may_lease(progress, offset, lite_topic, wanted, look):
-            if look.is_over or progress.is_crowded:
-                look.is_crowded |= progress.is_crowded
+        while offset is not None and (
+            flight.message_groups.is_free(lite_topic, offset) or look.may_join_run(flight, offset, lite_topic)
+        ):
+            if look.is_over or flight.is_crowded:
+                look.is_crowded |= flight.is_crowded
                 return True
             look.scanned += 1
-            self._take(key, progress, offset, lite_topic, wanted, look, now_ms)
-            if look.runs[lite_topic] >= wanted.policy.fifo_run_max:
+            self._take(key, flight, offset, lite_topic, look)
+            if look.runs[lite_topic] >= look.policy.fifo_run_max:
                 return False
-            offset = open_from(index, progress, code, offset + 1)
+            offset = open_from(index, offsets, code, offset + 1)
         return False
 
-    def _may_lease(
-        self, progress: Progress, offset: int, lite_topic: str, wanted: Wanted, look: Look
-    ) -> bool:
-        is_free = progress.is_free(offset, lite_topic)
-        return is_free or may_join_run(progress, offset, lite_topic, wanted, look)
-
-    def _take(
-        self,
-        key: GroupQueue,
-        progress: Progress,
-        offset: int,
-        lite_topic: str,
-        wanted: Wanted,
-        look: Look,
-        now_ms: int,
-    ) -> None:
+    def _take(self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, look: Look) -> None:
         """Leases the message at `offset`, unless it is gone, not wanted, or has had all its attempts."""
-        queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        entry = queue.entry(offset)
+        entry = self._store.dispatch.queue(key.topic, key.queue_id).entry(offset)
         if not look.admits(entry.record_bytes):
             return
         record = self._reading.record(entry, offset)
         if record is not None and not _is_of(record, lite_topic):
             return  # another's with the same code
-        if record is None or not is_wanted(record, wanted):
-            progress.finish(offset)
-        elif progress.attempts(offset).count >= wanted.policy.attempts_max:
-            self._dead_letters.bury(key, record, USED_UP, now_ms)
+        if record is None or not look.wants(record):
+            self._groups.pass_over(key, offset, offset + 1, look.now_ms)
+        elif (attempts := flight.attempts(offset)).made >= look.policy.attempts_max:
+            self._dead_letters.bury(key, record, attempts, USED_UP, look.now_ms)
         else:
-            self._lending.lease(key, record, lite_topic, progress.lease_found, wanted, look, now_ms)
-
-    def _pass_gaps(self, index: LiteIndex, progress: Progress) -> None:
-        """What damage has left of records is done for everybody."""
-        while _GAP_CODE in index and (gap := open_from(index, progress, _GAP_CODE, 0)) is not None:
-            progress.finish(gap)
+            self._lending.lease(key, flight, flight.lease_found, record, lite_topic, look)
 
 
-def open_from(index: LiteIndex, progress: Progress, code: int, offset: int) -> int | None:
+def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
     """The first message of a lite topic at or above `offset` that is not done."""
-    found = index.next(code, progress.open_from(offset))
-    while found is not None and (unfinished := progress.open_from(found)) != found:
+    found = index.next(code, offsets.open_from(offset))
+    while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)
     return found
 

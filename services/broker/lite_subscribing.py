@@ -20,7 +20,7 @@ from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue.entry import lite_code
 from consumequeue.lite_index import LiteIndex
-from consumequeue.offsets import Progress
+from consumequeue.offsets import GroupOffsets
 from services.broker.groups import GroupQueue, Groups
 from services.broker.lite_receiving import open_from
 from services.broker.lite_subscriptions import LiteSubscriptions
@@ -185,12 +185,12 @@ class LiteSubscribing:
         """Lets a group go on with a lite topic from a place on; returns what must be durable."""
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._place(key, lite_topic, start)
-        progress, index = self._groups.progress(key), self._lite_topics.index(key.topic, key.queue_id)
+        offsets, index = self._groups.look(key).offsets, self._lite_topics.index(key.topic, key.queue_id)
         code, durable_at = lite_code(lite_topic), 0
         to_come = index.between(code, wanted_from, index.read_offset)
         to_pass = index.between(code, 0, min(wanted_from, index.read_offset))
-        again = [one for one in to_come if progress.open_from(one) != one]
-        passed = [one for one in to_pass if progress.open_from(one) == one]
+        again = [one for one in to_come if offsets.open_from(one) != one]
+        passed = [one for one in to_pass if offsets.open_from(one) == one]
         if len(again) + len(passed) > limits.LITE_MOVED_MAX:
             raise ClientMistake(
                 f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
@@ -200,12 +200,12 @@ class LiteSubscribing:
         if again:
             durable_at = self._groups.reopen(key, again, now_ms)
         for offset in passed:
-            durable_at = self._groups.finish(key, offset)
+            durable_at = self._groups.finish(key, offset, now_ms)
         return durable_at
 
     def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
         """The queue offset from which on a lite topic is to come."""
-        index, progress = self._lite_topics.index(key.topic, key.queue_id), self._groups.progress(key)
+        index, offsets = self._lite_topics.index(key.topic, key.queue_id), self._groups.look(key).offsets
         index.reach(0)
         match start.kind:
             case LiteFrom.MIN:
@@ -215,14 +215,14 @@ class LiteSubscribing:
             case LiteFrom.TIME:
                 return self._reading.offset_at(key.topic, key.queue_id, start.at)
             case LiteFrom.TAIL:
-                return _tail(index, progress, lite_code(lite_topic), start.at)
+                return _tail(index, offsets, lite_code(lite_topic), start.at)
             case LiteFrom.LAST | LiteFrom.MAX:
                 return index.read_offset
 
 
-def _tail(index: LiteIndex, progress: Progress, code: int, count: int) -> int:
+def _tail(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
     """The place so many messages of a lite topic before the first that is not done."""
-    here = open_from(index, progress, code, 0)
+    here = open_from(index, offsets, code, 0)
     here = index.read_offset if here is None else here
     before = index.between(code, 0, here)[-count:] if count > 0 else ()
     return before[0] if before else here

@@ -32,7 +32,7 @@ from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
 from consumequeue.filter import Filter
-from consumequeue.offsets import Lease, Progress
+from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
 from consumequeue.receipts import Receipt
 from services.broker.burying import USED_UP, Burying
@@ -40,7 +40,7 @@ from services.broker.dead_letters import DeadLetters
 from services.broker.group_values import From, Received
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, failure_of
-from services.broker.lending import Lending, Look, Wanted, is_wanted, may_join_run
+from services.broker.lending import Lending, Look
 from services.broker.lite_receiving import LiteReceiving
 from services.broker.reading import Reading
 from services.broker.settings import BrokerSettings
@@ -87,7 +87,7 @@ class Receiving:
         self,
         group: str,
         topic_name: str,
-        wanted_filter: Filter,
+        wanted: Filter,
         batch_size: int,
         invisible_ms: int,
         client_id: str,
@@ -102,32 +102,32 @@ class Receiving:
         """
         check_group_name(group)
         check_receivable(topic_name)
-        codes = wanted_filter.tags_codes
-        wanted = Wanted(
+        look = Look(
             group,
             topic_name,
-            wanted_filter,
-            None if codes is None else _array(codes),
+            wanted,
+            None if wanted.tags_codes is None else _array(wanted.tags_codes),
+            min(batch_size, limits.RECEIVE_BATCH_MAX),
             self._lease_ms(invisible_ms, auto_renew),
             client_id,
             auto_renew,
             attempt_id,
             self._groups.policy(group),
+            now_ms,
         )
         topic = self._topics.route(topic_name, now_ms)
         self._give_back_unheard(client_id, attempt_id, now_ms)
-        look = Look(min(batch_size, limits.RECEIVE_BATCH_MAX))
         look.durable_at = self.join(group, topic_name, now_ms)
-        if not wanted.policy.is_paused:
-            self._look(wanted, topic, look, now_ms)
+        if not look.policy.is_paused:
+            self._look(topic, look)
         return Received(look.deliveries, look.durable_at, look.is_tired or look.is_full)
 
-    def ack(self, group: str, topic: str, handle: str) -> int:
+    def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Marks a leased message as done; returns what must be durable before the consumer is told."""
-        receipt, key, _ = self._held(group, topic, handle)
-        self._end(receipt.generation)
-        self._statistics.acknowledged[(topic, group)] += 1
-        return self._groups.finish(key, receipt.queue_offset)
+        _, key, lease = self._held(group, topic, handle)
+        self._end(lease.generation)
+        self._statistics.acknowledged[topic, group] += 1
+        return self._groups.finish(key, lease.queue_offset, now_ms)
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
@@ -138,32 +138,42 @@ class Receiving:
         """
         _check_invisible(invisible_ms, 0)
         receipt, key, held = self._held(group, topic, handle)
-        self._leases.end(receipt.generation)
-        visible_ms = now_ms + invisible_ms
-        lease = self._leases.grant(
-            key, receipt.queue_offset, visible_ms, held.consumer, False, held.message_group
+        self._leases.end(held.generation)
+        lease = Lease(
+            self._leases.next_generation(),
+            held.queue_offset,
+            now_ms + invisible_ms,
+            consumer=held.consumer,
+            message_group=held.message_group,
+            is_changed=True,
+            is_suspended=suspend,
+            leased_ms=now_ms,
         )
-        lease.leased_ms, lease.is_changed, lease.is_suspended = now_ms, True, suspend
-        self._groups.progress(key).replace(lease)
-        durable_at = self._groups.keep_lease(key, lease) if lease.message_group else 0
+        self._leases.add(key, lease)
+        flight, durable_at = self._groups.in_flight(key), 0
+        flight.replace(lease)
+        if lease.message_group:
+            attempts = flight.attempts(lease.queue_offset).made
+            durable_at = self._groups.keep_lease(key, lease, attempts, now_ms)
         renewed = receipt._replace(leased_ms=now_ms, invisible_ms=invisible_ms, generation=lease.generation)
         return receipts.encode(renewed, self._settings.broker_name), durable_at
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
         """Takes a lease back that its consumer never heard of: the attempt does not count."""
-        receipt, key, lease = self._held(group, topic, handle)
-        self._end(receipt.generation)
+        _, key, lease = self._held(group, topic, handle)
+        self._end(lease.generation)
         self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Moves a leased message to the group's dead letters; returns what must be durable first."""
-        receipt, key, _ = self._held(group, topic, handle)
-        self._end(receipt.generation)
-        queue, offset = self._store.dispatch.queue(topic, receipt.queue_id), receipt.queue_offset
+        _, key, lease = self._held(group, topic, handle)
+        self._end(lease.generation)
+        queue, offset = self._store.dispatch.queue(topic, key.queue_id), lease.queue_offset
         record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
         if record is None:
-            return self._groups.finish(key, offset)
-        return self._dead_letters.bury(key, record, "its consumer gave it up", now_ms)
+            return self._groups.finish(key, offset, now_ms)
+        attempts = self._groups.look(key).attempts(offset)
+        return self._dead_letters.bury(key, record, attempts, "its consumer gave it up", now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Renews the leases that the broker keeps for this client, and its subscriptions."""
@@ -187,7 +197,7 @@ class Receiving:
         return key.topic
 
     def void(self, group: str, topic: str) -> None:
-        """Ends every lease of a group on a topic, whose progress is about to be set anew."""
+        """Ends every lease of a group on a topic, which is about to be set anew."""
         for key, lease in list(self._groups.leases()):
             if (key.group, key.topic) == (group, topic):
                 self._leases.end(lease.generation)
@@ -195,16 +205,14 @@ class Receiving:
 
     def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
         """Ends every lease of a message group or lite topic on a queue; no attempt counts."""
-        for lease in [
-            one for one in self._groups.progress(key).leases() if one.message_group == message_group
-        ]:
+        for lease in [one for one in self._groups.look(key).leases() if one.message_group == message_group]:
             self._end(lease.generation)
             self._give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int) -> None:
         """After a restart the leases that were recorded stand again."""
         self._leases.begin_above(self._store.last_store_ms, now_ms)
-        for key, lease in self._groups.leases():
+        for key, lease in self._groups.resume():
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
         self._burying.look_for()
 
@@ -237,120 +245,111 @@ class Receiving:
         }
         return self._groups.join(group, topic, positions, now_ms)
 
-    def _look(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
+    def _look(self, topic: Topic, look: Look) -> None:
         if topic.message_type is MessageType.LITE:
-            self._lite.look(wanted, topic, look, now_ms)
+            self._lite.look(topic, look)
         else:
-            self._look_round(wanted, topic, look, now_ms)
+            for queue_id in self._rotation(topic, look):
+                self._look_into(GroupQueue(look.group, look.topic, queue_id), look)
+                if look.is_over:
+                    break
         if look.deliveries:
-            label = (wanted.topic, wanted.group)
+            label = (look.topic, look.group)
             self._statistics.messages_out[label] += len(look.deliveries)
             self._statistics.bytes_out[label] += look.body_bytes
         elif look.is_crowded and not look.is_tired:
             raise TooManyRequests(
-                f"{wanted.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {wanted.topic} in flight. "
+                f"{look.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {look.topic} in flight. "
                 "Acknowledge what was received before more is asked for."
             )
 
-    def _look_round(self, wanted: Wanted, topic: Topic, look: Look, now_ms: int) -> None:
-        for queue_id in self._rotation(wanted, topic):
-            self._look_into(GroupQueue(wanted.group, wanted.topic, queue_id), wanted, look, now_ms)
-            if look.is_over:
-                return
-
-    def _rotation(self, wanted: Wanted, topic: Topic) -> Iterator[int]:
+    def _rotation(self, topic: Topic, look: Look) -> Iterator[int]:
         """Every queue once, each time beginning with the next one, so that none starves."""
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
-        label = (wanted.topic, wanted.group)
+        label = (look.topic, look.group)
         self._turns[label] += 1
         return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
 
-    def _look_into(self, key: GroupQueue, wanted: Wanted, look: Look, now_ms: int) -> None:
+    def _look_into(self, key: GroupQueue, look: Look) -> None:
         """Leases what a queue has for a receive."""
-        queue, progress = self._store.dispatch.queue(key.topic, key.queue_id), self._groups.progress(key)
+        queue, flight = self._store.dispatch.queue(key.topic, key.queue_id), self._groups.in_flight(key)
         while not look.is_over:
-            offset = self._candidate(queue, progress, wanted, look)
+            offset = self._candidate(key, queue, flight, look)
             if offset is None:
-                look.is_crowded |= progress.is_crowded
+                look.is_crowded |= flight.is_crowded
                 return
             entry = queue.entry(offset)
             if not look.admits(entry.record_bytes):
                 return
             record = self._reading.record(entry, offset)
             look.scanned += 1
-            if record is None or not is_wanted(record, wanted):
-                progress.finish(offset)
-            elif progress.attempts(offset).count >= wanted.policy.attempts_max:
-                self._dead_letters.bury(key, record, USED_UP, now_ms)
+            if record is None or not look.wants(record):
+                self._groups.pass_over(key, offset, offset + 1, look.now_ms)
+            elif (attempts := flight.attempts(offset)).made >= look.policy.attempts_max:
+                self._dead_letters.bury(key, record, attempts, USED_UP, look.now_ms)
             else:
-                self._lease_or_park(key, progress, record, wanted, look, now_ms)
+                self._lease_or_park(key, queue, flight, record, look)
 
-    def _candidate(self, queue: ConsumeQueue, progress: Progress, wanted: Wanted, look: Look) -> int | None:
+    def _candidate(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> int | None:
         """The next offset whose tag may match; those before it that cannot are done."""
         while not look.is_tired:
-            offset = progress.candidate(queue.next_offset)
-            if offset is None or offset != progress.fresh_offset or wanted.tags_codes is None:
+            offset = flight.candidate(queue.next_offset)
+            if offset is None or look.tags_codes is None or offset != flight.fresh_offset:
                 return offset
-            match = queue.next_match(offset, wanted.tags_codes, ENTRIES_PASSED_AT_ONCE)
+            match = queue.next_match(offset, look.tags_codes, ENTRIES_PASSED_AT_ONCE)
             if match == offset:
                 return offset
-            progress.skip_unwanted(offset, match)
+            self._groups.pass_over(key, offset, flight.unleased_until(offset, match), look.now_ms)
             look.scanned += 1 + (match - offset) // ENTRIES_PASSED_PER_SCANNED
         return None
 
     def _lease_or_park(
-        self, key: GroupQueue, progress: Progress, record: Record, wanted: Wanted, look: Look, now_ms: int
+        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, record: Record, look: Look
     ) -> None:
         message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
-        if message_group and not self._may_lease(progress, record.queue_offset, message_group, wanted, look):
-            progress.park(record.queue_offset, message_group)
+        if message_group and not self._may_lease(flight, record.queue_offset, message_group, look):
+            flight.park(record.queue_offset, message_group)
             return
-        self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
+        self._lending.lease(key, flight, flight.lease, record, message_group, look)
         if message_group:
-            self._run_on(key, progress, message_group, wanted, look, now_ms)
+            self._run_on(key, queue, flight, message_group, look)
 
-    def _may_lease(
-        self, progress: Progress, offset: int, message_group: str, wanted: Wanted, look: Look
-    ) -> bool:
-        if progress.is_free(offset, message_group):
+    def _may_lease(self, flight: InFlight, offset: int, message_group: str, look: Look) -> bool:
+        if flight.message_groups.is_free(message_group, offset):
             return True
-        is_next = progress.next_parked(message_group) is None
-        return is_next and may_join_run(progress, offset, message_group, wanted, look)
+        is_next = flight.message_groups.next_parked(message_group) is None
+        return is_next and look.may_join_run(flight, offset, message_group)
 
     def _run_on(
-        self,
-        key: GroupQueue,
-        progress: Progress,
-        message_group: str,
-        wanted: Wanted,
-        look: Look,
-        now_ms: int,
+        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, look: Look
     ) -> None:
         """Leases the messages that were parked behind the one just leased, as many as a run may have."""
-        queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not look.is_over:
-            offset = progress.next_parked(message_group)
-            if offset is None or not may_join_run(progress, offset, message_group, wanted, look):
+            offset = flight.message_groups.next_parked(message_group)
+            if offset is None or not look.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)
             record = self._reading.record(entry, offset) if look.admits(entry.record_bytes) else None
-            if record is None or not is_wanted(record, wanted):
+            if record is None or not look.wants(record):
                 return
-            if progress.attempts(record.queue_offset).count >= wanted.policy.attempts_max:
+            if flight.attempts(offset).made >= look.policy.attempts_max:
                 return  # its turn comes, and it goes to the dead letters
-            self._lending.lease(key, record, message_group, progress.lease, wanted, look, now_ms)
+            self._lending.lease(key, flight, flight.lease, record, message_group, look)
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[Receipt, GroupQueue, Lease]:
+        """What a handle says, if its lease still stands; else raises `InvalidReceiptHandle`."""
         receipt = receipts.decode(handle)
-        key = GroupQueue(group, topic, receipt.queue_id)
-        lease = self._groups.held(key, receipt.queue_offset, receipt.generation)
-        if lease is None or lease.leased_ms != receipt.leased_ms:
-            raise InvalidReceiptHandle(
-                f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
-                "was answered. The message comes again if it was not acknowledged."
-            )
-        return receipt, key, lease
+        found = self._leases.find(receipt.generation)
+        if found is not None:
+            key, lease = found
+            is_same = lease.queue_offset == receipt.queue_offset and lease.leased_ms == receipt.leased_ms
+            if is_same and key == (group, topic, receipt.queue_id):
+                return receipt, key, lease
+        raise InvalidReceiptHandle(
+            f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
+            "was answered. The message comes again if it was not acknowledged."
+        )
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
         if auto_renew:

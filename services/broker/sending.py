@@ -1,16 +1,14 @@
 """A message comes in: checked, given a queue, and stored as what its attributes make it.
 
-A delayed message or half whose topic and message id were stored within `dedupe_ms` stores nothing and gets
-the first receipt, so that a client's own retry does not make two timers or two transactions.
+A delayed message whose topic and message id were stored within `dedupe_ms` stores nothing and gets the first
+receipt, so that a client's own retry does not make two timers; `broker.half_receipts` has those of halves.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
-from commitlog import limits, properties
+from commitlog import properties
 from commitlog.errors import KeyPending
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
@@ -25,10 +23,10 @@ from services.broker.timer_ends import Named
 from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
 from services.broker.topics import Topics
+from services.broker.transactions import Transactions
 from services.broker.validation import check_message
 from services.broker.values import SendReceipt, TimerName, Topic
 from services.broker.verb_properties import CarriedVerb, carried_verb
-from txn import half
 
 
 class Sending:
@@ -41,27 +39,25 @@ class Sending:
         lite_topics: LiteTopics,
         timers: Timers,
         carrying: Carrying,
-        check_halves: Callable[[], None],
+        transactions: Transactions,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
-        """`check_halves` raises `TooManyHalves` while no more may wait for their ends."""
         self._store = store
-        self._check_halves = check_halves
         self._topics = topics
         self._lite_topics = lite_topics
         self._timers = timers
         self._carrying = carrying
+        self._transactions = transactions
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[str] = Counter()
-        self._receipts: dict[tuple[str, str], tuple[int, SendReceipt]] = {}
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message; raises a `ClientMistake` or `TopicNotFound` and stores nothing otherwise."""
         message_type = message.message_type
         if message_type is MessageType.TRANSACTION:
-            self._check_halves()
+            self._transactions.check_room()
         queue_id = self.admit(message, message_type, now_ms)
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
         if message_type is MessageType.TRANSACTION:
@@ -79,15 +75,13 @@ class Sending:
         return self._stored(message, record)
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        known = self._receipts.get((message.topic, message.message_id))
-        if known is not None and known[0] > now_ms - self._settings.dedupe_ms:
-            return known[1]
+        known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
+        if known is not None:
+            return known
         if message.delivery_ms is not None:
             self._replaced(message, now_ms)  # refused now if at all: its commit cannot be
-        record = half.half_record(message, queue_id)
-        durable_at = self._store.append(record, now_ms)
         self._count(message)
-        return self._half_receipt(record, durable_at)
+        return self._transactions.send(message, queue_id, now_ms)
 
     def _send_timer(
         self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
@@ -140,31 +134,6 @@ class Sending:
         self._store.append(record, now_ms)
         return self._stored(message, record)
 
-    def recovered(self, half_record: Record) -> None:
-        """Takes over a half that was sent before a restart."""
-        self._half_receipt(half_record, 0)
-
-    def forget(self, now_ms: int) -> None:
-        """Drops the receipts that are too old to be asked for."""
-        while self._receipts:
-            name, (stored_ms, _) = next(iter(self._receipts.items()))
-            if stored_ms > now_ms - self._settings.dedupe_ms:
-                return
-            del self._receipts[name]
-
-    def freeze(self) -> Any:
-        """What a snapshot keeps: the receipts that a retry may still ask for."""
-        return [
-            [topic, stored_ms, receipt._asdict()]
-            for (topic, _), (stored_ms, receipt) in self._receipts.items()
-        ]
-
-    def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
-        for topic, stored_ms, fields in frozen:
-            receipt = SendReceipt(**fields)
-            self._receipts[(topic, receipt.message_id)] = (stored_ms, receipt)
-
     def _queue_for(self, message: Message, topic: Topic) -> int:
         if message.priority is not None:
             return min(message.priority, topic.queue_count - 1)
@@ -216,25 +185,6 @@ class Sending:
     def _count(self, message: Message) -> None:
         self._statistics.messages_in[message.topic] += 1
         self._statistics.bytes_in[message.topic] += len(message.body)
-
-    def _half_receipt(self, record: Record, durable_at: int) -> SendReceipt:
-        """The receipt of a half, remembered for a retry."""
-        stored = record.properties
-        topic = properties.value_of(stored, properties.REAL_TOPIC)
-        message_id = properties.value_of(stored, properties.MESSAGE_ID)
-        due_ms = properties.value_of(stored, properties.DUE_MS)
-        receipt = SendReceipt(
-            message_id=message_id,
-            queue_offset=record.queue_offset,
-            physical_offset=record.physical_offset,
-            transaction_id=half.transaction_id(record.physical_offset, message_id),
-            recall_handle=self._recall_handle(topic, int(due_ms), message_id) if due_ms else "",
-            durable_at=durable_at,
-        )
-        self._receipts[(topic, message_id)] = (record.store_ms, receipt)
-        if len(self._receipts) > limits.HALF_RECEIPTS_KEPT_MAX:
-            del self._receipts[next(iter(self._receipts))]
-        return receipt
 
     def _recall_handle(self, topic: str, due_ms: int, message_id: str) -> str:
         return recall.encode(topic, due_ms, message_id, self._settings.broker_name)

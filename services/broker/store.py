@@ -151,6 +151,7 @@ class Store:
             "last_store_ms": self.last_store_ms,
             "segment_store_ms": ages,
             "may_begin_at": max(self.may_begin_at, self.log.first_offset),
+            "first_offset": self.log.first_offset,
         }
 
     def thaw(self, frozen: Any) -> None:
@@ -158,6 +159,7 @@ class Store:
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
         self.may_begin_at = frozen.get("may_begin_at", self.log.first_offset)
+        self.cut(frozen.get("first_offset", 0))
         for topic, queue_id, offset in frozen["next_offsets"]:
             self._next_offsets[(topic, queue_id)] = offset
 
@@ -167,7 +169,7 @@ class Store:
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut(self, first_offset: int) -> None:
-        """The log was deleted below `first_offset`."""
+        """Nobody reads the log below `first_offset` any more."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset

@@ -2,6 +2,9 @@
 
     an end asked for --> the half's state --> the table (`txn.states`) --> one record, or a refusal
 
+A record changes halves when it is appended (`apply`), except that a half is open, and can be ended, only when
+it is durable (`publish`). A producer's end of what has expired is refused, and noted by a record.
+
 The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. For an
 older one the log tells: a half that is in the log and in none of those has ended, and the key index finds its
 committed record; where there is none, it was rolled back. Halves that the log cannot tell of, since retention
@@ -15,17 +18,18 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, StoreDamaged, TooManyHalves, TransactionEnded
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
 from services.broker.carrying import Carrying
+from services.broker.half_receipts import HalfReceipts
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.timers import Timers
 from services.broker.topics import Topics
-from services.broker.values import CheckBack, EndReceipt, Resolution
+from services.broker.values import CheckBack, EndReceipt, Resolution, SendReceipt
 from services.broker.verb_properties import carried_verb
 from txn import half, states
 from txn.checkback import CheckBackPolicy, Unasked
@@ -58,20 +62,38 @@ class Transactions:
         self._timers = timers
         self._carrying = carrying
         self._policy = settings.check_back
-        self._history_ms = settings.timer_history_ms
         self._statistics = statistics
         self.outcomes = Outcomes()
+        self.receipts = HalfReceipts(settings)
         self.unasked = Unasked()
         """Open halves that are due, and whose topic has no producer that can be asked."""
         self._to_read: deque[int] = deque()
 
-    def stored(self, record: Record) -> None:
-        """A half is durable: from now on it can be ended, and its first check is set."""
+    def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
+        """Stores a message as a half, whose commit goes to the queue `queue_id` of its topic."""
+        check_ms = self.policy(message.topic).first_check_ms(now_ms, message.check_immunity_ms)
+        self._store.append(half.half_record(message, queue_id, check_ms), now_ms)
+        return self.receipts.receipt(message.topic, message.message_id)
+
+    def apply(self, record: Record) -> None:
+        """Changes halves as a record says: one was sent, asked about, ended too late, or has ended."""
+        if record.topic == HALF_TOPIC:
+            self.receipts.apply(record)
+        elif record.topic == CHECK_TOPIC:
+            self._apply_check(record)
+        elif record.topic == LATE_TOPIC:
+            self.outcomes.came_late(record.half_offset, record.body.decode(), record.store_ms)
+        else:
+            self._apply_end(record)
+
+    def publish(self, record: Record) -> None:
+        """A durable half can be ended, and its first check is set; durable ends need not be remembered."""
+        if record.topic != HALF_TOPIC:
+            self.outcomes.forget(record.physical_offset)
+            return
         topic = properties.value_of(record.properties, properties.REAL_TOPIC)
-        immunity = properties.value_of(record.properties, properties.CHECK_IMMUNITY_SECONDS)
-        immunity_ms = int(immunity) * 1000 if immunity else None
-        first_ms = self.policy(topic).first_check_ms(record.store_ms, immunity_ms)
         crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
+        first_ms = half.check_ms_of(record)
         self.outcomes.stored(record.physical_offset, record.store_ms, first_ms, topic, crc)
         self._agenda.place(Purpose.CHECK, record.physical_offset, first_ms)
 
@@ -172,8 +194,8 @@ class Transactions:
             if self.policy(waiting.topic).is_exhausted(waiting.check_count):
                 self._append_end(record, Event.EXPIRE, "", now_ms)
             else:
-                waiting.id_crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
-                questions.append(_question(half_offset, waiting))
+                crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
+                questions.append(_question(half_offset, waiting._replace(id_crc=crc)))
         return questions
 
     def end_lost(self, now_ms: int) -> list[int]:
@@ -225,12 +247,9 @@ class Transactions:
         if waiting is None:
             return
         if asked:
-            self.unasked.discard(waiting.topic, offset)
-            waiting.check_count += 1
-            next_check_ms = self.policy(waiting.topic).next_check_ms(now_ms, waiting.check_count)
-            self._store.append(half.check_record(offset, waiting.check_count), now_ms)
-            waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
-            self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
+            count = waiting.check_count + 1
+            next_check_ms = self.policy(waiting.topic).next_check_ms(now_ms, count)
+            self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
             self._wake(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
             self._agenda.cancel(Purpose.CHECK, offset)
@@ -250,29 +269,6 @@ class Transactions:
             if self.policy(topic).is_exhausted(waiting.check_count):
                 self.unasked.discard(topic, offset)
                 self._agenda.place(Purpose.CHECK, offset, now_ms)
-
-    def recovered_commit(self, record: Record) -> None:
-        """Takes over a commit from the committed record."""
-        self._recovered_end(record, Event.RESOLVE_COMMIT)
-
-    def recovered_outcome(self, record: Record) -> None:
-        """Takes over a rollback or an expiry from its record."""
-        state = half.outcome_of(record)
-        self._recovered_end(record, Event.EXPIRE if state is State.EXPIRED else Event.RESOLVE_ROLLBACK)
-
-    def recovered_check(self, record: Record) -> None:
-        """Takes over the counter of a half's checks, and when to ask next."""
-        waiting = self.outcomes.open.get(record.half_offset)
-        if waiting is not None:
-            waiting.check_count = record.reconsume_times
-            policy = self.policy(waiting.topic)
-            next_check_ms = policy.next_check_ms(record.store_ms, waiting.check_count)
-            waiting.next_check_ms = max(waiting.next_check_ms, next_check_ms)
-            self._agenda.place(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
-
-    def forget(self, now_ms: int) -> None:
-        """Drops ends that are older than the kept history."""
-        self.outcomes.forget(now_ms - self._history_ms, self._store.log.durable_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: see `Outcomes.freeze`."""
@@ -295,8 +291,8 @@ class Transactions:
     ) -> EndReceipt:
         ended = self.ended(record)
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
-            if ended.state is State.EXPIRED:
-                self.outcomes.came_late(record.physical_offset, event, now_ms)
+            if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
+                self._store.append(half.late_record(record.physical_offset, event.value), now_ms)
             return self._end_again(ended, transaction_id, resolution, event)
         durable_at = self._append_end(record, event, reason, now_ms)
         return EndReceipt(transaction_id, resolution, False, durable_at)
@@ -334,12 +330,8 @@ class Transactions:
         return Ended(State.ROLLED_BACK, 0, -1)
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
+        durable_at = self._append(_end_record(record, event, reason), now_ms)
         topic = properties.value_of(record.properties, properties.REAL_TOPIC)
-        ending = _end_record(record, event, reason)
-        durable_at = self._append(ending, now_ms)
-        durable_offset = self._store.log.durable_offset
-        self.outcomes.end(record.physical_offset, event, now_ms, ending.physical_offset, durable_offset)
-        self._no_more_checks(record.physical_offset, topic)
         self._count(states.OUTCOMES[event], topic)
         return durable_at
 
@@ -352,18 +344,23 @@ class Transactions:
             self._timers.mark_replaced(ending, now_ms)
         return self._store.append(ending, now_ms)
 
-    def _recovered_end(self, record: Record, event: Event) -> None:
-        durable_offset = self._store.log.durable_offset
-        self.outcomes.end(record.half_offset, event, record.store_ms, record.physical_offset, durable_offset)
+    def _apply_end(self, record: Record) -> None:
         self._agenda.cancel(Purpose.CHECK, record.half_offset)
+        if waiting := self.outcomes.open.get(record.half_offset):
+            self.unasked.discard(waiting.topic, record.half_offset)
+        outcome = half.outcome_of(record)
+        self.outcomes.end(record.half_offset, outcome, record.store_ms, record.physical_offset)
+
+    def _apply_check(self, record: Record) -> None:
+        next_check_ms = half.check_ms_of(record)
+        waiting = self.outcomes.asked(record.half_offset, record.reconsume_times, next_check_ms)
+        if waiting is not None:
+            self.unasked.discard(waiting.topic, record.half_offset)
+            self._agenda.place(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
 
     def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
         for offset in self.unasked.take(topic, count_max):
             self._agenda.place(Purpose.CHECK, offset, now_ms)
-
-    def _no_more_checks(self, half_offset: int, topic: str) -> None:
-        self._agenda.cancel(Purpose.CHECK, half_offset)
-        self.unasked.discard(topic, half_offset)
 
     def _read(self, half_offset: int) -> Record | None:
         """A half that is to be asked about, or to expire; None if damage has taken it."""

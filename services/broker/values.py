@@ -249,7 +249,7 @@ class TimersJob(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """Segments may go: a worker runs it once the log is durable so far; then say `kept`, and `retired`."""
+    """Segments may go: a worker runs a step of that once the log is durable so far; then say `retired`."""
 
     retirement: Retirement
 

@@ -128,7 +128,7 @@ class Verbs:
             self._lite_topics,
             self._timers,
             self._carrying,
-            self._transactions.check_room,
+            self._transactions,
             settings,
             self.statistics,
         )
@@ -136,6 +136,7 @@ class Verbs:
         self._housekeeping = Housekeeping(
             disk,
             self._store,
+            self._agenda,
             self._groups,
             self._transactions,
             settings,
@@ -205,7 +206,7 @@ class Verbs:
             "topics": self._topics,
             "timers": self._timers,
             "transactions": self._transactions,
-            "sending": self._sending,
+            "sending": self._transactions.receipts,
             "groups": self._groups,
             "schedules": self._schedules,
             "access": self.access,
@@ -349,8 +350,7 @@ class Verbs:
 
     def ack(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
         """Acknowledges a leased message; returns what must be durable before the consumer is told."""
-        self._store.last_store_ms = max(self._store.last_store_ms, now_ms)
-        return self._receiving.ack(group, topic, receipt_handle)
+        return self._receiving.ack(group, topic, receipt_handle, now_ms)
 
     def ack_many(
         self, group: str, topic: str, receipt_handles: list[str], now_ms: int
@@ -535,7 +535,7 @@ class Verbs:
             open_halves=len(open_halves),
             expired_halves=len(self._transactions.outcomes.expired),
             oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
-            in_flight=self._groups.in_flight(),
+            in_flight=self._groups.leased_counts(),
             lag=self._groups.lag(),
             topic_count=len(self._topics.all()),
             log_first_offset=self._log.first_offset,

@@ -437,13 +437,11 @@ class LiveBroker(LiveVerbs):
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, retirement: Retirement) -> None:
-        """Let segments go, once it is sure what of them is still needed."""
+        """Take a step to let segments go, once it is sure what of them is still needed."""
         core = self._broker
         try:
             await self.answers.reach(retirement.durable_at)
-            await self._loop.run_in_executor(self._executor, retirement.keep_needed, self._disk)
-            core.kept(retirement)
-            await self._loop.run_in_executor(self._executor, retirement.delete, self._disk)
+            await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
         except (OSError, ResultUnknown) as error:
             log.warning("segments were not deleted", reason=str(error))
             core.retirement_failed()

@@ -21,11 +21,12 @@ from typing import Any, Final, NamedTuple
 
 from commitlog import properties
 from commitlog.errors import ClientMistake, MessageNotFound
-from commitlog.kinds import ACK_TOPIC, CHECK_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC
+from commitlog.kinds import ACK_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC, half_ended
 from commitlog.record import Record
 from consumequeue import acks, lease_records
 from spark_jobs.explain.evidence import SearchedLog
 from spark_jobs.explain.life import (
+    EXPIRED,
     Event,
     Place,
     Subjects,
@@ -142,7 +143,8 @@ def _carries(one: Record, name: str, topic: str) -> bool:
 def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
     """The records that only refer to these: by a half's or timer's log offset, or by a place in a queue.
 
-    Nothing refers to a half or timer after its end, so it is only looked for up to there.
+    Nothing refers to a half or timer after its end, so it is only looked for up to there; a half that has
+    expired may still be asked for.
     """
     anchors = {one.physical_offset: _needle(one) for one in named if one.topic in (HALF_TOPIC, TIMER_TOPIC)}
     anchors |= {
@@ -171,7 +173,9 @@ def _needle(one: Record) -> bytes:
 def _ends(named: Collection[Record]) -> dict[int, int]:
     """The halves and timers that some of these records end: their log offset, and that of the record."""
     ends = {
-        one.half_offset: one.physical_offset for one in named if one.half_offset and one.topic != CHECK_TOPIC
+        half: one.physical_offset
+        for one in named
+        if (half := half_ended(one)) is not None and _value(one, properties.OUTCOME) != EXPIRED
     }
     names = properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS
     return ends | {timer: one.physical_offset for one in named for timer in _timers_of(one, *names)}
@@ -189,7 +193,7 @@ def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
     if one.topic == ACK_TOPIC:
         return any(
             first <= place.queue_offset < first + count
-            for _, topic, queue_id, ranges in acks.decode(one.body)
+            for _, topic, queue_id, ranges, _ in acks.decode(one.body)
             for place in places
             if (place.topic, place.queue_id) == (topic, queue_id)
             for first, count in ranges

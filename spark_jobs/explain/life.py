@@ -4,6 +4,7 @@
     half                       half                       itself
     check-back counter         asked                      the half that it names
     outcome                    rolled back, expired       the half that it names
+    late end                   refused                    the half that it names
     message of type commit     committed                  itself
     timer                      armed                      itself
     ... that names another     moved, replaced            the timer that it names
@@ -29,6 +30,7 @@ from commitlog.kinds import (
     ACK_TOPIC,
     CHECK_TOPIC,
     HALF_TOPIC,
+    LATE_TOPIC,
     LEASE_TOPIC,
     OUTCOME_TOPIC,
     TIMER_TOPIC,
@@ -40,6 +42,7 @@ from consumequeue import acks, lease_records
 from consumequeue.attempts import Cause
 
 OPERATORS: Final = "TW_SYS_OPERATORS"
+EXPIRED: Final = "EXPIRED"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _TIMER_KEY: Final = "TW_TIMER_KEY"
 _SYSTEM: Final = ("TW_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
@@ -271,10 +274,16 @@ def _asked(one: Record, subjects: Subjects) -> Iterator[Event]:
         yield Event(one.physical_offset, one.store_ms, "asked", half.topic, half.message_id, note)
 
 
+def _late(one: Record, subjects: Subjects) -> Iterator[Event]:
+    if half := subjects.anchors.get(one.half_offset):
+        note = f"its producer's {one.body.decode()}: the half had expired"
+        yield Event(one.physical_offset, one.store_ms, "refused", half.topic, half.message_id, note)
+
+
 def _outcome(one: Record, subjects: Subjects) -> Iterator[Event]:
     stored = properties.decode(one.properties)
     ids = subjects.anchors.get(one.half_offset) or ids_of(one)
-    what = "expired" if stored.get(properties.OUTCOME) == "EXPIRED" else "rolled back"
+    what = "expired" if stored.get(properties.OUTCOME) == EXPIRED else "rolled back"
     reason = stored.get(properties.REASON, "")
     note = f"the half @{one.half_offset:,}" + (f", because: {reason}" if reason else "")
     yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
@@ -292,10 +301,14 @@ def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
 
 
 def _acknowledged(one: Record, subjects: Subjects) -> Iterator[Event]:
-    for group, topic, queue_id, ranges in acks.decode(one.body):
+    for group, topic, queue_id, ranges, is_passed in acks.decode(one.body):
         for place, ids in subjects.places.items():
             is_there = (place.topic, place.queue_id) == (topic, queue_id)
-            if is_there and any(first <= place.queue_offset < first + count for first, count in ranges):
+            if (
+                is_there
+                and not is_passed
+                and any(first <= place.queue_offset < first + count for first, count in ranges)
+            ):
                 is_settled = group == OPERATORS
                 what = "settled" if is_settled else "acknowledged"
                 note = "its dead letter was redriven or purged" if is_settled else f"by group {group}"
@@ -334,6 +347,7 @@ def _leases(one: Record, subjects: Subjects) -> Iterator[Event]:
 
 _REFERRING: Final[dict[str, Callable[[Record, Subjects], Iterator[Event]]]] = {
     CHECK_TOPIC: _asked,
+    LATE_TOPIC: _late,
     OUTCOME_TOPIC: _outcome,
     VERB_TOPIC: _verb,
     ACK_TOPIC: _acknowledged,

@@ -17,6 +17,7 @@ from spark_jobs.log.ragged import Integers, Ranges, numbers_at
 from spark_jobs.staging.events import QUEUE_BITS
 
 _RANGE_BYTES: Final = 12
+_NAMELESS_BYTES: Final = 6
 _COUNT_BYTES: Final = 8
 """Where in a range its count lies, behind its first offset."""
 
@@ -35,7 +36,7 @@ def acks_table(
     rows = pa.Table.from_batches(records).combine_chunks()
     bodies = Ranges.of(rows["body"].chunk(0))
     heads = {numbers[topic]: acks.text(group) + acks.text(topic) for topic, group in acting.items()}
-    record, topic, queue_id, starts, counts = _entries(bodies, heads)
+    record, topic, queue_id, starts, counts = _acknowledged(bodies, heads)
     entry = np.repeat(np.arange(len(counts)), counts)
     nth = np.arange(len(entry)) - (np.cumsum(counts) - counts)[entry]
     places = starts[entry] + nth * _RANGE_BYTES
@@ -45,14 +46,16 @@ def acks_table(
     return pa.table([topic[entry], first, end, *said_at], _NAMES)
 
 
-def _entries(bodies: Ranges, heads: Mapping[int, bytes]) -> Integers:
+def _acknowledged(bodies: Ranges, heads: Mapping[int, bytes]) -> Integers:
     """Rows of: the body's place, the topic's number, the queue, where ranges start in `data`, how many.
 
-    Raises `ValueError` for a body that ends within an entry.
+    What was passed over, an entry behind one without names and ranges, has none. Raises `ValueError` for a
+    body that ends within an entry.
     """
     found = [np.zeros((5, 0), np.int64)]
     left = np.flatnonzero(bodies.lengths > 0)
     places = np.zeros(len(left), np.int64)
+    is_passed = np.zeros(len(left), bool)
     while len(left):
         some = bodies.chosen(left)
         starts = some.starts + places
@@ -62,12 +65,14 @@ def _entries(bodies: Ranges, heads: Mapping[int, bytes]) -> Integers:
         ranges_at = queues_at + 4
         topics = np.full(len(left), -1)
         for number, head in heads.items():
-            topics[some.have_at(places, head)] = number
+            topics[some.have_at(places, head) & ~is_passed] = number
         entries = np.array([left, topics, queue_ids, ranges_at, counts])
         found.append(entries[:, topics >= 0])
         places = ranges_at + counts * _RANGE_BYTES - some.starts
         if (places > some.lengths).any():
             raise ValueError("acknowledgements that end within an entry")
-        left, places = left[places < some.lengths], places[places < some.lengths]
+        is_passed = (ranges_at - starts == _NAMELESS_BYTES) & (counts == 0)
+        goes_on = places < some.lengths
+        left, places, is_passed = left[goes_on], places[goes_on], is_passed[goes_on]
     joined = np.concatenate(found, axis=1)
     return joined[:, np.argsort(joined[0], kind="stable")]

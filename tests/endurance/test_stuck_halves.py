@@ -21,6 +21,7 @@ from commitlog import layout
 from commitlog.kinds import CHECK_TOPIC, RETENTION_TOPIC
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
+from commitlog.properties import CHECK_MS
 from commitlog.record import encode
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
@@ -42,7 +43,7 @@ SETTINGS = BrokerSettings(
     check_back=POLICY,
     retention=RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES, group_pin_ms=0),
 )
-CHECK_BYTES = 91 + len(CHECK_TOPIC) + 20
+CHECK_BYTES = 91 + len(CHECK_TOPIC) + 20 + len(f"{CHECK_MS} {START_MS} ")
 CHECKS_A_DAY = 6 + (86_400 - 316) // 300
 """After 6 s, then 10 s, 20 s, 40 s, 80 s and 160 s later, which makes 316 s, then every 300 s."""
 
@@ -128,7 +129,7 @@ def test_halves_that_are_stuck_for_a_day_cost_a_counter_a_check(stuck_count: int
     shell.go_on_until(START_MS + DAY)
 
     assert shell.checks == stuck_count * CHECKS_A_DAY
-    assert len(encode(check_record(1, 1))) == CHECK_BYTES
+    assert len(encode(check_record(1, 1, START_MS))) == CHECK_BYTES
     new = shell.written - stored
     assert new[CHECK_TOPIC] == shell.checks * CHECK_BYTES
     assert set(new) <= {CHECK_TOPIC, RETENTION_TOPIC}

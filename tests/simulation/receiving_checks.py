@@ -17,7 +17,7 @@ from commitlog.properties import DEAD_ATTEMPTS
 from commitlog.record import Record
 from commitlog.recovery import Found
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
-from consumequeue.offsets import Progress
+from consumequeue.in_flight import InFlight
 from services.broker.group_values import GroupPolicy, QueueView
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
@@ -26,8 +26,7 @@ from tests.simulation.receiving_oracle import (
     FOREVER,
     Course,
     Stored,
-    is_done,
-    progress_of,
+    in_flight_of,
     stored_of,
 )
 
@@ -108,8 +107,8 @@ class Checks(Machine):
         """Nothing is left in higher queues, but where one is crowded."""
         for left in self._left(course):
             if left.queue_id > delivery.queue_id:
-                progress = progress_of(self.broker, course.group, course.topic, left.queue_id)
-                assert progress.is_crowded, f"{delivery} is given out before {left}"
+                flight = in_flight_of(self.broker, course.group, course.topic, left.queue_id)
+                assert flight.is_crowded, f"{delivery} is given out before {left}"
 
     def _left(self, course: Course) -> Iterator[Stored]:
         """What could be given out now."""
@@ -124,7 +123,7 @@ class Checks(Machine):
     def _check_crowded(self, course: Course) -> None:
         """A receive was refused: there is as much in flight, or waiting, as may be."""
         queues = [
-            progress_of(self.broker, course.group, course.topic, queue_id)
+            in_flight_of(self.broker, course.group, course.topic, queue_id)
             for queue_id in range(self.broker.topic(course.topic).queue_count)
         ]
         assert any(one.is_crowded for one in queues), "refused for nothing"
@@ -170,7 +169,7 @@ class Checks(Machine):
 
     def _appended(self, topic: str, first_offset: int) -> list[Record]:
         """The records of a topic that were appended from an offset on, and are not durable yet."""
-        appended = [found.record for _, found in self.broker._store._appended if isinstance(found, Found)]
+        appended = [one.record for _, one in self.broker._store._appended if isinstance(one, Found)]
         return [one for one in appended if one.topic == topic and one.physical_offset >= first_offset]
 
     def _check_letter(self, course: Course, stored: Stored, letter: Stored, count: int) -> None:
@@ -187,13 +186,12 @@ class Checks(Machine):
         assert letter.body == stored.body
 
     def _is_done(self, course: Course, stored: Stored) -> bool:
-        progress = progress_of(self.broker, course.group, course.topic, stored.queue_id)
-        return is_done(progress, stored.queue_offset)
+        flight = in_flight_of(self.broker, course.group, course.topic, stored.queue_id)
+        return flight.offsets.is_done(stored.queue_offset)
 
     def _everything(self) -> object:
         groups = self.broker._groups
-        unwritten = [len(one) for one in (groups._unwritten, groups._unwritten_leases)]
-        return groups.freeze(), groups.in_flight(), unwritten, self.broker.end_offset
+        return groups.freeze(), groups.leased_counts(), self.broker.is_quiet, self.broker.end_offset
 
     def _topic_names(self) -> list[str]:
         return [topic.name for topic in self.broker.topics()]
@@ -222,11 +220,11 @@ class Checks(Machine):
 
     def _compare_queue(self, course: Course, view: QueueView) -> None:
         queue_id = view.queue_id
-        progress = progress_of(self.broker, course.group, course.topic, queue_id)
+        flight = in_flight_of(self.broker, course.group, course.topic, queue_id)
         first, end = self.broker.queue_range(course.topic, queue_id)
         assert (view.min_offset, view.next_offset) == (first, end)
         held = {place[1] for place in course.held if place[0] == queue_id}
-        done = {at for at in range(first, end) if is_done(progress, at)}
+        done = {at for at in range(first, end) if flight.offsets.is_done(at)}
         for at in range(first, end):
             stored = self.oracle.messages[course.topic][queue_id, at]
             is_open = course.is_open(stored.place)
@@ -242,21 +240,21 @@ class Checks(Machine):
         assert view.waiting == len(waiting), f"{view}, yet {waiting} wait"
         limit = limits.IN_FLIGHT_PER_QUEUE_MAX + limits.PARKED_PER_QUEUE_MAX
         assert view.in_flight + view.waiting <= limit, f"{view} is beyond the limits"
-        self._check_memory(progress)
+        self._check_memory(flight)
         kept = (self.oracle.messages[course.topic][queue_id, at] for at in range(low, end))
         assert view.oldest_ms == next((one.store_ms for one in kept if self._is_kept(one)), None)
 
-    def _check_memory(self, progress: Progress) -> None:
-        """Nothing is remembered of what is done (but, for a while, attempts of before a restart that a filter
-        passes over), and no message group of which nothing is leased or waits."""
-        held = {lease.queue_offset for lease in progress.leases()}
-        over = [at for at in progress._attempts if at not in held and is_done(progress, at)]
-        assert not over or progress._restored_until
-        names = progress._message_groups
+    def _check_memory(self, flight: InFlight) -> None:
+        """Nothing is remembered of what is done but leases, and no message group of which nothing is leased
+        or waits."""
+        offsets, held = flight.offsets, {lease.queue_offset for lease in flight.leases()}
+        assert all(at in held or not offsets.is_done(at) for at in offsets._attempts)
+        assert offsets.leases.keys() <= held & offsets._attempts.keys()
+        names = flight.message_groups
         assert names.parked_count == sum(len(one.waiting) for one in names._groups.values())
         has_turn = set(names._turns.values())
         assert all(one.in_flight or name in has_turn for name, one in names._groups.items())
-        assert set(names._turns) <= set(progress._ready)
+        assert set(names._turns) <= set(flight._ready)
 
     def _compare_letters(self) -> None:
         """What is listed are all dead letters, but those that an operator has seen to."""

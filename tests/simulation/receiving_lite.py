@@ -16,7 +16,7 @@ from services.broker.lite_topics import queue_of
 from services.broker.values import Subscriber
 from tests.simulation.receiving_checks import FILTERS, LITE, LITE_TOPICS
 from tests.simulation.receiving_operators import Operators
-from tests.simulation.receiving_oracle import FOREVER, Course, Stored, is_done, progress_of
+from tests.simulation.receiving_oracle import FOREVER, Course, Stored, in_flight_of
 
 CLIENTS: Final = ("c1", "c2", "c3")
 
@@ -110,8 +110,8 @@ class Subscribers(Operators):
     def _done_by_broker(self, group: str, queue_id: int) -> set[int]:
         """What is done for a group, also because its filter passed it over."""
         first, end = self.broker.queue_range(LITE, queue_id)
-        progress = progress_of(self.broker, group, LITE, queue_id)
-        return {at for at in range(first, end) if is_done(progress, at)}
+        offsets = in_flight_of(self.broker, group, LITE, queue_id).offsets
+        return {at for at in range(first, end) if offsets.is_done(at)}
 
     def _stored(self, queue_id: int, lite_topic: str) -> list[Stored]:
         """The messages of a lite topic that are still there, in order."""

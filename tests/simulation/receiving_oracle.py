@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from commitlog import properties
 from commitlog.record import Record
 from consumequeue.attempts import Cause, Failure
-from consumequeue.offsets import Lease, Progress
+from consumequeue.in_flight import InFlight, Lease
 from services.broker.broker import Broker
 from services.broker.groups import GroupQueue
 from services.broker.topics import DEAD_LETTER_PREFIX
@@ -206,8 +206,8 @@ class Oracle:
             course.cut(end_offset)
             queue_count = broker.topic(course.topic).queue_count
             for queue_id in range(queue_count):
-                progress = progress_of(broker, course.group, course.topic, queue_id)
-                _Recovery(course, queue_id, progress, gone.get(course.topic, set()), told_offset).run()
+                flight = in_flight_of(broker, course.group, course.topic, queue_id)
+                _Recovery(course, queue_id, flight, gone.get(course.topic, set()), told_offset).run()
             course.forget_given()
         for group, letters in self.letters.items():
             listed = {one.queue_offset for one in broker.dead_letters(group, None, 1_000_000).letters}
@@ -223,7 +223,7 @@ class _Recovery:
 
     course: Course
     queue_id: int
-    progress: Progress
+    flight: InFlight
     gone: set[Place]
     told_offset: int
 
@@ -231,7 +231,7 @@ class _Recovery:
         for place, durable_at in [*self.course.done.items()]:
             if place[0] == self.queue_id:
                 self.course.done[place] = 0
-                if not is_done(self.progress, place[1]):
+                if not self.flight.offsets.is_done(place[1]):
                     assert durable_at > self.told_offset, f"{place} was done, which was told, and is not"
                     del self.course.done[place]
         places = [place for place in {*self.course.held, *self.course.past} if place[0] == self.queue_id]
@@ -242,13 +242,13 @@ class _Recovery:
         for place in [one for one in self.course.failures if one[0] == self.queue_id]:
             self._recount(place)
         known = {place[1] for place in self.course.held if place[0] == self.queue_id}
-        found = {lease.queue_offset for lease in self.progress.leases()}
+        found = {lease.queue_offset for lease in self.flight.leases()}
         assert found == known, f"leases of nobody: {found - known}, or lost ones: {known - found}"
 
     def _restore(self, place: Place) -> None:
         """A lease on a message of a message group stands if it was told and has not ended."""
         past = self.course.past[place]
-        found = self.progress._leases.get(place[1])
+        found = self.flight._leases.get(place[1])
         told = max((at for at, one in enumerate(past) if one.granted_at <= self.told_offset), default=-1)
         if found is None:
             later = past[max(told, 0) :] if told >= 0 else []
@@ -274,16 +274,16 @@ class _Recovery:
         if held.is_renewed:
             held.visible_ms, held.renewed_until_ms = found.visible_ms, found.renewed_until_ms
         assert found.visible_ms == held.visible_ms
-        count = self.progress.attempts(held.place[1]).count
+        count = self.flight.attempts(held.place[1]).made
         assert count == held.failure_count + 1, f"{count} attempts of {held}"
 
     def _recount(self, place: Place) -> None:
         """Attempts whose record was durable are known; of the others as many as the broker remembers."""
         failures, held = self.course.failures[place], self.course.held.get(place)
-        if place in self.course.done or place in self.gone or place[1] < self.progress.low_offset:
+        if place in self.course.done or place in self.gone or place[1] < self.flight.offsets.low_offset:
             return
-        found = self.progress.attempts(place[1])
-        count = found.count - (held is not None)
+        found = self.flight.attempts(place[1])
+        count = found.made - (held is not None)
         low = sum(durable_at <= self.told_offset for durable_at, _ in failures)
         assert low <= count <= len(failures), f"{place} has {count} attempts, not {low} to {len(failures)}"
         failures[:] = [(0, failure) for _, failure in failures[:count]]
@@ -309,11 +309,6 @@ def stored_of(record: Record) -> Stored:
     )
 
 
-def progress_of(broker: Broker, group: str, topic: str, queue_id: int) -> Progress:
-    """A group's progress on a queue as the broker has it; looking makes none."""
-    return broker._groups._progress.get(GroupQueue(group, topic, queue_id)) or Progress()
-
-
-def is_done(progress: Progress, queue_offset: int) -> bool:
-    """Whether a message is done in the broker's eyes."""
-    return progress._is_done(queue_offset)
+def in_flight_of(broker: Broker, group: str, topic: str, queue_id: int) -> InFlight:
+    """What a group has out of a queue as the broker has it, with its offsets; looking makes none."""
+    return broker._groups.look(GroupQueue(group, topic, queue_id))

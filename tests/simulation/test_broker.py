@@ -223,7 +223,7 @@ class World:
 
     def checkpoint(self) -> None:
         """Takes a snapshot; now and then what can be made anew is lost, which only costs time."""
-        while not self._is_quiet():
+        while not self.broker.is_quiet:
             self.flush()
         checkpoint = self.broker.checkpoint(self.now_ms)
         self.faults.threaten(0.15)
@@ -239,10 +239,6 @@ class World:
         if self.chance.random() < 0.1:
             self.disk.delete(self.chance.choice(["consumequeue", "keyindex"]))
             self._reopen(None)
-
-    def _is_quiet(self) -> bool:
-        gauges = self.broker.gauges()
-        return gauges.durable_offset == gauges.log_end_offset
 
     def crash(self) -> None:
         """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""

@@ -31,6 +31,8 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
         monkeypatch.setattr(queue, "_FILE_BYTES", 4 * ENTRY_BYTES)  # retention deletes files of queues, too
     if seed % 7 == 2:
         monkeypatch.setattr(limits, "UNFLUSHED_BYTES_MAX", 900)  # what is to be buried waits for the disk
+    if seed % 6 == 1:
+        monkeypatch.setattr(limits, "OPEN_RECORD_BYTES_MAX", 60)  # what a turn finishes is several records
     if seed % 5 == 1:
         monkeypatch.setattr(wheel, "_LEFT_BEHIND_MIN", 3)
     world = World(seed)

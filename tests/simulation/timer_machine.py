@@ -193,9 +193,7 @@ class Machine:
             if retirement.durable_at <= self.broker.durable_offset:
                 self.faults.threaten(0.15)
                 try:
-                    retirement.keep_needed(self.disk)
-                    self.broker.kept(retirement)
-                    retirement.delete(self.disk)
+                    retirement.run(self.disk)
                 except OSError as error:
                     self.retirements = []
                     self.broker.retirement_failed()

@@ -357,11 +357,9 @@ class World(Machine):
 
     def _last_offset(self, end_offset: int) -> int:
         """Where the last record before an offset begins, which may not be durable yet."""
-        return max(
-            found.record.physical_offset
-            for _, found in self.broker._store._appended
-            if hasattr(found, "record") and found.record.physical_offset < end_offset
-        )
+        appended = (getattr(one, "record", one) for _, one in self.broker._store._appended)
+        offsets = (one.physical_offset for one in appended if hasattr(one, "physical_offset"))
+        return max(offset for offset in offsets if offset < end_offset)
 
     def compare(self) -> None:
         """At a quiet moment, everything that can be looked at is as the oracle has it."""

@@ -64,6 +64,8 @@ class Transaction:
     check_count: int = 0
     """The checks that the log has counted."""
     ends: list[End] = field(default_factory=list)
+    late: list[tuple[int, str]] = field(default_factory=list)
+    """What a producer asked for after the expiry, by the offset of the record that notes it."""
     seen: list[End] = field(default_factory=list)
     """The ends whose records were found in the log."""
 
@@ -107,6 +109,7 @@ class TransactionOracle(Oracle):
             del self.transactions[offset]
         for one in self.transactions.values():
             one.ends = [end for end in one.ends if not is_gone(end.offset)]
+            one.late = [late for late in one.late if not is_gone(late[0])]
             assert len(one.ends) >= len(one.seen), f"an end that was durable is gone: {one}"
 
     def in_state(self, state: State) -> set[int]:

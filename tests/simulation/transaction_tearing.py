@@ -79,7 +79,7 @@ def commit(*, is_delayed: bool, rolls: bool) -> Commit:
     message.delivery_ms = NOW_MS + 2 * HOUR if is_delayed else None
     half = broker.send(message, NOW_MS)
     number = 0
-    while rolls and broker._log._left_bytes() > 500:
+    while rolls and broker._log._left_bytes() > 700:
         number += 1
         broker.send(_message(b"x" * 50, f"other-{number}"), NOW_MS)
     if rolls:

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, TransactionEnded
-from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, OUTCOME_TOPIC
+from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Purpose
 from services.broker.broker import Broker
@@ -45,6 +45,7 @@ from tests.simulation.transaction_oracle import (
     Transaction,
     TransactionOracle,
 )
+from txn import outcomes
 from txn.checkback import CheckBackPolicy
 from txn.half import transaction_id
 from txn.states import State
@@ -274,6 +275,10 @@ class TransactionWorld(World):
             assert promised is REFUSED, f"{how} is refused: {one}: {told}"
             assert one.state.value in str(told)
             assert told.durable_at in (0, one.ends[-1].offset + 1)
+            if one.state is State.EXPIRED and not by_operator and len(one.late) < outcomes.LATE_ENDS_MAX:
+                assert self.broker.end_offset > before, f"came late, and was not noted: {one}"
+                one.late.append((self._last_offset(self.broker.end_offset), how.value))
+                return
         elif told.repeated:
             assert promised is AGAIN, f"{how} is said to repeat: {one}"
             assert told.durable_at in (0, one.ends[-1].offset + 1)
@@ -327,6 +332,8 @@ class TransactionWorld(World):
             assert view.ended_offset >= self.followed, f"{one} has not expired, yet {view}"
             one.end(State.EXPIRED, view.ended_offset)
         assert view.state is one.state, f"{one}, yet {view}"
+        if view.state is State.EXPIRED:
+            assert [asked_for for asked_for, _ in view.late] == [asked_for for _, asked_for in one.late]
         if view.ended_offset >= 0:
             assert view.ended_offset == one.ends[-1].offset, f"{one}, yet {view}"
 
@@ -354,6 +361,8 @@ class TransactionWorld(World):
             is_in_gap = missing_count > 0 and bool(self.faults.gaps)
             assert missing_count == 0 or is_in_gap, f"a check is missing: {one}"
             one.check_count = record.reconsume_times
+        elif record.topic == LATE_TOPIC:
+            assert (at, record.body.decode()) in self.oracle.transactions[record.half_offset].late
         elif record.topic == OUTCOME_TOPIC:
             self._follow_outcome(record)
         elif record.type == TYPE_COMMIT:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from commitlog.errors import ClientMistake, MessageNotFound, NotAStore
-from consumequeue.filter import EVERYTHING
+from commitlog.errors import ClientMistake, MessageNotFound, NotAStore, TransactionEnded
+from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.values import Resolution
 from services.cli.explain import lines
 from services.cli.main import main
 from services.shop.topics import CARTS_GROUP, ORDER_CREATED, ORDER_TIMEOUTS
 from spark_jobs.explain.evidence import SearchedLog
 from spark_jobs.explain.explain import Explanation, explain
+from txn.checkback import CheckBackPolicy
 
 Shop = Any
 
@@ -104,6 +105,22 @@ def test_an_open_half_is_undecided_and_says_how_often_its_producer_was_asked(sho
     assert states(told(shop, "o1")) == {"order-created": "acknowledged by nobody yet"}
 
 
+def test_an_end_that_came_too_late_for_a_half_is_told_and_changes_nothing(shop: Shop) -> None:
+    policy = CheckBackPolicy(immunity_ms=0, interval_ms=1, count_max=1)
+    shop.broker.set_check_back(ORDER_CREATED, policy, shop.now_ms)
+    half = shop.half("o1", "c", {"apple": 1})
+    shop.broker.check_asked(half.transaction_id, True, shop.now_ms)
+    shop.now_ms += 1_000
+    shop.broker.tick(shop.now_ms)
+    for how in Resolution:
+        with pytest.raises(TransactionEnded, match="EXPIRED"):
+            shop.end(half, how)
+    shop.flush()
+    found = told(shop, "o1")
+    assert [one.what for one in found.events] == ["half", "asked", "expired", "refused", "refused"]
+    assert states(found)["order-created"].startswith("expired")
+
+
 def test_attempts_that_fail_and_the_dead_letter_that_comes_of_them(shop: Shop) -> None:
     shop.place("o1", "c", {"apple": 1})
     for _ in range(2):
@@ -122,6 +139,15 @@ def test_attempts_that_fail_and_the_dead_letter_that_comes_of_them(shop: Shop) -
     assert ended[0].note == ("attempt 1 of group shop-carts, client client-7: not acknowledged in time")
     assert [one.group for one in found.events if one.what == "dead letter"] == [CARTS_GROUP]
     assert states(found)[ORDER_CREATED].startswith("given up")
+
+
+def test_what_a_filter_passed_over_was_not_acknowledged(shop: Shop) -> None:
+    shop.place("o1", "c", {"apple": 1})
+    wanted = parse_tags("nothing"), 1, 60_000, "client-7", False, shop.now_ms
+    assert shop.broker.receive(CARTS_GROUP, ORDER_CREATED, *wanted).deliveries == []
+    shop.flush()
+    assert shop.broker.gauges().lag[ORDER_CREATED, CARTS_GROUP] == 0
+    assert "acknowledged" not in {what for _, what in happened(told(shop, "o1", ORDER_CREATED))}
 
 
 def test_another_name_that_holds_it_is_another_name(shop: Shop) -> None:

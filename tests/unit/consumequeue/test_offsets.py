@@ -1,4 +1,4 @@
-"""A group's progress against an oracle of sets; acknowledgement records; receipt handles."""
+"""A group's offsets against an oracle of sets and dictionaries; their records; receipt handles."""
 
 from __future__ import annotations
 
@@ -9,65 +9,123 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.errors import InvalidReceiptHandle
-from consumequeue import acks, receipts
-from consumequeue.acks import Acknowledged
-from consumequeue.attempts import Failure
-from consumequeue.offsets import Lease, Progress
+from consumequeue import acks, lease_records, receipts
+from consumequeue.acks import Finished
+from consumequeue.attempts import Attempts, Failure
+from consumequeue.lease_records import Kind, LeaseEntry
+from consumequeue.offsets import GroupOffsets
 from consumequeue.receipts import Receipt
 
 QUEUE_END = 12
-steps = st.lists(st.tuples(st.sampled_from(["lease", "finish", "give_back"]), st.integers(0, QUEUE_END - 1)))
+offsets_below_end = st.integers(0, QUEUE_END - 1)
+ended = st.builds(
+    LeaseEntry,
+    st.just(Kind.ENDED),
+    st.integers(0, 3),
+    st.integers(0, 5),
+    offsets_below_end,
+    st.just(0),
+    st.integers(0, 9),
+    st.just(0),
+    st.sampled_from(["c", "d"]),
+    st.just(False),
+    st.just(""),
+)
+leased = st.builds(
+    LeaseEntry,
+    st.just(Kind.LEASED),
+    st.just(0),
+    st.integers(1, 5),
+    offsets_below_end,
+    st.integers(1, 99),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.sampled_from(["c", "d"]),
+    st.booleans(),
+    st.sampled_from(["a", "b"]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["", "r1"]),
+)
+spans = st.tuples(st.integers(0, QUEUE_END - 1), st.integers(1, 5)).map(lambda one: [one[0], sum(one)])
 
 
-@given(steps)
-def test_each_message_is_done_leased_or_comes_again_lowest_returned_first(
-    script: list[tuple[str, int]],
+@given(st.lists(st.one_of(spans, leased, ended), max_size=30))
+def test_what_is_not_done_keeps_its_attempts_and_its_lease_until_that_ends(
+    script: list[LeaseEntry | list[int]],
 ) -> None:
-    progress = Progress()
-    done: set[int] = set()
-    leased: set[int] = set()
-    returned: set[int] = set()
-    fresh = set(range(QUEUE_END))
-    for generation, (action, offset) in enumerate(script):
-        if action == "lease":
-            expected = min(returned - done, default=min(fresh - done, default=None))
-            assert progress.candidate(QUEUE_END) == expected
-            if expected is not None:
-                progress.lease(Lease(generation, expected, 0))
-                leased.add(expected)
-                returned.discard(expected)
-                fresh.discard(expected)
-        elif action == "finish":
-            progress.finish(offset)
-            done.add(offset)
-            leased.discard(offset)
-        elif offset in leased:
-            progress.give_back(offset, None if offset % 2 else Failure(0, 1, "c"))
-            leased.discard(offset)
-            returned.add(offset)
-        assert progress.in_flight_count == len(leased)
-        assert progress.low_offset == min(set(range(QUEUE_END + 1)) - done)
+    offsets, done = GroupOffsets(), set()
+    attempts: dict[int, Attempts] = {}
+    leases: dict[int, LeaseEntry] = {}
+    for said in script:
+        if not isinstance(said, LeaseEntry):
+            first, end = said
+            offsets.finish(first, end)
+            done |= set(range(first, end))
+            attempts = {at: one for at, one in attempts.items() if at not in done}
+            leases = {at: one for at, one in leases.items() if at not in done}
+        else:
+            offsets.take(said)
+            at = said.queue_offset
+            if said.kind is Kind.ENDED:
+                leases.pop(at, None)
+            if at not in done:
+                known = attempts.get(at, Attempts())
+                failure = Failure(said.at_ms, said.cause, said.client_id) if said.cause else None
+                attempts[at] = Attempts(said.attempts, known.first or failure, failure or known.last)
+                if said.kind is Kind.LEASED:
+                    leases[at] = said
+        assert {at for at in range(QUEUE_END) if offsets.is_done(at)} == {at for at in done if at < QUEUE_END}
+        assert offsets.low_offset == min(set(range(2 * QUEUE_END)) - done)
+        assert {at: offsets.attempts(at) for at in range(QUEUE_END) if offsets.was_given(at)} == attempts
+        assert offsets.leases == leases
+        assert offsets.is_untouched == (not done and not attempts)
+    thawed = GroupOffsets.thaw(offsets.freeze())
+    assert thawed.freeze() == offsets.freeze()
+    assert thawed.leases == {at: one._replace(attempts=attempts[at].made) for at, one in leases.items()}
 
 
-def test_attempts_count_from_one_and_a_stale_generation_is_not_held() -> None:
-    progress = Progress(5)
-    assert progress.candidate(6) == 5
-    assert progress.lease(Lease(1, 5, 0)) == 1
-    progress.give_back(5, Failure(0, 1, "c"))
-    assert progress.lease(Lease(2, 5, 0)) == 2
-    assert progress.held(5, 1) is None
-    assert progress.held(5, 2) is not None
+def test_a_snapshot_of_before_attempts_and_leases_opens() -> None:
+    offsets = GroupOffsets.thaw({"low": 3, "done": [[5, 2]]})
+    assert [at for at in range(9) if not offsets.is_done(at)] == [3, 4, 7, 8]
+    assert offsets.freeze() == {"low": 3, "done": [(5, 2)], "attempts": [], "leases": []}
+
+
+def test_a_lease_of_a_snapshot_of_before_its_later_members_opens() -> None:
+    frozen = {"low": 0, "done": [], "attempts": [[4, 2, [7, 1, "c"], [7, 1, "c"]]], "leases": []}
+    offsets = GroupOffsets.thaw(frozen | {"leases": [[77, 4, 9_000, "", "c", "a"]]})
+    assert offsets.leases[4] == LeaseEntry(Kind.LEASED, 0, 2, 4, 77, 9_000, 0, "c", False, "a")
+    assert offsets.attempts(4) == Attempts(2, Failure(7, 1, "c"), Failure(7, 1, "c"))
 
 
 names = st.text("abcß%_-", min_size=1, max_size=30)
-acknowledged = st.builds(
-    Acknowledged, names, names, st.integers(0, 65535), st.sets(st.integers(0, 2**40)).map(acks.ranges_of)
+finished = st.builds(
+    Finished,
+    names,
+    names,
+    st.integers(0, 65535),
+    st.sets(st.integers(0, 2**40)).map(acks.ranges_of),
+    st.booleans(),
 )
 
 
-@given(st.lists(acknowledged))
-def test_acknowledgements_are_read_back(written: list[Acknowledged]) -> None:
+@given(st.lists(finished))
+def test_what_is_finished_is_read_back(written: list[Finished]) -> None:
     assert list(acks.decode(acks.encode(written))) == [one for one in written if one.ranges]
+
+
+@given(st.lists(leased))
+def test_what_became_of_leases_is_read_back(written: list[LeaseEntry]) -> None:
+    key = "g", "t", 3
+    assert list(lease_records.decode(lease_records.encode([(key, written)]))) == [
+        (key, one) for one in written
+    ]
+
+
+@given(st.text(max_size=300))
+def test_text_is_read_back_as_it_was_clipped(words: str) -> None:
+    assert acks.read_text(acks.text(words), 0)[0] == acks.clipped(words)
+    assert acks.clipped(acks.clipped(words)) == acks.clipped(words)
 
 
 @given(st.sets(st.integers(0, 50)))
@@ -92,7 +150,7 @@ def test_receipt_handles_are_read_back_and_foreign_ones_refused() -> None:
     [(0, 6), (2, 6), (3, 5), (4, 5), (5, 5), (6, 4), (8, 2), (9, 2), (10, 1), (11, 0)],
 )
 def test_what_is_gone_is_not_open_and_what_is_done_is_counted_once(min_offset: int, expected: int) -> None:
-    progress = Progress()
+    offsets = GroupOffsets()
     for offset in (0, 1, 3, 4, 8):
-        progress.finish(offset)
-    assert progress.open_count(min_offset, 11) == expected
+        offsets.finish(offset, offset + 1)
+    assert offsets.open_count(min_offset, 11) == expected

@@ -108,7 +108,7 @@ def test_the_receipts_of_so_many_halves_are_remembered(monkeypatch: pytest.Monke
     bench = Bench()
     for number in range(10):
         send_half(bench, number)
-    assert [name for _, name in bench.broker._sending._receipts] == ["M8", "M9", "M10"]
+    assert [name for _, name in bench.broker._transactions.receipts._rows] == ["M8", "M9", "M10"]
 
 
 def test_of_a_client_so_many_streams_and_last_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

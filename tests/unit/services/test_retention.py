@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from commitlog import errors, layout, retention
+from commitlog import errors, layout, limits, retention, snapshot
+from commitlog.kinds import RETENTION_TOPIC
 from commitlog.memory_disk import Fault, MemoryDisk
 from commitlog.message import Message
-from commitlog.retention import RetentionPolicy, Retirement, SegmentAge
+from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.recovery import LogScan
+from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAge
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Effect, ReadTimers, Resolution, Retire, SendReceipt, Verdict
+from services.broker.values import (
+    Delivery,
+    Effect,
+    HalfFilter,
+    ReadTimers,
+    Resolution,
+    Retire,
+    SendReceipt,
+    Verdict,
+)
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000
@@ -35,6 +48,9 @@ class Bench:
         self.now_ms = NOW_MS
         self.settings = KEEP_ALL
         self.count = 0
+        self.halves: list[SendReceipt] = []
+        self.deletions: list[Deletion] | None = None
+        """Where deletions go that are not run at once."""
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
 
     def send(self, **attributes: object) -> SendReceipt:
@@ -56,11 +72,17 @@ class Bench:
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Retire):
-                effect.retirement.run(self.disk)
-                self.broker.retired(effect.retirement, self.now_ms)
+                self.retire(effect.retirement)
             if isinstance(effect, ReadTimers):
                 effect.job.run(self.disk)
                 self.broker.read_ahead(effect.job)
+
+    def retire(self, retirement: Retirement) -> None:
+        if isinstance(retirement, Deletion) and self.deletions is not None:
+            self.deletions.append(retirement)
+            return
+        retirement.run(self.disk)
+        self.broker.retired(retirement, self.now_ms)
 
     def advance(self, milliseconds: int) -> None:
         end_ms = self.now_ms + milliseconds
@@ -123,106 +145,146 @@ def test_all_but_the_newest_segment_may_go_and_nothing_else_changes() -> None:
     assert not got & {f"M{number}" for number in range(5, 15)}, "an acknowledged message came again"
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_half_can_be_ended_while_its_segment_is_being_deleted(
-    monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+@pytest.fixture
+def cut() -> Bench:
+    """A bench with two open halves and a group that lags; its log is cut, and nothing of it deleted yet."""
     bench = Bench()
-    halves = [bench.send(transactional=True, check_immunity_ms=3_600_000) for _ in range(2)]
+    bench.halves = [bench.send(transactional=True, check_immunity_ms=3_600_000) for _ in range(2)]
+    bench.receive("lagging")
     for _ in range(40):
         bench.send()
     bench.reopen(KEEP_ONE)
-
-    def carry_out(effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Retire) and not deleting:
-                deleting.append(effect.retirement)
-                effect.retirement.keep_needed(bench.disk)
-                bench.broker.kept(effect.retirement)
-                effect.retirement.delete(bench.disk)
-
-    deleting: list[Retirement] = []
-    monkeypatch.setattr(bench, "carry_out", carry_out)
+    bench.deletions = []
     bench.advance(10_000)
-    assert deleting
-    assert len(bench.segments()) == 1
-    assert len(bench.disk.list("keep")) == 1
+    assert len(bench.deletions) == 1
+    assert len(bench.segments()) > 3
+    return bench
 
-    def commit(half: SendReceipt) -> None:
-        ended = (half.transaction_id, half.message_id, Resolution.COMMIT)
-        assert not bench.broker.end_transaction("t", *ended, bench.now_ms).repeated
 
-    commit(halves[0])
-    if fails:
-        bench.broker.retirement_failed()
-        monkeypatch.undo()
-        bench.advance(10_000)
-    else:
-        bench.broker.retired(deleting[0], bench.now_ms)
-    commit(halves[1])
-    bench.flush()
-    assert len(bench.segments()) == 1
+def commit(bench: Bench, half: SendReceipt) -> None:
+    ended = (half.transaction_id, half.message_id, Resolution.COMMIT)
+    assert not bench.broker.end_transaction("t", *ended, bench.now_ms).repeated
+
+
+def test_a_half_can_be_ended_while_its_segment_is_being_deleted(cut: Bench) -> None:
+    commit(cut, cut.halves[0])
+    deletion, cut.deletions = cut.deletions[0], None
+    cut.retire(deletion)
+    commit(cut, cut.halves[1])
+    cut.flush()
+    assert len(cut.segments()) == 1
+    cut.reopen(KEEP_ONE)
+    assert cut.broker.gauges().open_halves == 0
+
+
+def test_nobody_reads_what_is_being_deleted(cut: Bench) -> None:
+    skipped = cut.broker.statistics.skipped[("t", "lagging")]
+    cut.disk.delete(f"commitlog/{cut.segments()[0]}")
+    got = [decode(one.receipt_handle).physical_offset for one in cut.receive("lagging")]
+    assert got
+    assert min(got) >= cut.deletions[0].cut_offset
+    assert skipped == 40 - len(got)
+
+
+def test_a_deletion_that_failed_half_way_is_carried_on(cut: Bench) -> None:
+    before = cut.segments()
+    cut.disk.strike(2, Fault.FAILS)
+    with pytest.raises(OSError, match="fails by the test"):
+        cut.deletions[0].run(cut.disk)
+    cut.disk.well()
+    cut.broker.retirement_failed()
+    assert len(cut.segments()) == len(before) - 1
+    cut.deletions = None
+    cut.advance(1_000)
+    assert len(cut.segments()) == 1
+    cut.reopen(KEEP_ONE)
+    assert not cut.broker.damage
+    assert [one.state.value for one in cut.broker.halves(HalfFilter(), None, 9).halves] == ["OPEN", "OPEN"]
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_start_deletes_what_was_cut_off_before_it(cut: Bench, has_snapshot: bool) -> None:
+    """Whether it reads of the cut in the log or in a snapshot: nobody sees what is left of the files."""
+    if has_snapshot:
+        cut.broker.checkpoint(cut.now_ms).write(cut.disk)
+    first_offset, ages = cut.broker.gauges().log_first_offset, cut.broker._store.segment_ages()
+    ranges = [cut.broker.queue_range("t", queue_id) for queue_id in range(4)]
+    cut.reopen(KEEP_ALL)
+    assert len(cut.segments()) > 3
+    assert cut.broker.gauges().log_first_offset == first_offset
+    assert cut.broker._store.segment_ages() == ages
+    assert [cut.broker.queue_range("t", queue_id) for queue_id in range(4)] == ranges
+    cut.deletions = None
+    cut.advance(1_000)
+    assert len(cut.segments()) == 1
+    assert not cut.broker.damage
+    commit(cut, cut.halves[0])
+
+
+def test_a_cut_that_was_not_durable_has_deleted_nothing() -> None:
+    bench = Bench()
+    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
+    for _ in range(40):
+        bench.send()
     bench.reopen(KEEP_ONE)
-    assert bench.broker.gauges().open_halves == 0
+    before = bench.segments()
+    found: list[Retirement] = []
+    while not found:
+        bench.now_ms += 1_000
+        found = [one.retirement for one in bench.broker.tick(bench.now_ms) if isinstance(one, Retire)]
+        bench.flush()
+    bench.retire(found[0])
+    assert bench.disk.list("keep")
+    assert bench.broker.gauges().log_first_offset > 0
+    assert not [one for one in bench.broker.tick(bench.now_ms + 9_000) if isinstance(one, Retire)]
+    bench.reopen(KEEP_ALL)  # the record of the cut is lost
+    assert bench.broker.gauges().log_first_offset == 0
+    assert bench.segments()[: len(before)] == before
+    commit(bench, half)
 
 
-def test_nobody_reads_what_is_being_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_of_many_queues_takes_several_records_of_which_the_last_cuts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CUT_ROWS_PER_RECORD_MAX", 3)
     bench = Bench()
     bench.receive("lagging")
     for _ in range(40):
         bench.send()
     bench.reopen(KEEP_ONE)
-
-    def carry_out(effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Retire) and not deleting:
-                deleting.append(effect.retirement)
-                effect.retirement.keep_needed(bench.disk)
-                bench.broker.kept(effect.retirement)
-                bench.disk.delete(layout.segment_path(effect.retirement.first_offset))
-
-    deleting: list[Retirement] = []
-    monkeypatch.setattr(bench, "carry_out", carry_out)
+    bench.deletions = []
     bench.advance(10_000)
-    [retirement] = deleting
-    got = [decode(one.receipt_handle).physical_offset for one in bench.receive("lagging")]
-    assert got
-    assert min(got) >= retirement.cut_offset
-    assert sum(bench.broker.statistics.skipped.values()) == 40 - len(got)
+    found = [one.record for one in LogScan(bench.disk, SEGMENT_BYTES) if one.record.topic == RETENTION_TOPIC]
+    cuts = [body for one in found if "queues" in (body := json.loads(one.body))]
+    assert [(one["done"], len(one["queues"]), len(one["skipped"])) for one in cuts] == [
+        (False, 3, 3),
+        (True, 1, 1),
+    ]
+    assert sum(row[-1] for one in cuts for row in one["skipped"]) == 40 - len(bench.receive("lagging"))
+    ranges = [bench.broker.queue_range("t", queue_id) for queue_id in range(4)]
+    bench.reopen(KEEP_ALL)
+    assert [bench.broker.queue_range("t", queue_id) for queue_id in range(4)] == ranges
 
 
-def test_a_deletion_that_failed_half_way_is_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
-    for _ in range(40):
-        bench.send()
-    before = bench.segments()
-    bench.reopen(KEEP_ONE)
-    carry_out, failed = bench.carry_out, list[Retirement]()
-
-    def fail_once(effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Retire) and not failed:
-                failed.append(effect.retirement)
-                effect.retirement.keep_needed(bench.disk)
-                bench.disk.strike(2, Fault.FAILS)
-                with pytest.raises(OSError, match="fails by the test"):
-                    effect.retirement.delete(bench.disk)
-                bench.disk.well()
-                bench.broker.retirement_failed()
-            else:
-                carry_out([effect])
-
-    monkeypatch.setattr(bench, "carry_out", fail_once)
-    while not failed:
-        bench.advance(1_000)
-    assert len(bench.segments()) == len(before) - 1
-    assert bench.broker.half(half.transaction_id).state.value == "OPEN"
-    bench.advance(10_000)
-    assert len(bench.segments()) == 1
-    bench.reopen(KEEP_ONE)
-    assert not bench.broker.damage
-    assert bench.broker.half(half.transaction_id).state.value == "OPEN"
+def test_a_store_whose_segments_an_older_version_deleted_opens_as_it_did(cut: Bench) -> None:
+    """Its records say how far, and nothing more; its snapshots no more than where the log may begin."""
+    deletion, cut.deletions = cut.deletions[0], None
+    before = [cut.broker.queue_range("t", queue_id) for queue_id in range(4)]
+    cut.retire(deletion)
+    for name in cut.disk.list("snapshots"):
+        found = snapshot.read(cut.disk, int(name))
+        assert found is not None
+        found.parts["store"].pop("first_offset")
+        found.write(cut.disk)
+    old = {"cut_offset": deletion.cut_offset, "done": True, "skipped": []}
+    record = Record(topic=RETENTION_TOPIC, body=json.dumps(old).encode(), sys_flag=TYPE_SYSTEM)
+    cut.broker._store.append(record, cut.now_ms)
+    cut.flush()
+    cut.reopen(KEEP_ONE)
+    assert not cut.broker.damage
+    assert [cut.broker.queue_range("t", queue_id) for queue_id in range(4)] == before
+    assert len(cut.receive("lagging")) > 0
+    commit(cut, cut.halves[1])
 
 
 def test_keep_files_go_when_nobody_needs_them() -> None:
@@ -355,29 +417,6 @@ def test_which_segments_may_go(
     policy: RetentionPolicy, disk_used: float, pinned: int | None, cut: int
 ) -> None:
     assert retention.cut_offset(AGES, 100, policy, disk_used, pinned, 10_000) == cut
-
-
-def test_a_deletion_that_was_cut_short_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
-    for _ in range(40):
-        bench.send()
-    run = Retirement.run
-
-    def half_way(self: Retirement, disk: MemoryDisk) -> None:
-        run(replace(self, cut_offset=self.segments.end_of(self.first_offset)), disk)
-
-    monkeypatch.setattr(Retirement, "run", half_way)
-    bench.reopen(KEEP_ONE)
-    monkeypatch.setattr(Broker, "retired", lambda self, retirement, now_ms: None)
-    bench.advance(10_000)
-    assert len(bench.segments()) > 1
-    monkeypatch.undo()
-    bench.reopen(KEEP_ONE)
-    bench.advance(10_000)
-    assert len(bench.segments()) == 1
-    commit = (half.transaction_id, half.message_id, Resolution.COMMIT)
-    assert not bench.broker.end_transaction("t", *commit, bench.now_ms).repeated
 
 
 def test_nothing_is_deleted_while_a_checkpoint_is_under_way() -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM
-from txn import half
+from txn import half, outcomes
 from txn.checkback import CheckBackPolicy
 from txn.outcomes import Outcomes
 from txn.states import OUTCOMES, RESOLVING, Event, State, after
@@ -42,7 +42,7 @@ def test_an_id_that_we_did_not_write_is_refused(forged: str) -> None:
 
 def test_the_commit_is_the_message_and_names_its_half() -> None:
     message = Message(topic="orders", body=b"paid", message_id="M1", tag="t", keys=("k",), transactional=True)
-    stored = half.half_record(message, 3)
+    stored = half.half_record(message, 3, 7_000)
     stored.physical_offset = 4096
     committed = half.committed_record(stored)
     assert (committed.topic, committed.queue_id, committed.type) == ("orders", 3, TYPE_COMMIT)
@@ -53,7 +53,7 @@ def test_the_commit_is_the_message_and_names_its_half() -> None:
 
 @pytest.mark.parametrize("state", [State.ROLLED_BACK, State.EXPIRED])
 def test_an_outcome_names_its_half_and_is_read_back(state: State) -> None:
-    stored = half.half_record(Message(topic="t", body=b"x", message_id="M1", keys=("k",)), 0)
+    stored = half.half_record(Message(topic="t", body=b"x", message_id="M1", keys=("k",)), 0, 7_000)
     stored.physical_offset = 77
     record = half.outcome_record(stored, state)
     assert (record.half_offset, record.type) == (77, TYPE_SYSTEM)
@@ -70,12 +70,49 @@ def test_check_backs_pause_longer_each_time_up_to_a_limit() -> None:
 
 
 def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
-    outcomes = Outcomes()
-    assert outcomes.state(5) is None
-    outcomes.stored(5, 1_000, 7_000)
-    assert outcomes.state(5) is State.OPEN
-    outcomes.end(5, Event.ROLLBACK, 2_000, 899, durable_offset=0)
-    assert outcomes.state(5) is State.ROLLED_BACK
-    ended = outcomes.ended(5)
+    halves = Outcomes()
+    assert halves.state(5) is None
+    halves.stored(5, 1_000, 7_000)
+    assert halves.state(5) is State.OPEN
+    halves.end(5, State.ROLLED_BACK, 2_000, 899)
+    assert halves.state(5) is State.ROLLED_BACK
+    ended = halves.ended(5)
     assert ended is not None
     assert ended.durable_at == 900
+
+
+def test_ends_are_forgotten_oldest_first_when_their_records_are_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 1)
+    halves = Outcomes()
+    for offset in (1, 2, 3):
+        halves.end(offset, State.COMMITTED, 0, offset * 10)
+    for published_offset, known in ((9, [1, 2, 3]), (15, [2, 3]), (99, [3])):
+        halves.forget(published_offset)
+        assert [offset for offset in (1, 2, 3) if halves.ended(offset)] == known
+
+
+@pytest.mark.parametrize(("ended", "again"), list(product((State.COMMITTED, State.ROLLED_BACK), State)))
+def test_a_half_that_has_ended_does_not_end_again(ended: State, again: State) -> None:
+    halves = Outcomes()
+    halves.end(5, ended, 0, 10)
+    with pytest.raises(AssertionError, match="ends twice"):
+        halves.end(5, again, 0, 20)
+
+
+def test_records_say_when_to_ask_next_and_older_ones_go_by_the_default_times() -> None:
+    message = Message(topic="t", body=b"x", message_id="M1", check_immunity_ms=1_500)
+    stored, asked = half.half_record(message, 0, 7_000), half.check_record(5, 2, 8_000)
+    assert (half.check_ms_of(stored), half.check_ms_of(asked)) == (7_000, 8_000)
+    assert properties.CHECK_MS not in properties.decode(half.committed_record(stored).properties)
+    assert properties.CHECK_MS not in properties.decode(half.committed_timer_record(stored, "w").properties)
+    assert half.check_ms_of(half.check_record(5, 2)) == 2 * limits.CHECK_INTERVAL_MS
+    kept = {
+        name: value for name, value in properties.decode(stored.properties).items() if name != "TW_CHECK_MS"
+    }
+    stored.store_ms, stored.properties = 100, properties.encode(kept)
+    assert half.check_ms_of(stored) == 2_100
+    del kept[properties.CHECK_IMMUNITY_SECONDS]
+    stored.properties = properties.encode(kept)
+    assert half.check_ms_of(stored) == 100 + limits.CHECK_IMMUNITY_MS

@@ -10,14 +10,16 @@ from commitlog import limits
 from commitlog.errors import InvalidReceiptHandle, MessageNotFound
 from commitlog.retention import RetentionPolicy
 from consumequeue import queue
-from consumequeue.attempts import Failure
 from consumequeue.entry import ENTRY_BYTES
-from consumequeue.offsets import Lease, Progress
+from consumequeue.in_flight import InFlight, Lease
+from consumequeue.lease_records import Kind, LeaseEntry
+from consumequeue.offsets import GroupOffsets
 from services.broker.group_values import GroupPolicy
 from services.broker.values import Retire
 from tests.unit.services.broker.test_receiving import SETTINGS, Bench
 
-FAILURE = Failure(1, 1, "c")
+LEASED = LeaseEntry(Kind.LEASED, 0, 1, 0, 1, 5, 0, "c", False, "a")
+ENDED = LeaseEntry(Kind.ENDED, 1, 1, 0, 0, 1, 0, "c", False, "")
 FORGETFUL = replace(
     SETTINGS,
     segment_bytes=4096,
@@ -142,59 +144,60 @@ def _fill(bench: Bench, count: int) -> None:
 
 
 def test_a_lease_on_a_message_that_retention_has_deleted_frees_its_message_group_when_it_ends() -> None:
-    progress = Progress()
-    progress.lease(Lease(1, 0, 0, message_group="a"))
-    assert progress.candidate(2) == 1
-    progress.park(1, "a")
-    progress.skip_to(1)
-    progress.give_back(0, FAILURE)
-    assert progress.candidate(2) == 1
-    assert progress.is_free(1, "a")
-    assert progress.freeze()["attempts"] == []
+    flight = InFlight(GroupOffsets())
+    flight.lease(Lease(1, 0, 0, message_group="a"))
+    flight.offsets.take(LEASED)
+    assert flight.candidate(2) == 1
+    flight.park(1, "a")
+    flight.offsets.skip_to(1)
+    flight.skipped_to(1)
+    flight.offsets.take(ENDED)
+    flight.give_back(0)
+    assert flight.candidate(2) == 1
+    assert flight.message_groups.is_free("a", 1)
+    assert flight.offsets.freeze()["attempts"] == []
 
 
 def test_records_of_a_lease_count_though_its_message_was_deleted() -> None:
-    progress = Progress()
-    progress.lease(Lease(1, 0, 5, message_group="a"))
-    progress.skip_to(1)
-    thawed = Progress.thaw(progress.freeze())
-    thawed.restore_lease(Lease(2, 0, 9, message_group="a"), 1)
-    assert [one.generation for one in thawed.leases()] == [2]
-    thawed.restore_end(0, 1, FAILURE)
-    assert list(thawed.leases()) == []
+    offsets = GroupOffsets()
+    offsets.take(LEASED)
+    offsets.skip_to(1)
+    thawed = GroupOffsets.thaw(offsets.freeze())
+    thawed.take(LEASED._replace(generation=2, at_ms=9))
+    assert [one.generation for one in InFlight(thawed).leases()] == [2]
+    thawed.take(ENDED)
+    assert not thawed.leases
 
 
 def test_attempts_at_a_message_that_was_deleted_are_not_kept() -> None:
-    progress = Progress()
-    for generation in (1, 2):
-        progress.lease(Lease(generation, 0, 0))
-        if generation == 1:
-            progress.give_back(0, FAILURE)
-    progress.skip_to(1)
-    assert progress.freeze()["attempts"] == []
+    offsets = GroupOffsets()
+    offsets.take(ENDED)
+    offsets.skip_to(1)
+    assert offsets.freeze()["attempts"] == []
 
 
 def test_attempts_at_what_a_filter_passes_over_after_a_restart_are_not_kept() -> None:
-    progress = Progress()
-    progress.lease(Lease(1, 0, 0))
-    progress.give_back(0, FAILURE)
-    thawed = Progress.thaw(progress.freeze())
-    thawed.skip_unwanted(0, 1)
+    offsets = GroupOffsets()
+    offsets.take(ENDED)
+    thawed = GroupOffsets.thaw(offsets.freeze())
+    thawed.finish(0, 1)
     assert thawed.freeze()["attempts"] == []
 
 
 def test_what_goes_to_the_dead_letters_waits_no_more() -> None:
-    progress = Progress()
-    progress.lease(Lease(1, 0, 0))
-    progress.give_back(0, FAILURE)
-    assert (progress.candidate(1), progress.waiting_count) == (0, 1)
-    progress.finish(0)
-    assert progress.waiting_count == 0
+    flight = InFlight(GroupOffsets())
+    flight.lease(Lease(1, 0, 0))
+    flight.give_back(0)
+    assert (flight.candidate(1), flight.waiting_count) == (0, 1)
+    flight.offsets.finish(0, 1)
+    flight.finished(0)
+    assert flight.waiting_count == 0
 
 
 def test_what_is_deleted_waits_no_more() -> None:
-    progress = Progress()
-    progress.lease(Lease(1, 0, 0))
-    progress.give_back(0, FAILURE)
-    progress.skip_to(1)
-    assert progress.waiting_count == 0
+    flight = InFlight(GroupOffsets())
+    flight.lease(Lease(1, 0, 0))
+    flight.give_back(0)
+    flight.offsets.skip_to(1)
+    flight.skipped_to(1)
+    assert flight.waiting_count == 0

@@ -94,7 +94,43 @@ def test_a_late_end_of_an_expired_half_is_refused_and_listed(bench: Bench) -> No
     half = bench.expire()
     with pytest.raises(TransactionEnded, match=r"EXPIRED at .*tidewheel txn resolve"):
         bench.end(half, Resolution.COMMIT)
-    assert bench.broker.half(half.transaction_id).late == (("COMMIT", bench.now_ms),)
+    late = (("COMMIT", bench.now_ms),)
+    assert bench.broker.half(half.transaction_id).late == late
+    bench.restart()
+    assert bench.broker.half(half.transaction_id).late == late
+
+
+def test_of_late_ends_the_first_are_noted_and_the_log_does_not_grow_by_more(bench: Bench) -> None:
+    half = bench.expire()
+    sizes = set()
+    for number in range(outcomes.LATE_ENDS_MAX + 5):
+        with pytest.raises(TransactionEnded):
+            bench.end(half, list(Resolution)[number % 2])
+        sizes.add(bench.broker.end_offset)
+    assert len(sizes) == len(bench.broker.half(half.transaction_id).late) == outcomes.LATE_ENDS_MAX
+    with pytest.raises(TransactionEnded):
+        bench.broker.check_now(half.transaction_id)
+    bench.broker.resolve_transaction(half.transaction_id, Resolution.COMMIT, "why", bench.now_ms)
+    bench.restart()
+    assert bench.broker.half(half.transaction_id).state is State.COMMITTED
+
+
+def test_a_start_with_other_settings_asks_when_the_records_say(bench: Bench) -> None:
+    halves = [bench.send() for _ in range(2)]
+    bench.broker.check_asked(halves[1].transaction_id, True, bench.now_ms)
+    bench.flush()
+    before = [bench.broker.half(one.transaction_id).next_check_ms for one in halves]
+    other = replace(SETTINGS, check_back=CheckBackPolicy(immunity_ms=9, interval_ms=9, count_max=9))
+    bench.broker = Broker.open(bench.disk, other, bench.now_ms)
+    assert [bench.broker.half(one.transaction_id).next_check_ms for one in halves] == before
+
+
+def test_a_retry_after_a_start_gets_the_first_receipt(bench: Bench) -> None:
+    first = bench.send(delivery_ms=NOW_MS + 60_000)
+    bench.restart()
+    bench.count -= 1
+    assert bench.send(delivery_ms=NOW_MS + 60_000) == first
+    assert first.recall_handle
 
 
 @pytest.mark.parametrize("how", list(Resolution))
@@ -214,15 +250,17 @@ def test_what_came_of_a_carried_verb_is_told_with_the_half(bench: Bench) -> None
     assert bench.broker.half(late.transaction_id).verdict.startswith("ALREADY at ")
 
 
-def test_what_became_of_an_imported_half_is_not_guessed(bench: Bench) -> None:
+def test_what_became_of_an_imported_half_is_not_guessed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     half = bench.send()
     bench.end(half, Resolution.COMMIT)
     bench.broker.checkpoint(bench.now_ms).write(bench.disk)
     foreign.write_imported(bench.disk, bench.broker.end_offset)
     bench.restart()
     assert bench.broker.half(half.transaction_id).state is State.COMMITTED
-    bench.now_ms += SETTINGS.timer_history_ms + 1
-    bench.pass_time(0)
+    monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 0)
+    bench.end(bench.send(), Resolution.COMMIT)
     with pytest.raises(InvalidTransactionId):
         bench.broker.half(half.transaction_id)
     assert bench.broker.halves_of("t", half.message_id, 9) == []

@@ -1,0 +1,227 @@
+"""What a group has out of one queue: what is leased, what waits to be given out again, what comes next.
+
+    ... known to `GroupOffsets` ...|fresh_offset ... never given out since the start ...
+
+Below `fresh_offset` each offset that is not done is leased to a consumer until `visible_ms`, ready (its lease
+ended without an acknowledgement, or its message group's turn has come) and given out before anything fresh,
+lowest first, or parked behind its message group (`message_groups.py`). A lease is known by its generation,
+which is never used twice.
+
+Nothing of this is durable. It is derived from the offsets: at a start only the leases that are records stand,
+and everything else that is not done is fresh. Whatever finishes a message or ends a lease changes the offsets
+first, then this.
+
+A queue of lite topics is not read in order: messages are found by their lite topics (`lite_index.py`). There
+`fresh_offset` stays at the low-water mark, nothing is ready or parked, and a lite topic is a message group
+whose next message is looked for when the lease on the last one has ended.
+
+Memory: what is leased, ready or parked, each of which has a limit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from commitlog import limits
+from consumequeue.attempts import Attempts
+from consumequeue.lease_records import LeaseEntry
+from consumequeue.message_groups import MessageGroups
+from consumequeue.offsets import GroupOffsets
+
+
+@dataclass(slots=True)
+class Lease:
+    """One message in a consumer's hands.
+
+    `client_id` is set when the broker renews the lease for that client; it does so until `renewed_until_ms`.
+    `consumer` is who has it, in any case; `is_gone`: it left. `is_changed`: it asked for another time;
+    `is_suspended`: this attempt is not to be counted. `attempt_id` is what the receive that leased it called
+    itself: a receive of the same name has not heard of the lease.
+    """
+
+    generation: int
+    queue_offset: int
+    visible_ms: int
+    client_id: str = ""
+    renewed_until_ms: int = 0
+    consumer: str = ""
+    message_group: str = ""
+    is_gone: bool = False
+    is_changed: bool = False
+    is_suspended: bool = False
+    attempt_id: str = ""
+    leased_ms: int = 0
+
+
+class InFlight:
+    """What is out of a queue whose offsets are these."""
+
+    def __init__(self, offsets: GroupOffsets) -> None:
+        self.offsets = offsets
+        self.fresh_offset = offsets.low_offset
+        self._ready: list[int] = []
+        self._leases: dict[int, Lease] = {}
+        self.message_groups = MessageGroups()
+        for entry in offsets.leases.values():
+            self._hold(_lease(entry))
+        self._restored_until = max(self._leases, default=-1) + 1  # below it, what is fresh may be leased
+
+    @property
+    def leased_count(self) -> int:
+        """How many messages are leased."""
+        return len(self._leases)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many messages are ready to be given out again or parked."""
+        return len(self._ready) + self.message_groups.parked_count
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so much is leased or waits that nothing fresh may be given out."""
+        return (
+            len(self._leases) + len(self._ready) >= limits.IN_FLIGHT_PER_QUEUE_MAX
+            or self.message_groups.parked_count >= limits.PARKED_PER_QUEUE_MAX
+        )
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether something is to be given out again, or has its turn."""
+        return bool(self._ready)
+
+    def leases(self) -> Iterator[Lease]:
+        """Everything that is leased."""
+        return iter(self._leases.values())
+
+    def attempts(self, offset: int) -> Attempts:
+        """How often the message was given out so far, the attempt under way included, and how that failed."""
+        known = self.offsets.attempts(offset)
+        is_under_way = offset in self._leases and offset not in self.offsets.leases
+        return known._replace(made=known.made + 1) if is_under_way else known
+
+    def is_used_up(self, offset: int, attempts_max: int) -> bool:
+        """Whether a message had so many attempts, and is neither leased nor done."""
+        has_had_them = self.offsets.attempts(offset).made >= attempts_max
+        return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
+
+    def candidate(self, next_offset: int) -> int | None:
+        """The offset to look at next, of a queue that ends at `next_offset`; None if there is none."""
+        while self._ready and self.offsets.is_done(self._ready[0]):
+            heapq.heappop(self._ready)
+        if self._ready:
+            return self._ready[0]
+        if self.is_crowded:
+            return None
+        self._skip_known()
+        return self.fresh_offset if self.fresh_offset < next_offset else None
+
+    def unleased_until(self, first: int, end: int) -> int:
+        """How far from `first` on, up to `end`, fresh messages are leased to nobody."""
+        if first >= self._restored_until:
+            return end
+        return min((leased for leased in self._leases if first <= leased < end), default=end)
+
+    def park(self, offset: int, message_group: str) -> None:
+        """The candidate waits for its message group."""
+        assert offset == self.fresh_offset, f"{offset} is not fresh"
+        self.fresh_offset += 1
+        self.message_groups.park(message_group, offset)
+
+    def lease(self, lease: Lease) -> None:
+        """Gives out the candidate, or the next of a run."""
+        offset = lease.queue_offset
+        if offset == self.fresh_offset:
+            self.fresh_offset += 1
+        elif self._ready and self._ready[0] == offset:
+            heapq.heappop(self._ready)
+        else:
+            assert offset < self.fresh_offset, f"{offset} is not the next to give out"
+        self._hold(lease)
+
+    def lease_found(self, lease: Lease) -> None:
+        """Gives out a message that was found by its lite topic, whatever lies before it."""
+        self._hold(lease)
+
+    def replace(self, lease: Lease) -> None:
+        """A standing lease on the same message gives way to `lease`; it is the same attempt."""
+        assert lease.queue_offset in self._leases
+        self._leases[lease.queue_offset] = lease
+
+    def withdraw(self, offset: int, message_group: str) -> None:
+        """Takes a message that is not leased from its place among those that wait, to be finished next."""
+        assert offset not in self._leases
+        if offset >= self.fresh_offset:
+            return
+        if offset in self._ready:
+            self._ready.remove(offset)
+            heapq.heapify(self._ready)
+        else:
+            self.message_groups.unpark(message_group, offset)
+
+    def finished(self, offset: int) -> None:
+        """A message, leased or a candidate, is done; perhaps fresh ones behind it are, too."""
+        lease = self._leases.pop(offset, None)
+        self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
+        if lease is None:
+            if self._ready and self._ready[0] == offset:
+                heapq.heappop(self._ready)
+            self._give_turn(self.message_groups.passed(offset))
+        elif lease.message_group:
+            self._give_turn(self.message_groups.done(lease.message_group))
+
+    def skipped_to(self, queue_offset: int) -> None:
+        """Everything below is gone, and waits no more; a lease stands until it ends."""
+        self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
+        self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
+        for turn in self.message_groups.cut(queue_offset):
+            self._give_turn(turn)
+
+    def reopened(self) -> None:
+        """Messages of lite topics are to come again, perhaps from further back."""
+        self.fresh_offset = self.offsets.low_offset
+
+    def give_back(self, offset: int) -> None:
+        """The lease ended without an acknowledgement: the message will be given out again."""
+        lease = self._leases.pop(offset)
+        if self.offsets.is_done(offset) or offset >= self.fresh_offset:
+            # It is gone, or still to be come upon after a restart.
+            if lease.message_group:
+                self._give_turn(self.message_groups.done(lease.message_group))
+        elif lease.message_group:
+            self._give_turn(self.message_groups.returned(lease.message_group, offset))
+        else:
+            heapq.heappush(self._ready, offset)
+
+    def _skip_known(self) -> None:
+        """Moves the fresh offset over what is done, or leased since before a restart."""
+        while True:
+            self.fresh_offset = self.offsets.open_from(self.fresh_offset)
+            if self.fresh_offset not in self._leases:
+                return
+            self.fresh_offset += 1
+
+    def _hold(self, lease: Lease) -> None:
+        self._leases[lease.queue_offset] = lease
+        if lease.message_group:
+            self.message_groups.leased(lease.message_group, lease.queue_offset)
+
+    def _give_turn(self, offset: int | None) -> None:
+        if offset is not None:
+            heapq.heappush(self._ready, offset)
+
+
+def _lease(entry: LeaseEntry) -> Lease:
+    return Lease(
+        entry.generation,
+        entry.queue_offset,
+        entry.at_ms,
+        client_id=entry.client_id if entry.is_renewed else "",
+        consumer=entry.client_id,
+        message_group=entry.message_group,
+        is_changed=entry.is_changed,
+        is_suspended=entry.is_suspended,
+        attempt_id=entry.attempt_id,
+        leased_ms=entry.leased_ms,
+    )

@@ -1,0 +1,34 @@
+"""What a start does not know any more: facts of the core that are in no record, and why they need none.
+
+All else is a fold over the log. A test makes each of these true, starts the broker again, and finds it gone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAY_BE_LOST: Final = {
+    "half that waits for a producer": (
+        "It is due, so a start asks about it, and learns again that nobody is there. What counts, that a "
+        "producer was asked, is a record."
+    ),
+    "plain lease": (
+        "Its message is given out again, as if its consumer had died. A record for each would let every "
+        "receive wait for the disk; leases of message groups are records."
+    ),
+    "subscription to lite topics": "Clients say again what they subscribe to, and soon.",
+    "missed runs decided about": (
+        "What was given up, or sent, moved the schedule's cursor and is a record. Of the rest a start "
+        "decides again, by the same rules."
+    ),
+    "why a schedule cannot be computed": "It is computed again, perhaps with another file of time zones.",
+    "retirement under way": (
+        "Until the record of its cut the next look decides again, and finds what was kept; after it a start "
+        "deletes what is left."
+    ),
+    "wish for a second snapshot": "The next look wishes again: it costs one record.",
+    "queue of the next message": "Turns spread messages over queues; nothing rests on whose turn it is.",
+    "jump of the clock": "It only tells why deliveries are late while it is being made up for.",
+    "damage that was found": "It is shown until the next start, which looks for itself.",
+    "statistics": "They count since the start, as whoever reads them expects.",
+}

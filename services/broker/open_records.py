@@ -1,0 +1,97 @@
+"""What groups decide between two flushes, gathered into one record of leases and one of what is finished.
+
+    decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
+
+Thousands of acknowledgements a second would be as many records; so they share one, in which neighbours are
+one range. What is added here was applied when it was decided, by the functions that a start calls with the
+records, so closing changes nothing: while it appends, `is_closing` is true and these records are not applied
+again. Among the records of one turn the leases come first. That changes nothing either: a lease that ended
+is followed by the message's end, never the other way round. Whatever else changes a group's offsets (a record
+of a group, or of retention) closes these first.
+
+The next flush takes whole what was appended before it, and closes first. So whoever added something waits
+for the log to be durable beyond its present end (`durable_at`), be it one record or several.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from commitlog import limits
+from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
+from commitlog.record import TYPE_SYSTEM, Record
+from consumequeue import acks, lease_records
+from consumequeue.acks import Finished
+from consumequeue.lease_records import Key, LeaseEntry
+from consumequeue.offset_ranges import OffsetRanges
+from services.broker.store import Store
+
+
+class OpenRecords:
+    """The records that the next flush takes along."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._acknowledged: defaultdict[Key, OffsetRanges] = defaultdict(OffsetRanges)
+        self._passed: defaultdict[Key, OffsetRanges] = defaultdict(OffsetRanges)
+        self._leases: defaultdict[Key, list[LeaseEntry]] = defaultdict(list)
+        self._newest_ms = 0
+        self.is_closing = False
+        """Whether what is being appended was applied already."""
+
+    @property
+    def durable_at(self) -> int:
+        """What must be durable before anyone is told of what was added."""
+        return self._store.log.end_offset + 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was added since they were closed."""
+        return not (self._acknowledged or self._passed or self._leases)
+
+    def acknowledge(self, key: Key, offset: int, now_ms: int) -> None:
+        """A message was acknowledged, or moved to the dead letters."""
+        self._newest_ms = max(self._newest_ms, now_ms)
+        self._acknowledged[key].add(offset, offset + 1)
+
+    def pass_over(self, key: Key, first: int, end: int, now_ms: int) -> None:
+        """Messages from `first` up to before `end` will not be given out."""
+        self._newest_ms = max(self._newest_ms, now_ms)
+        self._passed[key].add(first, end)
+
+    def take_lease(self, key: Key, entry: LeaseEntry, now_ms: int) -> None:
+        """Something became of a lease."""
+        self._newest_ms = max(self._newest_ms, now_ms)
+        self._leases[key].append(entry)
+
+    def close(self) -> None:
+        """Appends what was added, stamped with the newest time of it."""
+        if self.is_empty:
+            return
+        finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
+        finished += [Finished(*key, list(ranges), is_passed=True) for key, ranges in self._passed.items()]
+        self.is_closing = True
+        self._append(LEASE_TOPIC, lease_records.encoded_parts(self._leases.items()))
+        self._append(ACK_TOPIC, acks.encoded_parts(finished))
+        self.is_closing = False
+        self._acknowledged.clear()
+        self._passed.clear()
+        self._leases.clear()
+        self._newest_ms = 0
+
+    def _append(self, topic: str, parts: Iterable[bytes]) -> None:
+        for body in _bodies(parts):
+            self._store.append(Record(topic=topic, body=body, sys_flag=TYPE_SYSTEM), self._newest_ms)
+
+
+def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts, as many to a body as it may have bytes; one in any case."""
+    body = bytearray()
+    for part in parts:
+        if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:
+            yield bytes(body)
+            body.clear()
+        body += part
+    if body:
+        yield bytes(body)

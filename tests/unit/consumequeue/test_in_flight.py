@@ -1,0 +1,75 @@
+"""What a group has out of a queue against an oracle of sets."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumequeue.in_flight import InFlight, Lease
+from consumequeue.lease_records import Kind, LeaseEntry
+from consumequeue.offsets import GroupOffsets
+
+QUEUE_END = 12
+steps = st.lists(st.tuples(st.sampled_from(["lease", "finish", "give_back"]), st.integers(0, QUEUE_END - 1)))
+
+
+@given(steps)
+def test_each_message_is_done_leased_or_comes_again_lowest_returned_first(
+    script: list[tuple[str, int]],
+) -> None:
+    flight = InFlight(GroupOffsets())
+    done: set[int] = set()
+    leased: set[int] = set()
+    returned: set[int] = set()
+    fresh = set(range(QUEUE_END))
+    for generation, (action, offset) in enumerate(script):
+        if action == "lease":
+            expected = min(returned - done, default=min(fresh - done, default=None))
+            assert flight.candidate(QUEUE_END) == expected
+            if expected is not None:
+                flight.lease(Lease(generation, expected, 0))
+                leased.add(expected)
+                returned.discard(expected)
+                fresh.discard(expected)
+        elif action == "finish":
+            flight.offsets.finish(offset, offset + 1)
+            flight.finished(offset)
+            done.add(offset)
+            leased.discard(offset)
+        elif offset in leased:
+            flight.give_back(offset)
+            leased.discard(offset)
+            returned.add(offset)
+        assert flight.leased_count == len(leased)
+        assert flight.offsets.low_offset == min(set(range(QUEUE_END + 1)) - done)
+
+
+def test_an_attempt_under_way_counts_beside_those_that_ended() -> None:
+    flight = InFlight(GroupOffsets(5))
+    assert flight.candidate(6) == 5
+    flight.lease(Lease(1, 5, 0))
+    assert flight.attempts(5).made == 1
+    flight.offsets.take(LeaseEntry(Kind.ENDED, 1, 1, 5, 0, 9, 0, "c", False, ""))
+    flight.give_back(5)
+    assert flight.attempts(5).made == 1
+    assert flight.is_used_up(5, 1)
+    flight.lease(Lease(2, 5, 0))
+    assert flight.attempts(5).made == 2
+    assert not flight.is_used_up(5, 1)
+
+
+def test_a_lease_that_is_a_record_stands_after_a_start_and_nothing_passes_over_it() -> None:
+    offsets = GroupOffsets()
+    offsets.take(LeaseEntry(Kind.LEASED, 0, 1, 2, 7, 100, 0, "c", True, "a", attempt_id="r"))
+    flight = InFlight(offsets)
+    assert list(flight.leases()) == [
+        Lease(7, 2, 100, client_id="c", consumer="c", message_group="a", attempt_id="r")
+    ]
+    assert flight.attempts(2).made == 1
+    assert flight.unleased_until(0, 9) == 2
+    assert flight.unleased_until(3, 9) == 9
+    assert not flight.message_groups.is_free("a", 4)
+    assert [flight.candidate(9), flight.fresh_offset] == [0, 0]
+    offsets.finish(0, 2)
+    flight.finished(0)
+    assert flight.candidate(9) == 3, "what is leased is passed by"

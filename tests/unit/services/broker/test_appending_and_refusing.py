@@ -1,0 +1,138 @@
+"""Which verbs append a record and then refuse, for what reason; every other refusal appends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from commitlog import limits
+from commitlog.errors import TidewheelError
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message, MessageType
+from consumequeue.filter import EVERYTHING
+from services.broker.broker import Broker
+from services.broker.group_values import From, Start
+from services.broker.lite_subscribing import LiteFrom, LiteStart
+from services.broker.settings import BrokerSettings
+from services.broker.values import Resolution, SendReceipt, Subscriber, TimerName
+from txn.checkback import CheckBackPolicy
+
+NOW_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(
+    segment_bytes=1 << 20, check_back=CheckBackPolicy(immunity_ms=0, interval_ms=1, count_max=1)
+)
+EMPTY = Message(topic="new", body=b"", message_id="M")
+
+APPENDS_AND_REFUSES: Final = {
+    "send": "its topic is made by its first message, also by one that is refused",
+    "send_many": "likewise",
+    "receive": "likewise by its first receive, of a group for which there is no room",
+    "create_group": "likewise",
+    "redrive": "likewise, by a dead letter that a topic of its type cannot take",
+    "lite.subscribe": "likewise, and the topic is none of lite topics",
+    "end_transaction": "a producer's end that comes too late for an expired half is noted",
+}
+
+
+class Bench:
+    """A broker with a half of each state, and a dead letter of a lite topic."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.broker = Broker.open(self.disk, SETTINGS, NOW_MS)
+        self.broker.create_topic("%DLQ%g", MessageType.LITE, 1, NOW_MS)
+        self.broker.send(Message(topic="%DLQ%g", body=b"x", message_id="L", lite_topic="l"), NOW_MS)
+        self.expired, self.committed = self.half("E"), self.half("C")
+        self.broker.check_asked(self.expired.transaction_id, True, NOW_MS)
+        self.end(self.committed, Resolution.COMMIT)
+        self.broker.tick(NOW_MS + 1_000)
+        self.open = self.half("O")
+
+    def half(self, message_id: str) -> SendReceipt:
+        receipt = self.broker.send(
+            Message(topic="t", body=b"x", message_id=message_id, transactional=True), NOW_MS
+        )
+        self.flush()
+        return receipt
+
+    def end(self, half: SendReceipt, how: Resolution) -> None:
+        self.broker.end_transaction("t", half.transaction_id, half.message_id, how, NOW_MS)
+
+    def receive(self, topic: str) -> None:
+        self.broker.receive("h", topic, EVERYTHING, 1, 10_000, "c", False, NOW_MS)
+
+    def send_many(self) -> None:
+        [refused] = self.broker.send_many([EMPTY], NOW_MS)
+        assert isinstance(refused, TidewheelError)
+        raise refused
+
+    def flush(self) -> None:
+        while (flush := self.broker.take_flush()) is not None:
+            flush.write(self.disk)
+            self.broker.flushed(flush, NOW_MS)
+
+
+EARLIEST, LAST = Start(From.EARLIEST), LiteStart(LiteFrom.LAST)
+REFUSALS: Final[dict[str, list[Callable[[Bench], object]]]] = {
+    "send": [
+        lambda bench: bench.broker.send(EMPTY, NOW_MS),
+        lambda bench: bench.broker.send(replace(EMPTY, topic="t"), NOW_MS),
+        lambda bench: bench.broker.send(replace(EMPTY, topic="no name"), NOW_MS),
+    ],
+    "send_many": [Bench.send_many],
+    "receive": [lambda bench: bench.receive("new"), lambda bench: bench.receive("t")],
+    "create_group": [
+        lambda bench: bench.broker.create_group("h", "new", EARLIEST, NOW_MS),
+        lambda bench: bench.broker.create_group("no name", "new", EARLIEST, NOW_MS),
+    ],
+    "redrive": [
+        lambda bench: bench.broker.redrive("g", 0, "new", NOW_MS),
+        lambda bench: bench.broker.redrive("g", 7, "new", NOW_MS),
+    ],
+    "lite.subscribe": [
+        lambda bench: bench.broker.lite.subscribe(Subscriber("h", "new", "c"), ["l"], LAST, NOW_MS)
+    ],
+    "end_transaction": [
+        lambda bench: bench.end(bench.expired, Resolution.COMMIT),
+        lambda bench: bench.end(bench.committed, Resolution.ROLLBACK),
+        lambda bench: bench.end(replace_id(bench.open), Resolution.COMMIT),
+    ],
+    "resolve_transaction": [
+        lambda bench: bench.broker.resolve_transaction(
+            bench.committed.transaction_id, Resolution.ROLLBACK, "why", NOW_MS
+        )
+    ],
+    "check_now": [lambda bench: bench.broker.check_now(bench.expired.transaction_id)],
+    "create_topic": [lambda bench: bench.broker.create_topic("t", MessageType.FIFO, 1, NOW_MS)],
+    "set_check_back": [
+        lambda bench: bench.broker.set_check_back("t", replace(SETTINGS.check_back, count_max=0), NOW_MS),
+        lambda bench: bench.broker.set_check_back("new", None, NOW_MS),
+    ],
+    "recall": [lambda bench: bench.broker.recall("t", "no handle", NOW_MS)],
+    "move_timer": [lambda bench: bench.broker.move_timer(TimerName("t", "M"), -1, NOW_MS)],
+    "ack": [lambda bench: bench.broker.ack("g", "t", "no handle", NOW_MS)],
+    "purge": [lambda bench: bench.broker.purge("g", 7, NOW_MS)],
+    "delete_group": [lambda bench: bench.broker.delete_group("nobody", "", NOW_MS)],
+    "delete_schedule": [lambda bench: bench.broker.delete_schedule("none", NOW_MS)],
+}
+
+
+def replace_id(receipt: SendReceipt) -> SendReceipt:
+    return receipt._replace(message_id="forged")
+
+
+def test_these_verbs_append_and_then_refuse_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_MAX", 0)
+    appending = set()
+    for verb, refusals in REFUSALS.items():
+        for refuse in refusals:
+            bench = Bench()
+            before = bench.broker.end_offset
+            with pytest.raises(TidewheelError):
+                refuse(bench)
+            if bench.broker.end_offset > before:
+                appending.add(verb)
+    assert appending == set(APPENDS_AND_REFUSES)

@@ -1,0 +1,70 @@
+"""A client's retry of a half gets the first receipt: after a start too, of any version, and not for ever."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from commitlog import limits
+from commitlog.message import Message
+from commitlog.record import Record
+from services.broker import recall
+from services.broker.half_receipts import HalfReceipts
+from services.broker.settings import BrokerSettings
+from services.broker.values import SendReceipt
+from txn import half
+
+NOW_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(broker_name="b")
+
+
+def stored(number: int, store_ms: int = NOW_MS, due_ms: int | None = None) -> Record:
+    message = Message(topic="t", body=b"x", message_id=f"M{number}", transactional=True, delivery_ms=due_ms)
+    record = half.half_record(message, 0, store_ms)
+    record.store_ms, record.physical_offset, record.queue_offset = store_ms, number * 100, number
+    return record
+
+
+def receipt(number: int, due_ms: int | None = None) -> SendReceipt:
+    name = f"M{number}"
+    handle = "" if due_ms is None else recall.encode("t", due_ms, name, "b")
+    return SendReceipt(
+        name, number, number * 100, half.transaction_id(number * 100, name), handle, number * 100 + 1
+    )
+
+
+def names(receipts: HalfReceipts) -> list[str]:
+    return [message_id for _, message_id, *_ in receipts.freeze()]
+
+
+@pytest.mark.parametrize("due_ms", [None, NOW_MS + 5])
+def test_what_was_frozen_answers_alike(due_ms: int | None) -> None:
+    receipts, again = HalfReceipts(SETTINGS), HalfReceipts(SETTINGS)
+    receipts.apply(stored(7, due_ms=due_ms))
+    again.thaw(json.loads(json.dumps(receipts.freeze())))
+    for one in (receipts, again):
+        assert one.known("t", "M7", NOW_MS) == receipt(7, due_ms)
+        assert one.known("other", "M7", NOW_MS) is None
+        assert one.known("t", "M7", NOW_MS + SETTINGS.dedupe_ms) is None
+
+
+@pytest.mark.parametrize("due_ms", [None, NOW_MS + 5])
+def test_a_snapshot_of_an_older_version_has_whole_receipts(due_ms: int | None) -> None:
+    receipts = HalfReceipts(SETTINGS)
+    receipts.thaw([["t", NOW_MS, receipt(7, due_ms)._replace(durable_at=0)._asdict()]])
+    assert receipts.known("t", "M7", NOW_MS) == receipt(7, due_ms)
+
+
+def test_the_oldest_are_forgotten_by_the_store_time_of_what_follows_and_by_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receipts = HalfReceipts(SETTINGS)
+    for number, store_ms in enumerate((0, 1, limits.DEDUPE_MS, limits.DEDUPE_MS + 1)):
+        receipts.apply(stored(number, store_ms))
+    assert names(receipts) == ["M2", "M3"]
+    monkeypatch.setattr(limits, "HALF_RECEIPTS_KEPT_MAX", 2)
+    receipts.apply(stored(2, limits.DEDUPE_MS + 2))
+    assert names(receipts) == ["M3", "M2"], "a name that comes again is the newest"
+    receipts.apply(stored(4, limits.DEDUPE_MS + 2))
+    assert names(receipts) == ["M2", "M4"]

@@ -1,0 +1,154 @@
+"""What `may_be_lost` lists is true of a broker, and of the one that starts on its disk it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import pytest
+
+from commitlog.errors import IllegalSchedule
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message, MessageType
+from commitlog.retention import RetentionPolicy
+from consumequeue.filter import EVERYTHING
+from services.broker.broker import Broker
+from services.broker.lite_subscribing import LiteStart
+from services.broker.may_be_lost import MAY_BE_LOST
+from services.broker.schedule import Schedule
+from services.broker.settings import BrokerSettings
+from services.broker.values import Damaged, Effect, Retire, Subscriber
+from txn.checkback import CheckBackPolicy
+
+NOW_MS = 1_763_700_000_000
+HOUR = 3_600_000
+SEGMENT_BYTES = 8 * 1024
+SETTINGS = BrokerSettings(
+    segment_bytes=SEGMENT_BYTES,
+    housekeeping_ms=1_000,
+    check_back=CheckBackPolicy(immunity_ms=0),
+    retention=RetentionPolicy(log_bytes_max=SEGMENT_BYTES, group_pin_ms=0),
+)
+CLIENT = Subscriber("g", "lite", "c")
+
+
+class Bench:
+    """A broker on a disk in memory."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.now_ms = NOW_MS
+        self.broker = Broker.open(self.disk, SETTINGS, NOW_MS)
+        self.broker.create_topic("lite", MessageType.LITE, 1, NOW_MS)
+        every_minute = Schedule(name="s", cron="* * * * *", time_zone="UTC", topic="t", body=b"x")
+        self.broker.set_schedule(every_minute, NOW_MS)
+        self.send()
+
+    def send(self, **attributes: object) -> str:
+        message = Message(topic="t", body=b"x" * 500, message_id="M")
+        receipt = self.broker.send(replace(message, **attributes), self.now_ms)
+        self.flush()
+        return receipt.transaction_id
+
+    def flush(self) -> None:
+        while (flush := self.broker.take_flush()) is not None:
+            flush.write(self.disk)
+            self.broker.flushed(flush, self.now_ms)
+
+    def tick(self, later_ms: int) -> list[Effect]:
+        self.now_ms += later_ms
+        return self.broker.tick(self.now_ms)
+
+    def restart(self) -> None:
+        self.flush()
+        self.broker = Broker.open(self.disk, SETTINGS, self.now_ms)
+
+    def have_no_producer(self) -> None:
+        half = self.send(transactional=True)
+        self.tick(1)
+        self.broker.check_asked(half, False, self.now_ms)
+
+    def lease(self) -> None:
+        assert self.broker.receive("g", "t", EVERYTHING, 1, HOUR, "c", False, NOW_MS).deliveries
+
+    def subscribe(self) -> None:
+        self.broker.lite.subscribe(CLIENT, ["l"], LiteStart(), NOW_MS)
+
+    def miss_runs(self) -> None:
+        self.tick(0)
+        self.tick(HOUR)
+
+    def lose_the_time_zone(self) -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(Schedule, "next_after", refuse)
+            self.tick(HOUR)
+            self.broker._schedules._look_at(self.broker._schedules._by_name["s"])
+            self.broker.pause_schedule("s", self.now_ms)
+            self.broker.resume_schedule("s", self.now_ms)
+
+    def wish(self) -> None:
+        for _ in range(40):
+            self.send()
+        self.checkpoint()
+        self.tick(1_000)
+
+    def begin_to_retire(self) -> None:
+        self.wish()
+        self.flush()
+        self.checkpoint()
+        assert [one for one in self.tick(1_000) if isinstance(one, Retire)]
+
+    def checkpoint(self) -> None:
+        checkpoint = self.broker.checkpoint(self.now_ms)
+        checkpoint.write(self.disk)
+        self.broker.checkpointed(checkpoint)
+
+
+def refuse(schedule: Schedule, at_ms: int) -> int:
+    raise IllegalSchedule("There is no such time zone any more.")
+
+
+class Fact(NamedTuple):
+    """How something comes to be true, and how that is seen."""
+
+    do: Callable[[Bench], object]
+    look: Callable[[Broker], object]
+
+
+FACTS: Final = {
+    "half that waits for a producer": Fact(Bench.have_no_producer, Broker.unasked_topics),
+    "plain lease": Fact(Bench.lease, lambda broker: +broker.leased("g")),
+    "subscription to lite topics": Fact(Bench.subscribe, lambda broker: broker.lite.subscribed(CLIENT)),
+    "missed runs decided about": Fact(
+        Bench.miss_runs, lambda broker: broker._schedules._by_name["s"].cleared_ms
+    ),
+    "why a schedule cannot be computed": Fact(
+        Bench.lose_the_time_zone, lambda broker: broker._schedules._by_name["s"].unreadable
+    ),
+    "retirement under way": Fact(Bench.begin_to_retire, lambda broker: broker._housekeeping._running),
+    "wish for a second snapshot": Fact(Bench.wish, lambda broker: broker._housekeeping._wished_offset),
+    "queue of the next message": Fact(Bench.send, lambda broker: +broker._sending._turns),
+    "jump of the clock": Fact(
+        lambda bench: bench.broker.clock_jumped(NOW_MS, NOW_MS + HOUR),
+        lambda broker: broker._delivery._clock_until_ms,
+    ),
+    "damage that was found": Fact(
+        lambda bench: bench.broker.note_damage(Damaged("log", "commitlog/0", "is damaged")),
+        lambda broker: list(broker.damage),
+    ),
+    "statistics": Fact(Bench.send, lambda broker: +broker.statistics.messages_in),
+}
+
+
+def test_what_is_listed_is_tried_here() -> None:
+    assert list(FACTS) == list(MAY_BE_LOST)
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_start_does_not_know_it_any_more(name: str) -> None:
+    bench, fact = Bench(), FACTS[name]
+    fact.do(bench)
+    assert fact.look(bench.broker)
+    bench.restart()
+    assert not fact.look(bench.broker)
