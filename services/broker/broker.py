@@ -9,7 +9,7 @@ effects go out as values (`services.broker.values`), and the shell does what the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from commitlog import foreign, layout, limits, properties, snapshot, store_format
@@ -429,6 +429,12 @@ class Broker(Verbs):
         for topic, queue_id in run.copies.queues_used():
             self._topics.learn(topic, queue_id)
         self._timers.apply_run(run)
+
+    def follow(self, records: Iterable[Found], end_offset: int) -> None:
+        """Takes in what another broker appended; its bytes lie in this log's files up to an offset."""
+        self._log.resume(end_offset)
+        for found in records:
+            self._replay(found)
 
     def _replay(self, found: Found) -> None:
         """Takes in a durable record: a start does just what a broker does when it appends and flushes."""
