@@ -141,5 +141,6 @@ def test_where_a_queue_begins_outlives_its_files() -> None:
     frozen = made.freeze()
     again, anew = Dispatch(disk), Dispatch(MemoryDisk())
     assert again.adopt(frozen)
+    anew.put("t", 0, 2, 200, 90, 0)
     anew.complete(frozen, 400)
     assert [one.queue("t", 0).min_offset for one in (made, again, anew)] == [3, 3, 3]
