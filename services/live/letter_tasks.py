@@ -74,7 +74,7 @@ class LetterTasks(Tasks[LetterOrder]):
         """Refuse a group or a target that is not there, so that a misspelt one is not made."""
         letters.check_group(self._live, order.group)
         if order.target:
-            self._live.core.topic(order.target)
+            self._live.core.topics.get(order.target)
         self._back(order)
 
     def _end_offset(self, order: LetterOrder) -> int:

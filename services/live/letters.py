@@ -52,7 +52,7 @@ async def pages(
 ) -> AsyncIterator[list[DeadLetter]]:
     """Yield a group's dead letters below `end_offset`, the oldest first, a page at a time."""
     check_group_name(group)
-    while live.core.dead_letter_count(group).count:
+    while live.core.dead_letters.count(group).count:
         page = live.groups.dead_letters(group, after, limits.LETTERS_LOOKED_AT_ONCE)
         found = [letter for letter in page.letters if letter.queue_offset < end_offset]
         yield found
@@ -65,7 +65,7 @@ async def pages(
 def end_offset(live: LiveBroker, group: str) -> int:
     """Return the offset of a group's next dead letter; raises `IllegalGroup`."""
     check_group_name(group)
-    return live.core.dead_letter_count(group).next_offset
+    return live.core.dead_letters.count(group).next_offset
 
 
 def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from services.broker.broker import Broker
 from services.broker.schedule import Occurrence, Schedule, ScheduleView
+from services.broker.schedules import preview
 from services.live.clock import Clock
 
 
@@ -31,32 +32,32 @@ class LiveSchedules:
     async def set(self, schedule: Schedule) -> ScheduleView:
         """Keep a schedule, in place of one with its name."""
         inward = moved(schedule, self._clock.offset_ms)
-        return self._outward(await self._told(self._core().set_schedule, inward))
+        return self._outward(await self._told(self._core().schedules.set, inward))
 
     async def delete(self, name: str) -> ScheduleView:
         """End a schedule."""
-        return self._outward(await self._told(self._core().delete_schedule, name))
+        return self._outward(await self._told(self._core().schedules.delete, name))
 
     async def pause(self, name: str) -> ScheduleView:
         """Let a schedule rest."""
-        return self._outward(await self._told(self._core().pause_schedule, name))
+        return self._outward(await self._told(self._core().schedules.pause, name))
 
     async def resume(self, name: str) -> ScheduleView:
         """Let a schedule go on."""
-        return self._outward(await self._told(self._core().resume_schedule, name))
+        return self._outward(await self._told(self._core().schedules.resume, name))
 
     def get(self, name: str, count: int) -> ScheduleView:
         """Return a schedule with its next occurrences."""
-        return self._outward(self._core().schedule(name, count))
+        return self._outward(self._core().schedules.get(name, count))
 
     def page(self, after: str, count_max: int) -> list[ScheduleView]:
         """Return schedules with their next occurrence: by name, from behind a name on."""
-        return [self._outward(view) for view in self._core().schedules(after, count_max)]
+        return [self._outward(view) for view in self._core().schedules.page(after, count_max)]
 
     def preview(self, schedule: Schedule, count: int) -> tuple[Occurrence, ...]:
         """Return when a schedule would occur from now on."""
         inward = moved(schedule, self._clock.offset_ms)
-        return self._coming(self._core().preview_schedule(inward, count, self._clock.now_ms()))
+        return self._coming(preview(inward, self._clock.now_ms(), count))
 
     def _outward(self, view: ScheduleView) -> ScheduleView:
         offset_ms = self._clock.offset_ms

@@ -55,25 +55,25 @@ class LiveTransactions:
     def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
         """Look at half messages that are open or have expired, the oldest first."""
         inward = replace(wanted, stored_before_ms=wanted.stored_before_ms + self._clock.offset_ms)
-        page = self._core().halves(inward, after, count_max)
+        page = self._core().half_views.page(inward, after, count_max)
         return HalfPage([self._outward(view) for view in page.halves], page.after)
 
     def get(self, transaction_id: str) -> HalfView:
         """Look at one half message, however it ended."""
-        return self._outward(self._core().half(transaction_id))
+        return self._outward(self._core().half_views.one(transaction_id))
 
     def of_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
         """Look at the half messages of a key or message id, the newest first."""
-        return [self._outward(view) for view in self._core().halves_of(topic, key, count_max)]
+        return [self._outward(view) for view in self._core().half_views.of_key(topic, key, count_max)]
 
     async def resolve(self, transaction_id: str, resolution: Resolution, reason: str) -> EndReceipt:
         """End by hand what is open or has expired."""
         await self._room.for_copy()
-        return await self._told(self._core().resolve_transaction, transaction_id, resolution, reason)
+        return await self._told(self._core().transactions.resolve, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> Question:
         """Ask a producer at once; the question says whom, if anybody could be."""
-        question = self._core().check_now(transaction_id)
+        question = self._core().transactions.check_now(transaction_id)
         self._ask(question)
         return next(self.log.of(transaction_id))
 

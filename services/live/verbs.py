@@ -86,63 +86,63 @@ class LiveVerbs(ABC):
         """Store a message (normal, FIFO, delayed or half)."""
         if not self.room.has(len(message.body)):
             await self.room.wait(len(message.body))
-        return await self._told(self._broker.send, self.clock.inward(message))
+        return await self._told(self._broker.sending.send, self.clock.inward(message))
 
     async def recall(self, topic: str, recall_handle: str) -> TimerVerdict:
         """Cancel a delayed message; the verdict is the truth, whatever it is."""
-        return self.clock.outward(await self._told(self._broker.recall, topic, recall_handle))
+        return self.clock.outward(await self._told(self._broker.timers.recall, topic, recall_handle))
 
     async def cancel_timer(self, name: TimerName, reason: str) -> TimerVerdict:
         """Cancel a delayed message by its name."""
-        return self.clock.outward(await self._told(self._broker.cancel_timer, name, reason))
+        return self.clock.outward(await self._told(self._broker.timers.cancel, name, reason))
 
     async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
         """Give a delayed message another time."""
         inward_ms = due_ms + self.clock.offset_ms
         await self.room.for_copy()
-        return self.clock.outward(await self._told(self._broker.move_timer, name, inward_ms))
+        return self.clock.outward(await self._told(self._broker.timers.move, name, inward_ms))
 
     async def fire_timer(self, name: TimerName) -> TimerVerdict:
         """Deliver a delayed message at once."""
         await self.room.for_copy()
-        return self.clock.outward(await self._told(self._broker.fire_timer, name))
+        return self.clock.outward(await self._told(self._broker.timers.fire, name))
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages; each has its own answer, and they come when all are durable."""
         await self.room.wait(sum(len(message.body) for message in messages))
         inward = [self.clock.inward(message) for message in messages]
-        answers = self.decide(self._broker.send_many, inward)
+        answers = self.decide(self._broker.sending_many.send, inward)
         stored = [answer.durable_at for answer in answers if isinstance(answer, SendReceipt)]
         await self.answers.reach(max(stored, default=0))
         return answers
 
     async def set_check_back(self, topic: str, policy: CheckBackPolicy | None) -> Topic:
         """Say how a topic's half messages are asked about; None: as the settings say."""
-        return await self._told(self._broker.set_check_back, topic, policy)
+        return await self._told(self._broker.transactions.set_check_back, topic, policy)
 
     async def end_transaction(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution
     ) -> EndReceipt:
         """Commit or roll back a half message."""
         await self.room.for_copy()
-        return await self._told(self._broker.end_transaction, topic, transaction_id, message_id, resolution)
+        return await self._told(self._broker.transactions.end, topic, transaction_id, message_id, resolution)
 
     async def ack(self, group: str, topic: str, receipt_handle: str) -> None:
         """Acknowledge a delivery."""
-        await self._settled(self._broker.ack, group, topic, receipt_handle)
+        await self._settled(self._broker.receiving.ack, group, topic, receipt_handle)
 
     async def forward_to_dead_letter(self, group: str, topic: str, receipt_handle: str) -> None:
         """Put a delivery into the group's dead letters and acknowledge it."""
         await self.room.for_copy()
-        await self._settled(self._broker.forward_to_dead_letter, group, topic, receipt_handle)
+        await self._settled(self._broker.receiving.forward_to_dead_letter, group, topic, receipt_handle)
 
     async def create_topic(self, name: str, message_type: MessageType, queue_count: int) -> Topic:
         """Create a topic."""
-        return await self._told(self._broker.create_topic, name, message_type, queue_count)
+        return await self._told(self._broker.topics.create, name, message_type, queue_count)
 
     async def route(self, name: str) -> Topic:
         """Return a topic, creating it if the settings say so."""
-        return await self._told(self._broker.route, name)
+        return await self._told(self._broker.topics.route, name)
 
     # Verbs that lease.
 
@@ -166,7 +166,7 @@ class LiveVerbs(ABC):
 
         def look(now_ms: int) -> Received:
             self.refuse_unread()
-            return self._broker.receive(*wish, now_ms, attempt_id)
+            return self._broker.receiving.receive(*wish, now_ms, attempt_id)
 
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
         received = self.decide(look)
@@ -190,7 +190,7 @@ class LiveVerbs(ABC):
         With `suspend` the attempt will not have counted.
         """
         handle, durable_at = self.decide(
-            self._broker.change_invisible, group, topic, receipt_handle, invisible_ms, suspend
+            self._broker.receiving.change_invisible, group, topic, receipt_handle, invisible_ms, suspend
         )
         await self.answers.reach(durable_at)
         return handle
@@ -205,18 +205,18 @@ class LiveVerbs(ABC):
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
         """Take a delivery back that its consumer never heard of."""
-        self.decide(self._broker.release, group, topic, receipt_handle)
+        self.decide(self._broker.receiving.release, group, topic, receipt_handle)
         self._arrivals.wake(topic)
 
     def client_alive(self, client_id: str) -> None:
         """Renew the leases that are renewed for this client; a core that is void has none."""
         with suppress(StoreUnwell, BrokerBroken):
-            self.decide(self._broker.client_alive, client_id)
+            self.decide(self._broker.receiving.client_alive, client_id)
 
     def client_gone(self, client_id: str) -> None:
         """Give up the leases of a client that has left; a core that is void has none."""
         with suppress(StoreUnwell, BrokerBroken):
-            self.decide(self._broker.client_gone, client_id)
+            self.decide(self._broker.receiving.client_gone, client_id)
 
     async def subscribe_lite(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart
@@ -259,29 +259,29 @@ class LiveVerbs(ABC):
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
         """Look at messages without leasing them."""
-        found = self._broker.read(topic, queue_id, queue_offset, count)
+        found = self._broker.finding.read(topic, queue_id, queue_offset, count)
         return [self.clock.outward(delivery) for delivery in found]
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
         """Look at messages of several queues, each from a place on, in the order of the log."""
-        return [self.clock.outward(one) for one in self._broker.read_after(topic, places, count)]
+        return [self.clock.outward(one) for one in self._broker.finding.read_after(topic, places, count)]
 
     def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
         """Look messages up by key or message id, newest first; they are fewer if they are large."""
-        found = self._broker.find_wanted(topic, key, count_max, lambda one: wanted(self.clock.outward(one)))
+        found = self._broker.finding.find(topic, key, count_max, lambda one: wanted(self.clock.outward(one)))
         return Found([self.clock.outward(one) for one in found.messages], found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after a time."""
-        return self._broker.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
+        return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def pending_timers(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
         """Look at delayed messages that wait for topics with that prefix, the first due first."""
-        return [self.clock.outward(one) for one in self._broker.pending_timers(topic_prefix, count_max)]
+        return [self.clock.outward(one) for one in self._broker.timer_views.pending(topic_prefix, count_max)]
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
         """Look at one delayed message: waiting, or what became of it."""
-        found = self._broker.timer(name, self.clock.now_ms())
+        found = self._broker.timers.get(name, self.clock.now_ms())
         if isinstance(found, TimerVerdict):
             return self.clock.outward(found)
         return self.clock.outward(found)
@@ -290,17 +290,17 @@ class LiveVerbs(ABC):
         """Look at delayed messages that wait, by due time."""
         offset_ms = self.clock.offset_ms
         inward = None if after is None else (after[0] + offset_ms, after[1])
-        page = self._broker.timers(self._inward(wanted), inward, count_max)
+        page = self._broker.timer_views.page(self._inward(wanted), inward, count_max)
         outward = None if page.after is None else (page.after[0] - offset_ms, page.after[1])
         return TimerPage([self.clock.outward(timer) for timer in page.timers], outward)
 
     def count_timers(self, wanted: TimerFilter) -> int:
         """Count delayed messages that wait."""
-        return self._broker.count_timers(self._inward(wanted))
+        return self._broker.timer_views.count(self._inward(wanted))
 
     def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
         """Count delayed messages that wait by windows of due time."""
-        found = self._broker.timer_histogram(self._inward(wanted), width_ms)
+        found = self._broker.timer_views.histogram(self._inward(wanted), width_ms)
         return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
 
     def _inward(self, wanted: TimerFilter) -> TimerFilter:

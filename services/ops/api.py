@@ -92,7 +92,7 @@ class Api:
 
     async def topics(self, request: Request) -> JSONResponse:
         """List the topics."""
-        topics = sorted(self._live.core.topics(), key=lambda topic: topic.name)
+        topics = sorted(self._live.core.topics.all(), key=lambda topic: topic.name)
         return JSONResponse({"topics": [topic_shape(topic) for topic in topics]})
 
     async def create_topic(self, request: Request) -> JSONResponse:
@@ -138,7 +138,7 @@ class Api:
     async def find(self, request: Request) -> JSONResponse:
         """Show the messages that have a key or message id."""
         query = asked(FindQuery, request)
-        topic = self._live.core.topic(query.topic)
+        topic = self._live.core.topics.get(query.topic)
         found = self._live.find(topic.name, query.key, at_most(query.limit))
         shapes = [found_shape(delivery) for delivery in found.messages]
         return JSONResponse({"messages": shapes, "cut": found.is_cut})
@@ -159,10 +159,10 @@ class Api:
         return JSONResponse(clock_shape(self._live.clock))
 
     def _topic(self, request: Request) -> Topic:
-        return self._live.core.topic(request.path_params["topic"])
+        return self._live.core.topics.get(request.path_params["topic"])
 
     def _range(self, topic: Topic, queue_id: int) -> tuple[int, int]:
-        return self._live.core.queue_range(topic.name, queue_id)
+        return self._live.core.finding.queue_range(topic.name, queue_id)
 
     def _positions(self, topic: Topic, after: str) -> Positions:
         ends = {queue_id: self._range(topic, queue_id)[1] for queue_id in range(topic.queue_count)}

@@ -51,7 +51,7 @@ class DeadLettersApi:
 
     async def groups(self, request: Request) -> JSONResponse:
         """List the groups that have dead letters."""
-        counts = [one for one in self._live.core.dead_letter_counts() if one.count]
+        counts = [one for one in self._live.core.dead_letters.counts() if one.count]
         return JSONResponse({"groups": [self._group_shape(one) for one in counts]})
 
     async def page(self, request: Request) -> JSONResponse:
@@ -73,7 +73,7 @@ class DeadLettersApi:
         group, offset = name_of(request), offset_of(request)
         letter = letters.one(self._live, group, offset)
         if wanted.target:
-            self._live.core.topic(wanted.target)
+            self._live.core.topics.get(wanted.target)
         else:
             letters.check_back(self._live, group, letter.topic)
         await self._groups.redrive(group, offset, wanted.target)

@@ -64,7 +64,7 @@ class GroupsApi:
         start, policy = wanted.place(self._live.now_ms()), wanted.policy(self._groups.policy(wanted.name))
         if wanted.topic:
             check_receivable(wanted.topic)
-            self._live.core.topic(wanted.topic)
+            self._live.core.topics.get(wanted.topic)
         is_there = not wanted.topic and self._groups.exists(wanted.name)
         view = await self._groups.create(wanted.name, wanted.topic, start, policy)
         return self._told(view, status=200 if is_there else 201)
@@ -110,7 +110,7 @@ class GroupsApi:
     async def clients(self, request: Request) -> JSONResponse:
         """Show who consumes, and what they hold."""
         view = self._groups.get(name_of(request))
-        leased = self._live.core.leased(view.name)
+        leased = self._live.core.group_views.leased(view.name)
         shapes = [consumer_shape(one, leased.pop(one.client_id, 0)) for one in self._consuming(view.name)]
         return JSONResponse({"consumers": shapes, "leased_by_others": sum(leased.values())})
 

@@ -107,7 +107,7 @@ class TimersApi:
         """Show what was found damaged, and the timers that were lost to it."""
         limit = asked(DamagedQuery, request).limit
         core = self._live.core
-        lost = core.lost_timers()
+        lost = core.timer_views.lost()
         answer: DamageAnswer = {
             "count": core.damage_count,
             "rebuilt": core.statistics.timers_rebuilt,

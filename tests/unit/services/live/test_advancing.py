@@ -75,7 +75,7 @@ async def receive(live: LiveBroker, auto_renew: bool = False, client_id: str = "
 
 def stored(live: LiveBroker) -> list[tuple[str, int]]:
     """(message id, store time in the broker's time) of topic `t`, in log order."""
-    found = [one for queue_id in range(4) for one in live.core.read("t", queue_id, 0, 100)]
+    found = [one for queue_id in range(4) for one in live.core.finding.read("t", queue_id, 0, 100)]
     return [
         (one.message.message_id, one.store_ms) for one in sorted(found, key=lambda one: one.physical_offset)
     ]

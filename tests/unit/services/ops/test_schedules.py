@@ -138,7 +138,7 @@ def test_a_preview_keeps_nothing() -> None:
         ]
         never = await desk.http.post("/api/schedules/preview", json={"cron": "0 0 30 2 *"})
         assert (never.status_code, never.json()) == (200, {"coming": []})
-        assert desk.live.core.schedules() == []
+        assert desk.live.core.schedules.page() == []
 
     play(scenario)
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused(attributes: dict[str, Any], status: int, code
         answer = await desk.http.put("/api/schedules/s", json=WANTED | attributes)
         assert (answer.status_code, answer.json()["code"]) == (status, code)
         assert words in answer.json()["message"]
-        assert desk.live.core.schedules() == []
+        assert desk.live.core.schedules.page() == []
 
     play(scenario)
 

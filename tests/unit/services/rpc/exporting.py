@@ -67,7 +67,7 @@ async def there(front: Any, *callers: Caller) -> None:
         await front.call("Heartbeat", service.HeartbeatRequest(), caller)
     await front.live.create_topic("t", MessageType.NORMAL, 1)
     for group in GROUPS:
-        if not front.live.core.receives(group, "t"):
+        if not front.live.core.groups.receives(group, "t"):
             await front.live.groups.create(group, "t", Start())
 
 

@@ -31,7 +31,7 @@ def ids(replies: list[Any]) -> list[str]:
 
 
 def record_bytes(front: Any) -> int:
-    queue = next(queue for topic, _, queue in front.live.core._store.dispatch.queues() if topic == "t")
+    queue = next(queue for topic, _, queue in front.live.core.store.dispatch.queues() if topic == "t")
     return int(queue.entry(0).record_bytes)
 
 
