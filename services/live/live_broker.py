@@ -64,7 +64,6 @@ from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
 from services.live.rebuilding import Rebuilding
 from services.live.room import Room
-from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
 
@@ -139,14 +138,9 @@ class LiveBroker(LiveVerbs):
         self._asker: Asker = nobody
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
-        self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
-        self.transactions = LiveTransactions(
-            lambda: self._broker, self._told, self._ask, self.clock, self.room
-        )
-        self.groups = LiveGroups(
-            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock, self.room
-        )
-        self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
+        self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
+        self.groups = LiveGroups(lambda: self._broker, self.call, self._arrivals.wake, self.room)
+        self.access = LiveAccess(lambda: self._broker.access, self.call, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -488,7 +482,7 @@ class LiveBroker(LiveVerbs):
 
         def read() -> Message | None:
             message = self._broker.transactions.message(question.half_offset)
-            return None if message is None else self.clock.outward_message(message)
+            return None if message is None else self.clock.outward(message)
 
         client_id = self._asker(question, read)
         self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())

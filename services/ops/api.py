@@ -99,7 +99,9 @@ class Api:
         """Create a topic."""
         wanted = parse(NewTopic, await body_of(request))
         queue_count = wanted.queue_count or self._live.settings.queue_count
-        topic = await self._live.create_topic(wanted.name, wanted.message_type, queue_count)
+        topic = await self._live.call(
+            self._live.core.topics.create, wanted.name, wanted.message_type, queue_count
+        )
         return JSONResponse(topic_shape(topic), status_code=201)
 
     async def topic(self, request: Request) -> JSONResponse:
@@ -121,7 +123,9 @@ class Api:
             queues = f"the queues 0 to {topic.queue_count - 1}"
             raise NotFound(f"Topic {topic.name} has {queues}, not {query.queue}.")
         offset = self._range(topic, query.queue)[0] if query.offset is None else query.offset
-        found = self._live.read(topic.name, query.queue, offset, at_most(query.limit))
+        found = self._live.look(
+            self._live.core.finding.read, topic.name, query.queue, offset, at_most(query.limit)
+        )
         return JSONResponse({"messages": [message_shape(delivery) for delivery in found]})
 
     async def arrivals(self, request: Request) -> JSONResponse:
@@ -172,7 +176,7 @@ class Api:
 
     def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
         """Return what is there after the positions, and move them past it."""
-        found = self._live.read_after(topic.name, positions, limit)
+        found = self._live.look(self._live.core.finding.read_after, topic.name, positions, limit)
         for delivery in found:
             positions[delivery.queue_id] = delivery.queue_offset + 1
         return found

@@ -34,7 +34,7 @@ def test_a_route_names_every_queue_and_what_it_takes(
     play: Any, message_type: MessageType, accepted: list[str]
 ) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", message_type, 3)
+        await front.live.call(front.live.core.topics.create, "t", message_type, 3)
         reply = await front.call("QueryRoute", route("t"))
         assert reply.status.code == Code.OK
         assert [queue.id for queue in reply.message_queues] == [0, 1, 2]
