@@ -126,7 +126,7 @@ class Teller:
         self.disk = RealDisk(store)
         self._broker = Broker.open(self.disk, _SETTINGS, self._now_ms)
         for topic, kind in (topics.TOPIC_TYPES | {topics.ORDER_TIMEOUTS: "MIXED"}).items():
-            self._broker.create_topic(topic, MessageType(kind), QUEUE_COUNT, self._now_ms)
+            self._broker.topics.create(topic, MessageType(kind), QUEUE_COUNT, self._now_ms)
         self._flush()
         self._read = self._broker.end_offset
         self.opening = self._segment()[: self._read]
@@ -140,7 +140,7 @@ class Teller:
     def tell_moved(self) -> None:
         """The records of a moved deadline: time goes on beyond the other."""
         self._arm()
-        self._broker.move_timer(_DEADLINE, MOVED_MS, self._now_ms)
+        self._broker.timers.move(_DEADLINE, MOVED_MS, self._now_ms)
         self._lift("moved")
         self._advance(MOVED_MS)
         self._lift("delivered moved")
@@ -149,7 +149,7 @@ class Teller:
         """Halves that are asked about, and end without a message."""
         halves = {"created": self._created(), "deadline": self._deadline(), "paid": self._change("paid")}
         self._lift(*(f"half {name}" for name in halves))
-        self._broker.check_asked(halves["created"][1], True, self._now_ms)
+        self._broker.transactions.check_asked(halves["created"][1], True, self._now_ms)
         self._lift("check")
         for name, half in halves.items():
             self._end(half, Resolution.ROLLBACK)
@@ -173,7 +173,7 @@ class Teller:
         self._end(self._change("cancelled"), Resolution.COMMIT)
         self._lift("half cancelled", "cancelled")
         self._arm()
-        self._broker.fire_timer(_DEADLINE, self._now_ms)
+        self._broker.timers.fire(_DEADLINE, self._now_ms)
         self._lift("fired")
         self._arm()
         self._advance(DUE_MS)
@@ -183,7 +183,7 @@ class Teller:
         created = self._receive(topics.CARTS_GROUP, topics.ORDER_CREATED)
         self._bury(topics.CARTS_GROUP, topics.ORDER_CREATED, created)
         self._lift("dead created", "acked created")
-        self._broker.redrive(topics.CARTS_GROUP, 0, "", self._now_ms)
+        self._broker.dead_letters.redrive(topics.CARTS_GROUP, 0, "", self._now_ms)
         self._lift("redriven", "acked letter")
         fired, _ = self._receive_all(topics.ORDERS_GROUP, topics.ORDER_TIMEOUTS)
         self._bury(topics.ORDERS_GROUP, topics.ORDER_TIMEOUTS, fired)
@@ -193,13 +193,13 @@ class Teller:
         body = {"push_id": PUSH_ID, "customer_id": CUSTOMER_ID, "text": "Your order is on its way"}
         self._push(body | {"due_ms": PUSH_MS})
         self._lift("push timer")
-        self._broker.cancel_timer(TimerName(topics.PUSHES, _message_id(4)), "", self._now_ms)
+        self._broker.timers.cancel(TimerName(topics.PUSHES, _message_id(4)), "", self._now_ms)
         self._lift("push cancel")
         self._push(body | {"due_ms": PUSH_MS})
         self._advance(PUSH_MS)
         self._lift("", "push delivered")
         (delivery,) = self._receive_all(topics.PUSHES_GROUP, topics.PUSHES)
-        self._broker.ack(topics.PUSHES_GROUP, topics.PUSHES, delivery.receipt_handle, self._now_ms)
+        self._broker.receiving.ack(topics.PUSHES_GROUP, topics.PUSHES, delivery.receipt_handle, self._now_ms)
         self._lift("acked push")
 
     def _created(self) -> tuple[str, str, str]:
@@ -242,12 +242,12 @@ class Teller:
             born_host=("10.0.0.7", 50_000),
             **more,
         )
-        receipt = self._broker.send(message, self._now_ms)
+        receipt = self._broker.sending.send(message, self._now_ms)
         self._flush()
         return receipt
 
     def _end(self, half: tuple[str, str, str], resolution: Resolution) -> None:
-        self._broker.end_transaction(*half, resolution, self._now_ms)
+        self._broker.transactions.end(*half, resolution, self._now_ms)
         self._flush()
 
     def _receive(self, group: str, topic: str) -> Delivery:
@@ -255,12 +255,14 @@ class Teller:
         return delivery
 
     def _receive_all(self, group: str, topic: str) -> list[Delivery]:
-        found = self._broker.receive(group, topic, EVERYTHING, 32, 60_000, "client", False, self._now_ms)
+        found = self._broker.receiving.receive(
+            group, topic, EVERYTHING, 32, 60_000, "client", False, self._now_ms
+        )
         self._flush()
         return found.deliveries
 
     def _bury(self, group: str, topic: str, delivery: Delivery) -> None:
-        self._broker.forward_to_dead_letter(group, topic, delivery.receipt_handle, self._now_ms)
+        self._broker.receiving.forward_to_dead_letter(group, topic, delivery.receipt_handle, self._now_ms)
 
     def _advance(self, until_ms: int) -> None:
         """Lets time pass, and everything happen that is due by then."""

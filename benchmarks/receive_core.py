@@ -47,7 +47,7 @@ def fifo(where: str, consumers: str, seconds: str) -> dict[str, Any]:
         group = f"customer-{number % MESSAGE_GROUPS}"
         name = f"M{number:033d}"
         message = Message(topic=FIFO_TOPIC, body=bytes(256), message_id=name, message_group=group)
-        shell.core.send(message, shell.clock())
+        shell.core.sending.send(message, shell.clock())
         if number % 1_000 == 999:
             shell.turn()
     shell.settle()
@@ -77,7 +77,7 @@ def turn(shell: Shell, topic: str, consumers: int) -> int:
     shell.settle()
     for batch in batches:
         for delivery in batch:
-            shell.core.ack(GROUP, topic, delivery.receipt_handle, shell.clock())
+            shell.core.receiving.ack(GROUP, topic, delivery.receipt_handle, shell.clock())
     shell.settle()
     return sum(map(len, batches))
 
@@ -85,7 +85,7 @@ def turn(shell: Shell, topic: str, consumers: int) -> int:
 def receive(shell: Shell, topic: str, count: int = BATCH) -> list[Delivery]:
     """Lease a batch."""
     wish = (GROUP, topic, EVERYTHING, count, LEASE_MS, "consumer", False)
-    return shell.core.receive(*wish, shell.clock()).deliveries
+    return shell.core.receiving.receive(*wish, shell.clock()).deliveries
 
 
 def log_bytes(where: str, acknowledged_at_once: str) -> float:
@@ -97,7 +97,7 @@ def log_bytes(where: str, acknowledged_at_once: str) -> float:
         batch = receive(shell, TOPIC)
         for first in range(0, BATCH, at_once):
             for delivery in batch[first : first + at_once]:
-                shell.core.ack(GROUP, TOPIC, delivery.receipt_handle, shell.clock())
+                shell.core.receiving.ack(GROUP, TOPIC, delivery.receipt_handle, shell.clock())
             shell.settle()
     return round((shell.core.end_offset - first_offset) / CONSUMED, 2)
 
@@ -115,7 +115,7 @@ def backlog(where: str, count: str) -> dict[str, Any]:
         seconds = time.perf_counter() - entered
         windows.append({"up_to": done, "per_second": round((done - before) / seconds), **memory()})
         print(f"{done} in {time.perf_counter() - began:.0f} s, {memory()}", file=sys.stderr, flush=True)
-    shell.core.ack(GROUP, TOPIC, stuck.receipt_handle, shell.clock())
+    shell.core.receiving.ack(GROUP, TOPIC, stuck.receipt_handle, shell.clock())
     shell.settle()
     assert not receive(shell, TOPIC)
     return figures | {

@@ -247,7 +247,7 @@ def read(where: str, how: str) -> float:
     """Random reads per second, each of one message."""
     core, dice = open_core(where), random.Random(1)
     look = {"queue offset": by_queue_offset, "key": by_key}[how]
-    count = sum(core.queue_range(TOPIC, queue_id)[1] for queue_id in range(store_builder.QUEUE_COUNT))
+    count = sum(core.finding.queue_range(TOPIC, queue_id)[1] for queue_id in range(store_builder.QUEUE_COUNT))
     wanted = [dice.randrange(count) for _ in range(READS)]
     began = time.perf_counter()
     for number in wanted:
@@ -258,12 +258,12 @@ def read(where: str, how: str) -> float:
 def by_queue_offset(core: Broker, number: int) -> bool:
     """Read the message of that number where it lies in its queue."""
     queue_id, queue_offset = store_builder.place_of(number)
-    return len(core.read(TOPIC, queue_id, queue_offset, 1)) == 1
+    return len(core.finding.read(TOPIC, queue_id, queue_offset, 1)) == 1
 
 
 def by_key(core: Broker, number: int) -> bool:
     """Read it by its key."""
-    return len(core.find(TOPIC, store_builder.key_of(number), 1)) == 1
+    return len(core.finding.find(TOPIC, store_builder.key_of(number), 1).messages) == 1
 
 
 def open_core(where: str) -> Broker:

@@ -76,7 +76,7 @@ def place_of(number: int) -> tuple[int, int]:
 def make_empty(disk: RealDisk) -> int:
     """Lets a broker make the store and the topic; returns where the log goes on."""
     broker = Broker.open(disk, BrokerSettings(), NOW_MS)
-    broker.create_topic(TOPIC, MessageType.MIXED, QUEUE_COUNT, NOW_MS)
+    broker.topics.create(TOPIC, MessageType.MIXED, QUEUE_COUNT, NOW_MS)
     flush = broker.take_flush()
     assert flush is not None
     flush.write(disk)

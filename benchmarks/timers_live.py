@@ -44,7 +44,7 @@ def prepare(where: str, count: str, from_ms: str, span_ms: str) -> dict[str, Any
         numbers = range(first, min(first + BATCH, int(count)))
         due = [int(from_ms) + int(number * SCATTER % int(count) * step) for number in numbers]
         batch = [message(number, due_ms) for number, due_ms in zip(numbers, due, strict=True)]
-        shell.core.send_many(batch, shell.clock())
+        shell.core.sending_many.send(batch, shell.clock())
         shell.turn()
     shell.durable()
     seconds = time.perf_counter() - began
@@ -147,9 +147,9 @@ def delivered(where: str, notes: str) -> list[Delivered]:
 
 def all_of(shell: Shell, queue_id: int) -> Iterator[Any]:
     """Yield everything of a queue."""
-    queue_offset, next_offset = shell.core.queue_range(TOPIC, queue_id)
+    queue_offset, next_offset = shell.core.finding.queue_range(TOPIC, queue_id)
     while queue_offset < next_offset:
-        for delivery in shell.core.read(TOPIC, queue_id, queue_offset, READ):
+        for delivery in shell.core.finding.read(TOPIC, queue_id, queue_offset, READ):
             yield delivery
             queue_offset = delivery.queue_offset + 1
 

@@ -37,12 +37,12 @@ def set_all(shell: Shell, count: int, from_ms: int, span_ms: int) -> dict[str, A
         due = [from_ms + dice.randrange(span_ms) for _ in range(min(BATCH, count - first))]
         batch = [message(first + number, due_ms) for number, due_ms in enumerate(due)]
         entered = time.perf_counter()
-        answers = shell.core.send_many(batch, shell.clock())
+        answers = shell.core.sending_many.send(batch, shell.clock())
         core_seconds += time.perf_counter() - entered
         refused = [answer for answer in answers if not isinstance(answer, SendReceipt)]
         assert not refused, refused[0]
         shell.turn()
-        unwritten_counts.append(shell.core._timers.partitions.unwritten_count)
+        unwritten_counts.append(shell.core.timers.partitions.unwritten_count)
         if first % TOLD_OF == 0:
             tell(first, began, shell.checkpoint_count)
     shell.durable()
@@ -97,13 +97,13 @@ def rate(shell: Shell, numbers: list[int], verb: Any) -> int:
 
 def cancel(shell: Shell, name: TimerName, moved_ms: int) -> None:
     """Cancel by key; it may have been delivered meanwhile."""
-    verdict = shell.core.cancel_timer(name, "", shell.clock()).verdict
+    verdict = shell.core.timers.cancel(name, "", shell.clock()).verdict
     assert verdict in (Verdict.CANCELLED, Verdict.TOO_LATE), verdict
 
 
 def move(shell: Shell, name: TimerName, moved_ms: int) -> None:
     """Move by key."""
-    verdict = shell.core.move_timer(name, moved_ms, shell.clock()).verdict
+    verdict = shell.core.timers.move(name, moved_ms, shell.clock()).verdict
     assert verdict in (Verdict.MOVED, Verdict.TOO_LATE), verdict
 
 
@@ -114,7 +114,7 @@ def restarted(where: str, is_clean: str) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     opened_ms, after_open = real_ms(), memory()
     pending_count = shell.core.gauges().pending_timers
-    queues = {queue: shell.core.queue_range(TOPIC, queue)[1] for queue in range(4)}
+    queues = {queue: shell.core.finding.queue_range(TOPIC, queue)[1] for queue in range(4)}
     late = watched(shell, queues, opened_ms)
     figures = {
         "open_seconds": round(seconds, 2),
@@ -142,7 +142,7 @@ def watched(shell: Shell, queues: dict[int, int], opened_ms: int) -> list[int]:
         shell.durable()
         now_ms = real_ms()
         for queue in queues:
-            for delivery in shell.core.read(TOPIC, queue, queues[queue], 32):
+            for delivery in shell.core.finding.read(TOPIC, queue, queues[queue], 32):
                 queues[queue] = delivery.queue_offset + 1
                 due_ms = delivery.message.delivery_ms or 0
                 if due_ms >= opened_ms:
@@ -201,7 +201,7 @@ def delivered(shell: Shell, count: int, due_ms: int) -> dict[str, Any]:
             time.sleep(0.001)
     shell.durable()
     last_ms = shell.clock() - due_ms
-    queues = [shell.core.queue_range(TOPIC, queue)[1] for queue in range(4)]
+    queues = [shell.core.finding.queue_range(TOPIC, queue)[1] for queue in range(4)]
     assert sum(queues) == count, f"{count} timers, {sum(queues)} deliveries"
     return {
         "deliveries": sum(queues),

@@ -37,11 +37,11 @@ class Core:
         """Send a half of 256 bytes."""
         self.sent += 1
         message = Message(topic=TOPIC, body=BODY, message_id=f"M{self.sent:033d}", transactional=True)
-        return self.broker.send(message, self.now_ms)
+        return self.broker.sending.send(message, self.now_ms)
 
     def commit(self, half: SendReceipt) -> None:
         """Commit one."""
-        self.broker.end_transaction(
+        self.broker.transactions.end(
             TOPIC, half.transaction_id, half.message_id, Resolution.COMMIT, self.now_ms
         )
 
@@ -89,7 +89,7 @@ def checks(root: str, count: str) -> dict[str, Any]:
     while asked < int(count):
         for effect in one.broker.tick(one.now_ms):
             if isinstance(effect, CheckBack):
-                one.broker.check_asked(effect.transaction_id, True, one.now_ms)
+                one.broker.transactions.check_asked(effect.transaction_id, True, one.now_ms)
                 asked += 1
         one.flush()
     took = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""The broker's core: every verb of the product over one log, one wheel and their tables.
+"""The broker's core: its parts over one log and one wheel; each verb of the product is called on its part.
 
 The state is a fold over the log. A verb decides and appends a record; when that record's flush is durable
 it becomes visible (queued, armed, or open to be ended). After a restart the same records, read in order,
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final, Protocol
 
 from commitlog import foreign, layout, limits, properties, snapshot, store_format
 from commitlog.disk import Disk
+from commitlog.errors import TidewheelError
 from commitlog.flush import Flush, Sync
 from commitlog.kinds import (
     ACK_TOPIC,
@@ -31,19 +32,43 @@ from commitlog.kinds import (
 )
 from commitlog.log import CommitLog
 from commitlog.record import TYPE_COMMIT, Record
-from commitlog.recovery import Found, LogScan
-from commitlog.retention import Retirement
+from commitlog.recovery import Damage, Found, LogScan
 from commitlog.snapshot import Snapshot
 from services.broker import derived, timer_facts
-from services.broker.agenda import Purpose
+from services.broker.access import Access
+from services.broker.agenda import Agenda, Purpose
+from services.broker.burying import Burying
+from services.broker.carrying import Carrying
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
-from services.broker.mending import Check, Rescue
+from services.broker.dead_letters import DeadLetters
+from services.broker.finding import Finding
+from services.broker.group_views import GroupViews
+from services.broker.groups import Groups
+from services.broker.half_views import HalfViews
+from services.broker.housekeeping import Housekeeping
+from services.broker.leases import Leases
+from services.broker.lending import Lending
+from services.broker.lite_receiving import LiteReceiving
+from services.broker.lite_subscribing import LiteSubscribing
+from services.broker.lite_subscriptions import LiteSubscriptions
+from services.broker.lite_topics import LiteTopics
+from services.broker.mending import Check, Mending, Rescue
+from services.broker.reading import Reading
+from services.broker.receiving import Receiving
+from services.broker.schedules import Schedules
+from services.broker.sending import Sending
+from services.broker.sending_many import SendingMany
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import found_at_start
-from services.broker.store import Keyed
+from services.broker.statistics import Gauges, Statistics
+from services.broker.store import Keyed, Store
+from services.broker.timer_delivery import TimerDelivery
 from services.broker.timer_files import TIMER_FILES
-from services.broker.topics import is_system
+from services.broker.timer_views import TimerViews
+from services.broker.timers import Timers
+from services.broker.topics import Topics, is_system
+from services.broker.transactions import Transactions
 from services.broker.values import (
     Bell,
     Damaged,
@@ -54,7 +79,6 @@ from services.broker.values import (
     Wake,
     Warn,
 )
-from services.broker.verbs import Verbs
 from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
@@ -62,37 +86,163 @@ LATER_PARTS: Final = frozenset(("schedules", "access"))
 """What older snapshots do not have, because nothing of it was ever written then."""
 
 
-class Broker(Verbs):
-    """A broker over an open store; make it with `Broker.open`."""
+class Part(Protocol):
+    """A state machine whose state a snapshot keeps."""
+
+    def freeze(self) -> Any:
+        """The state, as JSON can hold it."""
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a frozen state over."""
+
+
+class Broker:
+    """A broker over an open store; make it with `Broker.open`, and call verbs on its parts."""
 
     def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
-        super().__init__(disk, log, settings, now_ms)
+        self.statistics = Statistics()
+        self.damaged: list[Damage] = []
+        self.made_anew: list[str] = []
+        self.unsound: list[str] = []
+        """Small files of the store that were damaged, and what the start did about it."""
+        self.lost: list[str] = []
+        self.damage: deque[Damaged] = deque(maxlen=limits.DAMAGE_KEPT_MAX)
+        """What was found damaged since the start, the oldest first."""
+        self.damage_count = 0
+        self._disk = disk
+        self._log = log
+        self._ticked_ms = now_ms
+        self._checkpoint_offset = log.first_offset
+        self._agenda = Agenda(now_ms)
+        self.store = Store(disk, log, settings.store_host)
+        self.access = Access(self.store)
+        self.topics = Topics(self.store, settings)
+        self.timers = Timers(disk, self.store, settings, self.statistics, now_ms)
+        self.mending = Mending(self.store, self.timers)
+        self._delivery = TimerDelivery(disk, self.store, self.timers, now_ms)
+        self.timer_views = TimerViews(self.timers)
+        carrying = Carrying(self.timers)
+        self.transactions = Transactions(
+            self.store, self._agenda, self.topics, self.timers, carrying, settings, self.statistics
+        )
+        self.half_views = HalfViews(self.store, self.transactions)
+        self.groups = Groups(self.store, settings)
+        self.lite_topics = LiteTopics(self.store, self.topics, self.groups, settings)
+        self.housekeeping = Housekeeping(
+            disk, self.store, self._agenda, self.groups, self.transactions, settings, self.statistics
+        )
+        self._housekeeping_ms = settings.housekeeping_ms
+        self.sending = Sending(
+            self.store,
+            self.topics,
+            self.lite_topics,
+            self.timers,
+            carrying,
+            self.transactions,
+            self.housekeeping,
+            settings,
+            self.statistics,
+        )
+        self.sending_many = SendingMany(self.store, self.topics, self.timers, self.housekeeping, self.sending)
+        self.schedules = Schedules(
+            self.store,
+            self._agenda,
+            self.topics,
+            self.sending,
+            self.housekeeping,
+            settings,
+        )
+        leases = Leases(self._agenda, now_ms)
+        self._reading = Reading(self.store, self.statistics)
+        self.dead_letters = DeadLetters(
+            self.store, self.topics, self.groups, self._reading, self.housekeeping, self.statistics
+        )
+        lending = Lending(self.groups, leases, settings.broker_name)
+        lite_subscriptions = LiteSubscriptions(settings)
+        self._burying = Burying(
+            self.store,
+            self.groups,
+            leases,
+            self._reading,
+            self.dead_letters,
+            lite_subscriptions,
+        )
+        lite_receiving = LiteReceiving(
+            self.store,
+            self.groups,
+            self.lite_topics,
+            lite_subscriptions,
+            lending,
+            self._reading,
+            self.dead_letters,
+        )
+        self.receiving = Receiving(
+            self.store,
+            self.topics,
+            self.groups,
+            leases,
+            lending,
+            lite_receiving,
+            self._reading,
+            self.dead_letters,
+            self._burying,
+            settings,
+            self.statistics,
+        )
+        self.lite = LiteSubscribing(
+            self.topics,
+            self.groups,
+            self.lite_topics,
+            lite_subscriptions,
+            self.receiving,
+            self._reading,
+        )
+        self.group_views = GroupViews(
+            self.store,
+            self.topics,
+            self.groups,
+            self._reading,
+            self.receiving,
+            self._burying,
+            lite_subscriptions,
+        )
+        self.finding = Finding(self.store, self.topics, self._reading, self.statistics)
+        self._parts: dict[str, Part] = {
+            "store": self.store,
+            "topics": self.topics,
+            "timers": self.timers,
+            "transactions": self.transactions,
+            "sending": self.transactions.receipts,
+            "groups": self.groups,
+            "schedules": self.schedules,
+            "access": self.access,
+        }
         self._is_refusing = False
         self.is_crowded = False
         """Whether the last tick had more to deliver than its slice."""
         self._due_schedules: deque[int] = deque()
         self._has_new_plan, self._was_behind = True, False
         self._planned_ms: int | None = None
-        self._store.apply_to_parts = self.apply
-        self._store.apply_run_to_parts = self.apply_run
+        self.store.apply_to_parts = self.apply
+        self.store.apply_run_to_parts = self.apply_run
         self._appliers: dict[str, Callable[[Record], None]] = {
-            TOPIC_TOPIC: self._topics.apply,
-            SCHEDULE_TOPIC: self._schedules.apply,
+            TOPIC_TOPIC: self.topics.apply,
+            SCHEDULE_TOPIC: self.schedules.apply,
             AUTH_TOPIC: self.access.apply,
-            RETENTION_TOPIC: self._housekeeping.apply,
-            HALF_TOPIC: self._transactions.apply,
-            OUTCOME_TOPIC: self._transactions.apply,
-            CHECK_TOPIC: self._transactions.apply,
-            LATE_TOPIC: self._transactions.apply,
-            GROUP_TOPIC: self._groups.apply_group,
-            ACK_TOPIC: self._groups.apply_finished,
-            LEASE_TOPIC: self._groups.apply_leases,
+            RETENTION_TOPIC: self.housekeeping.apply,
+            HALF_TOPIC: self.transactions.apply,
+            OUTCOME_TOPIC: self.transactions.apply,
+            CHECK_TOPIC: self.transactions.apply,
+            LATE_TOPIC: self.transactions.apply,
+            GROUP_TOPIC: self.groups.apply_group,
+            ACK_TOPIC: self.groups.apply_finished,
+            LEASE_TOPIC: self.groups.apply_leases,
         }
         self._publishers: dict[str, Callable[[Record], None]] = {
-            HALF_TOPIC: self._transactions.publish,
-            OUTCOME_TOPIC: self._transactions.publish,
-            RETENTION_TOPIC: self._housekeeping.publish,
-            TIMER_TOPIC: self._timers.publish,
+            HALF_TOPIC: self.transactions.publish,
+            OUTCOME_TOPIC: self.transactions.publish,
+            RETENTION_TOPIC: self.housekeeping.publish,
+            TIMER_TOPIC: self.timers.publish,
         }
 
     @classmethod
@@ -115,29 +265,34 @@ class Broker(Verbs):
         )
         broker = cls(disk, log, settings, now_ms)
         broker._thaw(start, scan, now_ms)
-        broker._timers.gaps = scan.damaged
+        broker.timers.gaps = scan.damaged
         for number, found in enumerate(scan):
             broker._replay(found)
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
-                broker._store.keys.spill(log.first_offset)
-                broker._timers.spill()
-        broker._timers.gaps = []
+                broker.store.keys.spill(log.first_offset)
+                broker.timers.spill()
+        broker.timers.gaps = []
         scan.cut()
         log.resume(scan.end_offset)
-        broker._store.dispatch.write()
+        broker.store.dispatch.write()
         broker.damaged = scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
-        for one in found_at_start(disk, log, start, scan.damaged, broker._store.may_begin_at):
+        for one in found_at_start(disk, log, start, scan.damaged, broker.store.may_begin_at):
             broker.note_damage(one)
-        broker._housekeeping.follow()
-        broker._receiving.resume(now_ms)
-        broker._lite_topics.begin()
-        broker._housekeeping.see_to_room()
+        broker.housekeeping.follow()
+        broker.receiving.resume(now_ms)
+        broker.lite_topics.begin()
+        broker.housekeeping.see_to_room()
         broker._read_ahead_now(now_ms)
-        broker._mending.begin(now_ms)
+        broker.mending.begin(now_ms)
         broker._agenda.place(Purpose.HOUSE, 0, now_ms)
         return broker
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of each file of the log, and of the reserve."""
+        return self._log.segment_bytes
 
     @property
     def durable_offset(self) -> int:
@@ -154,6 +309,48 @@ class Broker(Verbs):
         """Up to here the log is surely on disk."""
         return self._log.synced_offset
 
+    def note_damage(self, found: Damaged) -> Damaged:
+        """Something was found damaged: it is shown until the next start."""
+        if found not in self.damage:
+            self.damage.append(found)
+            self.damage_count += 1
+        return found
+
+    def gauges(self) -> Gauges:
+        """What is so at this moment, for metrics."""
+        open_halves = self.transactions.outcomes.open
+        return Gauges(
+            pending_timers=self.timers.pending_count,
+            pending_by_topic=dict(+self.timers.pending_by_topic),
+            timers_bytes=self.timers.partitions.disk_bytes,
+            open_halves=len(open_halves),
+            expired_halves=len(self.transactions.outcomes.expired),
+            oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
+            in_flight=self.groups.leased_counts(),
+            lag=self.groups.lag(),
+            topic_count=len(self.topics.all()),
+            log_first_offset=self._log.first_offset,
+            log_end_offset=self._log.end_offset,
+            durable_offset=self._log.durable_offset,
+            disk_used=self.housekeeping.disk_used,
+            disk_free_bytes=self.housekeeping.free_bytes,
+            is_full=self.housekeeping.is_full,
+            damage_count=self.damage_count,
+            unreadable_timers=len(self.timers.lost),
+        )
+
+    def ack_many(
+        self, group: str, topic: str, receipt_handles: list[str], now_ms: int
+    ) -> list[int | TidewheelError]:
+        """Acknowledges leased messages; of each what must be durable before anyone is told, or why not."""
+        answers: list[int | TidewheelError] = []
+        for handle in receipt_handles:
+            try:
+                answers.append(self.receiving.ack(group, topic, handle, now_ms))
+            except TidewheelError as error:
+                answers.append(error)
+        return answers
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so."""
         self._has_new_plan = True
@@ -162,18 +359,18 @@ class Broker(Verbs):
         others = self._tick_timers(now_ms)
         for purpose, subject in self._agenda.advance(now_ms, limits.DELIVERIES_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
-                woken[self._receiving.expire(subject, now_ms)] = None
+                woken[self.receiving.expire(subject, now_ms)] = None
             elif purpose is Purpose.SCHEDULE:
                 self._due_schedules.append(subject)
             elif purpose is Purpose.HOUSE:
                 others += self._keep_house(now_ms)
-            elif check := self._transactions.check(subject, now_ms):
+            elif check := self.transactions.check(subject, now_ms):
                 others.append(check)
         while self._has_due_schedules():
-            self._schedules.occur(self._due_schedules.popleft(), now_ms)
-        others += self._transactions.read_due(now_ms)
+            self.schedules.occur(self._due_schedules.popleft(), now_ms)
+        others += self.transactions.read_due(now_ms)
         woken |= dict.fromkeys(self._burying.run(now_ms))
-        self._schedules.rest()
+        self.schedules.rest()
         return [*map(Wake, woken), *others]
 
     def next_due_ms(self) -> int | None:
@@ -181,7 +378,7 @@ class Broker(Verbs):
 
         Found anew only where that may have changed: messages that come in and go to the disk change nothing.
         """
-        is_behind = self._store.is_behind
+        is_behind = self.store.is_behind
         if self._has_new_plan or self._agenda.is_changed or is_behind != self._was_behind:
             self._has_new_plan = self._agenda.is_changed = False
             self._was_behind = is_behind
@@ -190,49 +387,44 @@ class Broker(Verbs):
 
     def _next_due_ms(self) -> int | None:
         moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
-        if self._has_due_schedules() or self._burying.has_more() or self._transactions.has_more():
+        if self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more():
             return self._ticked_ms
-        if self._mending.is_wanted:
+        if self.mending.is_wanted:
             return self._ticked_ms
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _has_due_schedules(self) -> bool:
         """Whether a schedule's moment has come, and its message need not wait for the disk."""
-        return bool(self._due_schedules) and not self._store.is_behind
+        return bool(self._due_schedules) and not self.store.is_behind
 
     def read_ahead(self, job: TimersJob) -> None:
         """A worker has read files of timers: what was read ahead will be delivered when due."""
         self._has_new_plan = True
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (Check, Rescue))
-            self._mending.done(job)
+            self.mending.done(job)
             return
-        for due_ms, timer_offset in self._timers.partitions.read_ahead(job):
-            self._timers.near.put(timer_offset, due_ms)
+        for due_ms, timer_offset in self.timers.partitions.read_ahead(job):
+            self.timers.near.put(timer_offset, due_ms)
 
     def read_ahead_failed(self, job: TimersJob) -> None:
         """A worker could not read; it is tried again."""
         self._has_new_plan = True
         if isinstance(job, ReadAhead):
-            self._timers.partitions.read_ahead_failed(job)
+            self.timers.partitions.read_ahead_failed(job)
         else:
             assert isinstance(job, (Check, Rescue))
-            self._mending.failed(job)
-
-    @property
-    def wants_mending(self) -> bool:
-        """Whether files are unchecked, or damaged and not yet seen to."""
-        return self._mending.is_wanted
+            self.mending.failed(job)
 
     def mend(self, now_ms: int) -> list[Damaged]:
         """Checks or mends some files here and now, for a repair: no time passes, nothing is delivered."""
         self._has_new_plan = True
-        job = self._mending.next_job()
+        job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
-            self._mending.done(job)
-        found = [self.note_damage(one) for one in self._mending.step(now_ms)]
-        self._mending.go_on_checking()
+            self.mending.done(job)
+        found = [self.note_damage(one) for one in self.mending.step(now_ms)]
+        self.mending.go_on_checking()
         return found
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
@@ -247,30 +439,30 @@ class Broker(Verbs):
 
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
-        self._groups.open_records.close()
+        self.groups.open_records.close()
         return self._log.take_flush()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """A flush is durable: its records become visible. Returns whom to wake."""
         if flush.used_reserve:
-            self._housekeeping.reserve_is_gone()
-        woken, self._groups.woken = self._groups.woken, {}
+            self.housekeeping.reserve_is_gone()
+        woken, self.groups.woken = self.groups.woken, {}
         messages: list[Keyed] = []
-        for found in self._store.flushed(flush):
+        for found in self.store.flushed(flush):
             if isinstance(found, Keyed):
                 messages.append(found)
                 woken[found.topic] = None
                 continue
             if messages:
-                self._store.index_messages(messages)
+                self.store.index_messages(messages)
                 messages = []
             if isinstance(found, Appended):
                 woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None
                 self.lite.arrived(found.record)
-        self._store.index_messages(messages)
-        self._store.dispatch.write()
+        self.store.index_messages(messages)
+        self.store.dispatch.write()
         self.statistics.flushes += 1
         bells: list[Bell] = [*woken, *self.lite.take_woken()]
         return [Wake(bell) for bell in bells]
@@ -278,15 +470,15 @@ class Broker(Verbs):
     @property
     def is_quiet(self) -> bool:
         """Whether everything decided is durable."""
-        return self._log.is_quiet and self._groups.open_records.is_empty
+        return self._log.is_quiet and self.groups.open_records.is_empty
 
     @property
     def is_checkpoint_due(self) -> bool:
         """Whether much lies behind the last snapshot, or retention waits for a new one."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
-        is_full = self._store.keys.is_full or self._timers.ends.is_full
-        is_wanted = self._housekeeping.wants_checkpoint or self._timers.partitions.wants_checkpoint
+        is_full = self.store.keys.is_full or self.timers.ends.is_full
+        is_wanted = self.housekeeping.wants_checkpoint or self.timers.partitions.wants_checkpoint
         return is_much or is_full or is_wanted
 
     @property
@@ -299,16 +491,16 @@ class Broker(Verbs):
         self._has_new_plan = True
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
-        self._housekeeping.wants_checkpoint = False
+        self.housekeeping.wants_checkpoint = False
         parts = {name: part.freeze() for name, part in self._parts.items()}
         return Checkpoint(
             log_sync=self._log.take_sync(),
-            queue_writes=self._store.dispatch.unwritten(),
-            queue_paths=self._store.dispatch.unsynced_paths(),
-            keys=self._store.keys.to_write(self._log.first_offset),
-            timers=self._timers.to_write(now_ms),
-            snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self._store)),
-            unneeded_paths=self._log.keep.forget_all_but(self._housekeeping.needed_offsets()),
+            queue_writes=self.store.dispatch.unwritten(),
+            queue_paths=self.store.dispatch.unsynced_paths(),
+            keys=self.store.keys.to_write(self._log.first_offset),
+            timers=self.timers.to_write(now_ms),
+            snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
+            unneeded_paths=self._log.keep.forget_all_but(self.housekeeping.needed_offsets()),
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
@@ -316,8 +508,8 @@ class Broker(Verbs):
         self._has_new_plan = True
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
-        self._store.keys.written(checkpoint.keys)
-        self._timers.written(checkpoint.timers)
+        self.store.keys.written(checkpoint.keys)
+        self.timers.written(checkpoint.timers)
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
         """A checkpoint could not be written, for want of room or the like: it is tried again later.
@@ -326,9 +518,9 @@ class Broker(Verbs):
         would be synced again and believed. Open the store anew.
         """
         self._has_new_plan = True
-        self._store.dispatch.not_synced()
-        self._store.keys.failed(checkpoint.keys)
-        self._timers.failed(checkpoint.timers)
+        self.store.dispatch.not_synced()
+        self.store.keys.failed(checkpoint.keys)
+        self.timers.failed(checkpoint.timers)
         if checkpoint.log_sync is not None:
             self._log.not_synced(checkpoint.log_sync)
 
@@ -340,51 +532,41 @@ class Broker(Verbs):
         """A sync has succeeded."""
         self._log.synced(sync)
 
-    def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """A retirement has run: what is needed is kept, or what nobody reads is gone."""
-        self._has_new_plan = True
-        self._housekeeping.retired(retirement, now_ms)
-
-    def retirement_failed(self) -> None:
-        """A retirement could not run, or not to its end; it is tried again later."""
-        self._has_new_plan = True
-        self._housekeeping.failed()
-
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
         """Takes over a snapshot, and what is derived from the log up to it."""
         self._checkpoint_offset = scan.first_offset
         if start is None:
-            derived.drop(self._store)
-            self._timers.drop()
+            derived.drop(self.store)
+            self.timers.drop()
             return
         self._checkpoint_offset = start.offset
         for name, part in self._parts.items():
             if name in start.parts or name not in LATER_PARTS:
                 part.thaw(start.parts[name])
         others = snapshot.others(self._disk, start)
-        self.made_anew = derived.adopt(self._store, self._disk, start, others)
+        self.made_anew = derived.adopt(self.store, self._disk, start, others)
         others_files = [one.parts[TIMER_FILES] for one in others]
-        self.lost = self._timers.adopt(start.parts[TIMER_FILES], others_files, now_ms)
+        self.lost = self.timers.adopt(start.parts[TIMER_FILES], others_files, now_ms)
         log = self._log
         for found in timer_facts.rebuild(
-            self._timers, self._disk, log.segment_bytes, log.first_offset, start.offset
+            self.timers, self._disk, log.segment_bytes, log.first_offset, start.offset
         ):
             self.note_damage(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
         """Delivers what is due, and reads ahead what soon will be."""
-        if self._timers.near.follow(now_ms):
+        if self.timers.near.follow(now_ms):
             self.statistics.clock_jumps["backward"] += 1
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
-        damaged: list[Effect] = [*map(self.note_damage, self._mending.step(now_ms))]
-        jobs = (self._look_ahead(now_ms), self._mending.next_job())
+        damaged: list[Effect] = [*map(self.note_damage, self.mending.step(now_ms))]
+        jobs = (self._look_ahead(now_ms), self.mending.next_job())
         return damaged + [ReadTimers(job) for job in jobs if job is not None]
 
     def _look_ahead(self, now_ms: int) -> ReadAhead | None:
-        look = self._timers.partitions.look(now_ms)
+        look = self.timers.partitions.look(now_ms)
         for due_ms, timer_offset in look.near:
-            self._timers.near.put(timer_offset, due_ms)
+            self.timers.near.put(timer_offset, due_ms)
         return look.job
 
     def _read_ahead_now(self, now_ms: int) -> None:
@@ -393,25 +575,25 @@ class Broker(Verbs):
         while job is not None:
             job.run(self._disk)
             self.read_ahead(job)
-            job = None if self._timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
+            job = None if self.timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
-        is_checkpointing = not self._timers.partitions.is_settled
-        retirement = self._housekeeping.look(now_ms, is_checkpointing=is_checkpointing)
-        refusal = self._housekeeping.refusal()
+        is_checkpointing = not self.timers.partitions.is_settled
+        retirement = self.housekeeping.look(now_ms, is_checkpointing=is_checkpointing)
+        refusal = self.housekeeping.refusal()
         self.lite.keep_house(now_ms)
         self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
         if (refusal is not None) != self._is_refusing:
             self._is_refusing = refusal is not None
             effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
-        effects += map(self.note_damage, self._mending.keep_house(now_ms))
-        if lost := self._transactions.end_lost(now_ms):
+        effects += map(self.note_damage, self.mending.keep_house(now_ms))
+        if lost := self.transactions.end_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
             effects.append(self.note_damage(Damaged("keep", layout.KEEP, what, lost_count=len(lost))))
-        if self._timers.partitions.disk_bytes > self._housekeeping.free_bytes:
+        if self.timers.partitions.disk_bytes > self.housekeeping.free_bytes:
             effects.append(
-                Warn(_short_of_room(self._timers.partitions.disk_bytes, self._housekeeping.free_bytes))
+                Warn(_short_of_room(self.timers.partitions.disk_bytes, self.housekeeping.free_bytes))
             )
         return effects
 
@@ -419,9 +601,9 @@ class Broker(Verbs):
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
         self._has_new_plan = True
         record = found.record
-        is_queued = self._store.index(found)
+        is_queued = self.store.index(found)
         if record.type == TYPE_COMMIT:
-            self._transactions.publish(record)
+            self.transactions.publish(record)
         publish = self._publishers.get(record.topic)
         if publish is not None:
             publish(record)
@@ -430,32 +612,32 @@ class Broker(Verbs):
     def _publish_many(self, appended: Appended) -> list[str]:
         """The same of many records, which are all timers that are set, or all messages for receivers."""
         self._has_new_plan = True
-        self._store.index_copies(appended)
+        self.store.index_copies(appended)
         topics = [topic for topic, _ in appended.copies.queues_used()]
         if topics == [TIMER_TOPIC]:
-            self._timers.publish_run(appended)
+            self.timers.publish_run(appended)
         return [topic for topic in topics if not is_system(topic)]
 
     def apply(self, record: Record) -> None:
         """Changes every part as a record of the log says; the record says it all."""
         self._has_new_plan = True
-        self._store.apply(record)
-        self._topics.learn(record.topic, record.queue_id)
-        self._timers.apply(record)
+        self.store.apply(record)
+        self.topics.learn(record.topic, record.queue_id)
+        self.timers.apply(record)
         if record.type == TYPE_COMMIT:
-            self._transactions.apply(record)
+            self.transactions.apply(record)
         if (apply := self._appliers.get(record.topic)) is not None:
             apply(record)
         elif properties.SCHEDULE.encode() in record.properties:
-            self._schedules.apply_occurrence(record)
+            self.schedules.apply_occurrence(record)
 
     def apply_run(self, run: Appended) -> None:
         """The same of many records as columns; a test holds it against `apply` of each."""
         self._has_new_plan = True
-        self._store.apply_run(run)
+        self.store.apply_run(run)
         for topic, queue_id in run.copies.queues_used():
-            self._topics.learn(topic, queue_id)
-        self._timers.apply_run(run)
+            self.topics.learn(topic, queue_id)
+        self.timers.apply_run(run)
 
     def follow(self, records: Iterable[Found], end_offset: int) -> None:
         """Takes in what another broker appended; its bytes lie in this log's files up to an offset."""

@@ -19,6 +19,7 @@ from consumequeue.attempts import Attempts
 from consumequeue.entry import lite_code, tags_code
 from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
 from services.broker.groups import GroupQueue, Groups
+from services.broker.housekeeping import Housekeeping
 from services.broker.reading import Reading
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -41,10 +42,16 @@ class DeadLetters:
     """The dead letters of all groups."""
 
     def __init__(
-        self, store: Store, topics: Topics, groups: Groups, reading: Reading, statistics: Statistics
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        reading: Reading,
+        housekeeping: Housekeeping,
+        statistics: Statistics,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
-        self._reading, self._statistics = reading, statistics
+        self._reading, self._housekeeping, self._statistics = reading, housekeeping, statistics
 
     def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
         """A group gives a message up after these; returns what must be durable before anyone is told."""
@@ -97,8 +104,9 @@ class DeadLetters:
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
         """Sends a dead letter again: to its own topic for its group alone, or to the topic `target`.
 
-        Returns what must be durable. Raises `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
+        Returns what must be durable. Raises `DiskFull`, `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
         """
+        self._housekeeping.refuse_if_full()
         key, record = self._open(group, queue_offset)
         origin = properties.value_of(record.properties, properties.DEAD_LETTER_TOPIC)
         if target:

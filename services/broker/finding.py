@@ -6,18 +6,19 @@ delivered, a transaction's message as half and as what was committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
 from commitlog import limits
-from commitlog.errors import StoreDamaged
+from commitlog.errors import StoreDamaged, TopicNotFound
 from commitlog.record import Record
 from consumequeue import keyindex
-from services.broker.reading import delivery
+from services.broker.reading import Reading, delivery
 from services.broker.statistics import Statistics
 from services.broker.store import Store
+from services.broker.topics import Topics
 from services.broker.values import Delivery
 
 Wanted = Callable[[Delivery], bool]
@@ -36,11 +37,11 @@ def anything(one: Delivery) -> bool:
 
 
 class Finding:
-    """The way to a message that is known by name."""
+    """Looks at messages by their names or places; leases nothing."""
 
-    def __init__(self, store: Store, statistics: Statistics) -> None:
-        self._store = store
-        self._statistics = statistics
+    def __init__(self, store: Store, topics: Topics, reading: Reading, statistics: Statistics) -> None:
+        self._store, self._topics = store, topics
+        self._reading, self._statistics = reading, statistics
 
     def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
         """Up to `count_max` durable messages of a topic with that key or message id, newest first.
@@ -56,6 +57,33 @@ class Finding:
                 return Found(found, True)
             found.append(one)
         return Found(found, False)
+
+    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
+        """Messages of a queue from an offset on."""
+        self._check_queue(topic, queue_id)
+        return self._reading.read(topic, queue_id, queue_offset, count)
+
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
+        """Messages of several queues, each from a place on, in the order of the log."""
+        for queue_id in places:
+            self._check_queue(topic, queue_id)
+        return self._reading.read_after(topic, places, count)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(first, next) queue offset of a queue."""
+        self._check_queue(topic, queue_id)
+        queue = self._store.dispatch.queue(topic, queue_id)
+        return queue.min_offset, queue.next_offset
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """The first queue offset stored at or after a time (ms since 1970); the queue's end if none was."""
+        self._check_queue(topic, queue_id)
+        return self._reading.offset_at(topic, queue_id, store_ms)
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        queue_count = self._topics.get(topic).queue_count
+        if not 0 <= queue_id < queue_count:
+            raise TopicNotFound(f"{topic!r} has queues 0 to {queue_count - 1}, there is no {queue_id}.")
 
     def _records(self, topic: str, key: str) -> Iterator[Record]:
         log = self._store.log

@@ -10,6 +10,7 @@ from consumequeue.queue import ConsumeQueue
 from services.broker.burying import Burying
 from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
 from services.broker.groups import GroupQueue, Groups
+from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.store import Store
@@ -27,9 +28,11 @@ class GroupViews:
         reading: Reading,
         receiving: Receiving,
         burying: Burying,
+        lite_subscriptions: LiteSubscriptions,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._receiving, self._burying = reading, receiving, burying
+        self._lite_subscriptions = lite_subscriptions
 
     def all(self) -> list[GroupView]:
         """Every group, by name."""
@@ -75,6 +78,7 @@ class GroupViews:
         _check_policy(policy)
         durable_at = self._groups.set_policy(name, policy, now_ms)
         self._burying.look_for(name)
+        self._lite_subscriptions.stir_all(name)
         return self._told(name, durable_at)
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:

@@ -40,6 +40,7 @@ from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker import missed
 from services.broker.agenda import Agenda, Purpose
+from services.broker.housekeeping import Housekeeping
 from services.broker.schedule import (
     Occurrence,
     Schedule,
@@ -88,15 +89,15 @@ class Schedules:
         agenda: Agenda,
         topics: Topics,
         sending: Sending,
+        housekeeping: Housekeeping,
         settings: BrokerSettings,
-        is_full: Callable[[], bool],
     ) -> None:
         self._store = store
         self._agenda = agenda
         self._topics = topics
         self._sending = sending
+        self._housekeeping = housekeeping
         self._settings = settings
-        self._is_full = is_full
         self._by_name: dict[str, _Running] = {}
         self._by_number: dict[int, _Running] = {}
         self._spent_ms: dict[str, int] = {}
@@ -104,7 +105,7 @@ class Schedules:
         self._body_bytes = 0
         self._searches = 0
 
-    def page(self, after: str, count_max: int) -> list[ScheduleView]:
+    def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
         """Up to `count_max` schedules with their next occurrence: by name, from behind a name on."""
         names = nsmallest(count_max, (name for name in self._by_name if name > after))
         return [self._view(self._by_name[name], 1) for name in names]
@@ -116,8 +117,9 @@ class Schedules:
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
         """Keeps a schedule from now on, in place of one with its name; one that is just so stays as it is.
 
-        Raises `IllegalSchedule`, or whatever a message like this would be refused with.
+        Raises `IllegalSchedule`, `DiskFull`, or whatever a message like this would be refused with.
         """
+        self._housekeeping.refuse_if_full()
         check_schedule(schedule, now_ms)
         known = self._by_name.get(schedule.name)
         if known is not None and known.schedule == schedule:
@@ -158,7 +160,7 @@ class Schedules:
             return
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
-            if self._is_full():
+            if self._housekeeping.is_full:
                 self._agenda.place(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
                 return
             if self._is_late(one, due_ms, now_ms) and not self._may_decide(one):

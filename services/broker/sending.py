@@ -15,6 +15,7 @@ from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
 from services.broker import recall
 from services.broker.carrying import Carrying
+from services.broker.housekeeping import Housekeeping
 from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
@@ -40,6 +41,7 @@ class Sending:
         timers: Timers,
         carrying: Carrying,
         transactions: Transactions,
+        housekeeping: Housekeeping,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
@@ -49,12 +51,17 @@ class Sending:
         self._timers = timers
         self._carrying = carrying
         self._transactions = transactions
+        self._housekeeping = housekeeping
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[str] = Counter()
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
-        """Stores a message; raises a `ClientMistake` or `TopicNotFound` and stores nothing otherwise."""
+        """Stores a message: normal, FIFO, delayed or half, as its attributes say.
+
+        Raises a `ClientMistake`, `TopicNotFound` or `DiskFull`, and has stored nothing then.
+        """
+        self._housekeeping.refuse_if_full()
         message_type = message.message_type
         if message_type is MessageType.TRANSACTION:
             self._transactions.check_room()

@@ -19,7 +19,7 @@ from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS
 from services.broker.timers import Timers, pending_timer
-from services.broker.values import PendingTimer, TimerFilter, TimerName, TimerPage
+from services.broker.values import LostTimer, PendingTimer, TimerFilter, TimerName, TimerPage
 from timingwheel.partition import IN_LOG, Rows
 
 _EVERYTHING: Final = TimerFilter()
@@ -55,6 +55,14 @@ class TimerViews:
             place = candidate.due_ms, candidate.timer_offset
         return TimerPage(found, None)
 
+    def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
+        """The timers for topics with that prefix, the first due first."""
+        return self.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
+
+    def lost(self) -> list[LostTimer]:
+        """The last timers that ended as UNREADABLE, the newest first."""
+        return list(reversed(self._timers.lost))
+
     def count(self, wanted: TimerFilter) -> int:
         """How many match."""
         if wanted == _EVERYTHING:
@@ -63,10 +71,10 @@ class TimerViews:
             return self._timers.pending_by_topic[wanted.topic]
         if wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
             return self._timers.partitions.count(wanted.from_ms, wanted.until_ms)
-        return sum(self.histogram(wanted, 1 << 62).values())
+        return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
-    def histogram(self, wanted: TimerFilter, width_ms: int) -> Counter[int]:
-        """How many match in each window of `width_ms` from `from_ms` on, by the window's start."""
+    def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+        """How many match in each window of `width_ms` from `from_ms` on: (its start, count), none empty."""
         counts: Counter[int] = Counter()
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, None):
             due_ms = rows["due_ms"].astype(np.int64)
@@ -75,7 +83,7 @@ class TimerViews:
             starts = wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms
             for start_ms, count in zip(*np.unique(starts, return_counts=True), strict=True):
                 counts[int(start_ms)] += int(count)
-        return counts
+        return sorted(counts.items())
 
     def _candidates(self, wanted: TimerFilter, after: tuple[int, int] | None) -> Iterator[Candidate]:
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after):

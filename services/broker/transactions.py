@@ -29,7 +29,7 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.timers import Timers
 from services.broker.topics import Topics
-from services.broker.values import CheckBack, EndReceipt, Resolution, SendReceipt
+from services.broker.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
 from services.broker.verb_properties import carried_verb
 from txn import half, states
 from txn.checkback import CheckBackPolicy, Unasked
@@ -262,13 +262,18 @@ class Transactions:
         """A producer of a topic can be asked, perhaps again: halves that wait for one are due now."""
         self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
-    def policy_changed(self, topic: str, now_ms: int) -> None:
-        """What waits for a producer, and has now been asked about often enough, expires without one."""
+    def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
+        """Says how a topic's halves are asked about; None: as the settings say. Raises `TopicNotFound`.
+
+        What waits for a producer, and has now been asked about often enough, expires without one.
+        """
+        changed = self._topics.set_check_back(topic, policy, now_ms)
         for offset in self.unasked.of(topic):
             waiting = self.outcomes.open[offset]
             if self.policy(topic).is_exhausted(waiting.check_count):
                 self.unasked.discard(topic, offset)
                 self._agenda.place(Purpose.CHECK, offset, now_ms)
+        return changed
 
     def freeze(self) -> Any:
         """What a snapshot keeps: see `Outcomes.freeze`."""

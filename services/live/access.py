@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -49,10 +48,8 @@ def nothing() -> None:
 class LiveAccess:
     """The users of a broker. Errors are the core's `TidewheelError`s and `ResultUnknown`."""
 
-    def __init__(
-        self, core: Callable[[], Access], settled: Callable[..., Awaitable[None]], clock: Clock
-    ) -> None:
-        self._core, self._settled, self._clock = core, settled, clock
+    def __init__(self, core: Callable[[], Access], call: Callable[..., Awaitable[int]], clock: Clock) -> None:
+        self._core, self._call, self._clock = core, call, clock
         self._key: Key = no_key
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss: Dismiss = nobody
@@ -93,8 +90,7 @@ class LiveAccess:
 
     def users(self) -> list[User]:
         """Return every user, by name."""
-        offset_ms = self._clock.offset_ms
-        return [replace(user, made_ms=user.made_ms - offset_ms) for user in self._core().users()]
+        return self._clock.outward(self._core().users())
 
     def rules(self, user: str = "") -> list[Rule]:
         """Return the rules of a user, or all."""
@@ -105,26 +101,26 @@ class LiveAccess:
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
         sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))
-        await self._settled(self._core().add_user, name, sealed, renews)
+        await self._call(self._core().add_user, name, sealed, renews)
         log.info("secret made", user=name)
         self._dismiss(name)
         return secret
 
     async def remove_user(self, name: str) -> None:
         """Forget a user and its rules; its next call is refused, its streams end, its leases are free."""
-        await self._settled(self._core().remove_user, name)
+        await self._call(self._core().remove_user, name)
         log.info("user removed", user=name)
         self._dismiss(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
         """Keep rules; the next call is judged by them."""
-        await self._settled(self._core().set_rules, rules)
+        await self._call(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._changed()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
         """Forget what is said about the same as these rules."""
-        await self._settled(self._core().remove_rules, rules)
+        await self._call(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
         self._changed()
 

@@ -2,9 +2,10 @@
 
 The core lives in the broker's time. Whoever calls lives in real time, and says when something is due in real
 time. So a virtual clock has a border: absolute times that come in (a message's own, and the one to which it
-moves another) are moved by the offset, those that go out are moved back. A message sent "in 60 seconds" is
-due in 60 seconds however far the clock was advanced. Spans of time (leases, long polls) have nothing to do
-with it.
+moves another) are moved by the offset, those that go out are moved back; `_CHANGES` lists what has times. A
+message sent "in 60 seconds" is due in 60 seconds however far the clock was advanced. Spans of time (leases,
+long polls) have nothing to do with it. A cron line is kept by the broker's clock: an occurrence has `at_ms`
+in the time of callers, like every other time, and `local`, what the schedule's own clock will say.
 
 The offset is a file of the store (`commitlog.layout`). `move` changes it in memory; `keep` makes it durable,
 before anything that rests on it may be: a restart never finds records from the future.
@@ -14,17 +15,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 from commitlog import layout, store_format
 from commitlog.disk import Disk
 from commitlog.errors import WrongClock
 from commitlog.message import Message
 from services.broker import verb_properties
-from services.broker.values import Delivery, PendingTimer, TimerVerdict
+from services.broker.access import User
+from services.broker.group_values import DeadLetter, DeadLetterPage, From, GroupView, QueueView, Start
+from services.broker.lite_subscribing import LiteFrom, LiteStart
+from services.broker.schedule import Occurrence, Schedule, ScheduleView
+from services.broker.values import (
+    Delivery,
+    HalfFilter,
+    HalfPage,
+    HalfView,
+    PendingTimer,
+    TimerFilter,
+    TimerPage,
+    TimerVerdict,
+)
 
 ClockKind = Literal["real", "virtual"]
-Told = TypeVar("Told", Delivery, PendingTimer, TimerVerdict)
+Told = TypeVar("Told")
 
 
 class KeptOffset:
@@ -89,44 +103,110 @@ class Clock:
         if self._kept is not None:
             self._kept.keep()
 
-    def inward(self, message: Message) -> Message:
-        """Return a caller's message in the broker's time."""
-        return self._shifted(message, self.offset_ms) if self.offset_ms else message
+    def inward(self, given: Told) -> Told:
+        """Return what callers say in the broker's time; a bare number is no time."""
+        return cast(Told, _moved(given, self.offset_ms)) if self.offset_ms else given
 
     def outward(self, told: Told) -> Told:
         """Return what the core says in the time of callers."""
-        offset_ms = self.offset_ms
-        if not offset_ms:
-            return told
-        if isinstance(told, PendingTimer):
-            return replace(
-                told,
-                due_ms=told.due_ms - offset_ms,
-                stored_ms=told.stored_ms - offset_ms,
-                message=told.message and self._shifted(told.message, -offset_ms),
-            )
-        if isinstance(told, TimerVerdict):
-            return replace(
-                told,
-                ended_ms=told.ended_ms and told.ended_ms - offset_ms,
-                due_ms=told.due_ms and told.due_ms - offset_ms,
-            )
-        return replace(
-            told,
-            message=self._shifted(told.message, -offset_ms),
-            store_ms=told.store_ms - offset_ms,
-            visible_ms=told.visible_ms - offset_ms,
-        )
+        return cast(Told, _moved(told, -self.offset_ms)) if self.offset_ms else told
 
-    def outward_message(self, message: Message) -> Message:
-        """Return a message of the core in the time of callers."""
-        return self._shifted(message, -self.offset_ms) if self.offset_ms else message
 
-    def _shifted(self, message: Message, by_ms: int) -> Message:
-        due_ms = message.delivery_ms
-        return replace(
-            message,
-            born_ms=max(0, message.born_ms + by_ms),
-            delivery_ms=due_ms if due_ms is None or due_ms < 0 else due_ms + by_ms,
-            properties=verb_properties.with_shifted_time(message.properties, by_ms),
-        )
+def _moved(value: Any, by_ms: int) -> Any:
+    """Return a value, or each of a list, with its times moved; what has none as it is."""
+    if type(value) in (list, tuple):
+        return type(value)(_moved(one, by_ms) for one in value)
+    changes = _CHANGES.get(type(value))
+    return value if changes is None else replace(value, **changes(value, by_ms))
+
+
+Changes = dict[str, Any]
+
+
+def _times(*names: str) -> Callable[[Any, int], Changes]:
+    """Move these times, and those of its message; 0 and None say that there is none."""
+
+    def changes(value: Any, by_ms: int) -> Changes:
+        found = {name: at_ms + by_ms for name in names if (at_ms := getattr(value, name))}
+        message = getattr(value, "message", None)
+        return found | {"message": _moved(message, by_ms)} if isinstance(message, Message) else found
+
+    return changes
+
+
+def _within(*names: str) -> Callable[[Any, int], Changes]:
+    """Move the times of what these hold."""
+    return lambda value, by_ms: {name: _moved(getattr(value, name), by_ms) for name in names}
+
+
+def _message(message: Message, by_ms: int) -> Changes:
+    due_ms = message.delivery_ms
+    return {
+        "born_ms": max(0, message.born_ms + by_ms),
+        "delivery_ms": due_ms if due_ms is None or due_ms < 0 else due_ms + by_ms,
+        "properties": verb_properties.with_shifted_time(message.properties, by_ms),
+    }
+
+
+def _timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
+    """Move its bounds; no bound stays none."""
+    nothing = TimerFilter()
+    bounds = ("from_ms", "until_ms")
+    given = {name: getattr(wanted, name) for name in bounds}
+    return {name: at_ms + by_ms for name, at_ms in given.items() if at_ms != getattr(nothing, name)}
+
+
+def _timer_page(page: TimerPage, by_ms: int) -> Changes:
+    after = None if page.after is None else (page.after[0] + by_ms, page.after[1])
+    return {"timers": _moved(page.timers, by_ms), "after": after}
+
+
+def _start(start: Start | LiteStart, by_ms: int) -> Changes:
+    return {"at": start.at + by_ms} if start.kind in (From.TIME, LiteFrom.TIME) else {}
+
+
+def _half(view: HalfView, by_ms: int) -> Changes:
+    said = verb_properties.with_shifted_time({verb_properties.VERDICT: view.verdict}, by_ms)
+    late = tuple((event, at_ms + by_ms) for event, at_ms in view.late)
+    return _HALF_TIMES(view, by_ms) | {"late": late, "verdict": said[verb_properties.VERDICT]}
+
+
+def _letter(letter: DeadLetter, by_ms: int) -> Changes:
+    errors = {"first_error": letter.first_error, "last_error": letter.last_error}
+    return _STORED(letter, by_ms) | {name: _error(said, by_ms) for name, said in errors.items()}
+
+
+def _error(error: str, by_ms: int) -> str:
+    at_ms, _, words = error.partition(" ")
+    return f"{int(at_ms) + by_ms} {words}" if at_ms.isdigit() else error
+
+
+def _schedule_view(view: ScheduleView, by_ms: int) -> Changes:
+    return _WITHIN_SCHEDULE(view, by_ms) | _RUNS(view, by_ms)
+
+
+_STORED: Final = _times("store_ms")
+_HALF_TIMES: Final = _times("stored_ms", "due_ms", "next_check_ms", "ended_ms")
+_WITHIN_SCHEDULE: Final = _within("schedule", "coming")
+_RUNS: Final = _times("last_ms", "passed_ms")
+_CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
+    Message: _message,
+    Delivery: _times("store_ms", "visible_ms"),
+    PendingTimer: _times("due_ms", "stored_ms"),
+    TimerVerdict: _times("ended_ms", "due_ms"),
+    TimerFilter: _timer_filter,
+    TimerPage: _timer_page,
+    HalfFilter: _times("stored_before_ms"),
+    HalfView: _half,
+    HalfPage: _within("halves"),
+    Start: _start,
+    LiteStart: _start,
+    GroupView: _within("queues"),
+    QueueView: _times("oldest_ms"),
+    DeadLetter: _letter,
+    DeadLetterPage: _within("letters"),
+    Schedule: _times("start_ms", "end_ms"),
+    ScheduleView: _schedule_view,
+    Occurrence: _times("at_ms"),
+    User: _times("made_ms"),
+}

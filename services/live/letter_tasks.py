@@ -74,7 +74,7 @@ class LetterTasks(Tasks[LetterOrder]):
         """Refuse a group or a target that is not there, so that a misspelt one is not made."""
         letters.check_group(self._live, order.group)
         if order.target:
-            self._live.core.topic(order.target)
+            self._live.core.topics.get(order.target)
         self._back(order)
 
     def _end_offset(self, order: LetterOrder) -> int:
@@ -110,14 +110,13 @@ class LetterTasks(Tasks[LetterOrder]):
 
         `back`: where a letter may go if it goes back; None if none does.
         """
-        groups = self._live.groups
         try:
             if order.verb is LetterVerb.PURGE:
-                await groups.purge(order.group, letter.queue_offset)
+                await self._live.call(self._live.core.dead_letters.purge, order.group, letter.queue_offset)
             else:
                 if back is not None and letter.topic not in back:
                     return GroupNotFound.code
-                await groups.redrive(order.group, letter.queue_offset, order.target)
+                await self._live.groups.redrive(order.group, letter.queue_offset, order.target)
         except Busy:
             raise
         except TidewheelError as error:

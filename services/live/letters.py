@@ -52,8 +52,8 @@ async def pages(
 ) -> AsyncIterator[list[DeadLetter]]:
     """Yield a group's dead letters below `end_offset`, the oldest first, a page at a time."""
     check_group_name(group)
-    while live.core.dead_letter_count(group).count:
-        page = live.groups.dead_letters(group, after, limits.LETTERS_LOOKED_AT_ONCE)
+    while live.core.dead_letters.count(group).count:
+        page = live.look(live.core.dead_letters.page, group, after, limits.LETTERS_LOOKED_AT_ONCE)
         found = [letter for letter in page.letters if letter.queue_offset < end_offset]
         yield found
         after = page.after
@@ -65,13 +65,14 @@ async def pages(
 def end_offset(live: LiveBroker, group: str) -> int:
     """Return the offset of a group's next dead letter; raises `IllegalGroup`."""
     check_group_name(group)
-    return live.core.dead_letter_count(group).next_offset
+    return live.core.dead_letters.count(group).next_offset
 
 
 def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
     """Return one dead letter; raises `MessageNotFound`."""
     is_there = queue_offset < end_offset(live, group)
-    found = live.groups.dead_letters(group, queue_offset - 1, 1).letters if is_there else []
+    page = live.look(live.core.dead_letters.page, group, queue_offset - 1, 1)
+    found = page.letters if is_there else []
     if not found or found[0].queue_offset != queue_offset:
         raise MessageNotFound(
             f"{group} has no dead letter {queue_offset}: it was sent back or purged, or there never was one."
@@ -83,7 +84,7 @@ def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
 def check_group(live: LiveBroker, group: str) -> None:
     """Raise `GroupNotFound` for a group that neither is there nor ever gave a message up."""
     if not end_offset(live, group):
-        live.groups.get(group)
+        live.core.group_views.one(group)
 
 
 def topics_back(live: LiveBroker, group: str) -> set[str]:
@@ -91,7 +92,7 @@ def topics_back(live: LiveBroker, group: str) -> set[str]:
 
     Raises `GroupNotFound`.
     """
-    return {queue.topic for queue in live.groups.get(group).queues}
+    return {queue.topic for queue in live.core.group_views.one(group).queues}
 
 
 def check_back(live: LiveBroker, group: str, topic: str) -> None:

@@ -64,7 +64,6 @@ from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
 from services.live.rebuilding import Rebuilding
 from services.live.room import Room
-from services.live.schedules import LiveSchedules
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
 
@@ -139,14 +138,9 @@ class LiveBroker(LiveVerbs):
         self._asker: Asker = nobody
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
-        self.schedules = LiveSchedules(lambda: self._broker, self._told, self.clock)
-        self.transactions = LiveTransactions(
-            lambda: self._broker, self._told, self._ask, self.clock, self.room
-        )
-        self.groups = LiveGroups(
-            lambda: self._broker, self._told, self._settled, self._arrivals.wake, self.clock, self.room
-        )
-        self.access = LiveAccess(lambda: self._broker.access, self._settled, self.clock)
+        self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
+        self.groups = LiveGroups(lambda: self._broker, self.call, self._arrivals.wake, self.room)
+        self.access = LiveAccess(lambda: self._broker.access, self.call, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -194,7 +188,7 @@ class LiveBroker(LiveVerbs):
     def renew_present(self) -> None:
         """Renew the leases of clients that are heard from."""
         for client_id in self._present():
-            self._broker.client_alive(client_id, self._clock())
+            self._broker.receiving.client_alive(client_id, self._clock())
 
     def answered(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
         """A producer has answered a check-back, if only that it does not know."""
@@ -247,7 +241,7 @@ class LiveBroker(LiveVerbs):
 
     def unasked_topics(self) -> list[str]:
         """Return the topics of which halves wait for a producer that can be asked; none without a core."""
-        return [] if self._core is None else self._core.unasked_topics()
+        return [] if self._core is None else self._core.transactions.unasked.topics()
 
     def producer_came(self, topic: str) -> None:
         """A producer of a topic can be asked, perhaps again: halves that wait for one are asked about.
@@ -255,7 +249,7 @@ class LiveBroker(LiveVerbs):
         Without a core nothing is to be done: the next one looks at every half that is due.
         """
         if self._core is not None:
-            self.decide(self._core.producer_came, topic)
+            self.decide(self._core.transactions.producer_came, topic)
 
     def share_with(self, share: Share) -> None:
         """Let `share` give loop and workers their parts of the interpreter."""
@@ -444,11 +438,11 @@ class LiveBroker(LiveVerbs):
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
         except (OSError, ResultUnknown) as error:
             log.warning("segments were not deleted", reason=str(error))
-            core.retirement_failed()
+            core.housekeeping.failed()
             if isinstance(error, SyncFailed):
                 self._flushing.fail(error)
         else:
-            core.retired(retirement, self._clock())
+            core.housekeeping.retired(retirement, self._clock())
         self._loop.call_soon(self._flushing.resume)
 
     def break_down(self, bug: BaseException) -> None:
@@ -487,15 +481,15 @@ class LiveBroker(LiveVerbs):
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:
-            message = self._broker.half_message(question.half_offset)
-            return None if message is None else self.clock.outward_message(message)
+            message = self._broker.transactions.message(question.half_offset)
+            return None if message is None else self.clock.outward(message)
 
         client_id = self._asker(question, read)
         self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())
         self._broker.statistics.checks_asked[topic] += bool(client_id)
         if client_id:
             self._advancing.asked(transaction_id)
-        self._broker.check_asked(transaction_id, bool(client_id), self._clock())
+        self._broker.transactions.check_asked(transaction_id, bool(client_id), self._clock())
         self._stir()
         return client_id
 

@@ -50,7 +50,7 @@ def fresh_ms(live: LiveBroker, queue: QueueView) -> int | None:
         return None
     if queue.fresh_offset == queue.low_offset:
         return queue.oldest_ms
-    found = live.read(queue.topic, queue.queue_id, queue.fresh_offset, 1)
+    found = live.look(live.core.finding.read, queue.topic, queue.queue_id, queue.fresh_offset, 1)
     return found[0].store_ms if found else None
 
 

@@ -92,14 +92,16 @@ class Api:
 
     async def topics(self, request: Request) -> JSONResponse:
         """List the topics."""
-        topics = sorted(self._live.core.topics(), key=lambda topic: topic.name)
+        topics = sorted(self._live.core.topics.all(), key=lambda topic: topic.name)
         return JSONResponse({"topics": [topic_shape(topic) for topic in topics]})
 
     async def create_topic(self, request: Request) -> JSONResponse:
         """Create a topic."""
         wanted = parse(NewTopic, await body_of(request))
         queue_count = wanted.queue_count or self._live.settings.queue_count
-        topic = await self._live.create_topic(wanted.name, wanted.message_type, queue_count)
+        topic = await self._live.call(
+            self._live.core.topics.create, wanted.name, wanted.message_type, queue_count
+        )
         return JSONResponse(topic_shape(topic), status_code=201)
 
     async def topic(self, request: Request) -> JSONResponse:
@@ -121,7 +123,9 @@ class Api:
             queues = f"the queues 0 to {topic.queue_count - 1}"
             raise NotFound(f"Topic {topic.name} has {queues}, not {query.queue}.")
         offset = self._range(topic, query.queue)[0] if query.offset is None else query.offset
-        found = self._live.read(topic.name, query.queue, offset, at_most(query.limit))
+        found = self._live.look(
+            self._live.core.finding.read, topic.name, query.queue, offset, at_most(query.limit)
+        )
         return JSONResponse({"messages": [message_shape(delivery) for delivery in found]})
 
     async def arrivals(self, request: Request) -> JSONResponse:
@@ -138,7 +142,7 @@ class Api:
     async def find(self, request: Request) -> JSONResponse:
         """Show the messages that have a key or message id."""
         query = asked(FindQuery, request)
-        topic = self._live.core.topic(query.topic)
+        topic = self._live.core.topics.get(query.topic)
         found = self._live.find(topic.name, query.key, at_most(query.limit))
         shapes = [found_shape(delivery) for delivery in found.messages]
         return JSONResponse({"messages": shapes, "cut": found.is_cut})
@@ -159,10 +163,10 @@ class Api:
         return JSONResponse(clock_shape(self._live.clock))
 
     def _topic(self, request: Request) -> Topic:
-        return self._live.core.topic(request.path_params["topic"])
+        return self._live.core.topics.get(request.path_params["topic"])
 
     def _range(self, topic: Topic, queue_id: int) -> tuple[int, int]:
-        return self._live.core.queue_range(topic.name, queue_id)
+        return self._live.core.finding.queue_range(topic.name, queue_id)
 
     def _positions(self, topic: Topic, after: str) -> Positions:
         ends = {queue_id: self._range(topic, queue_id)[1] for queue_id in range(topic.queue_count)}
@@ -172,7 +176,7 @@ class Api:
 
     def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
         """Return what is there after the positions, and move them past it."""
-        found = self._live.read_after(topic.name, positions, limit)
+        found = self._live.look(self._live.core.finding.read_after, topic.name, positions, limit)
         for delivery in found:
             positions[delivery.queue_id] = delivery.queue_offset + 1
         return found

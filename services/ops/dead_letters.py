@@ -47,11 +47,11 @@ class DeadLettersApi:
     """The handlers of `/api/dead-letters`."""
 
     def __init__(self, live: LiveBroker, tasks: LetterTasks) -> None:
-        self._live, self._groups, self._tasks = live, live.groups, tasks
+        self._live, self._tasks = live, tasks
 
     async def groups(self, request: Request) -> JSONResponse:
         """List the groups that have dead letters."""
-        counts = [one for one in self._live.core.dead_letter_counts() if one.count]
+        counts = [one for one in self._live.core.dead_letters.counts() if one.count]
         return JSONResponse({"groups": [self._group_shape(one) for one in counts]})
 
     async def page(self, request: Request) -> JSONResponse:
@@ -73,10 +73,10 @@ class DeadLettersApi:
         group, offset = name_of(request), offset_of(request)
         letter = letters.one(self._live, group, offset)
         if wanted.target:
-            self._live.core.topic(wanted.target)
+            self._live.core.topics.get(wanted.target)
         else:
             letters.check_back(self._live, group, letter.topic)
-        await self._groups.redrive(group, offset, wanted.target)
+        await self._live.groups.redrive(group, offset, wanted.target)
         log.info("dead letter redriven", group=group, offset=offset, target=wanted.target)
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "REDRIVEN"})
 
@@ -84,7 +84,7 @@ class DeadLettersApi:
         """Let a dead letter go for good."""
         group, offset = name_of(request), offset_of(request)
         letters.one(self._live, group, offset)
-        await self._groups.purge(group, offset)
+        await self._live.call(self._live.core.dead_letters.purge, group, offset)
         log.info("dead letter purged", group=group, offset=offset)
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "PURGED"})
 
@@ -111,7 +111,7 @@ class DeadLettersApi:
         return JSONResponse(letter_task_shape(await self._tasks.stop(request.path_params["id"])))
 
     def _group_shape(self, one: DeadLetterCount) -> LetterGroupAnswer:
-        oldest = self._groups.dead_letters(one.group, None, 1).letters
+        oldest = self._live.look(self._live.core.dead_letters.page, one.group, None, 1).letters
         return {
             "group": one.group,
             "count": one.count,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import structlog
 from starlette.requests import Request
@@ -49,35 +50,38 @@ class GroupsApi:
     """The handlers of `/api/groups`."""
 
     def __init__(self, live: LiveBroker, consuming: ConsumersOf) -> None:
-        self._live, self._groups, self._consuming = live, live.groups, consuming
+        self._live, self._consuming = live, consuming
 
     async def all(self, request: Request) -> JSONResponse:
         """List the groups."""
         there = Counter(one.group for one in self._consuming(""))
         has_queues = asked(GroupsQuery, request).queues
-        shapes = [group_shape(view, there[view.name], has_queues) for view in self._groups.all()]
+        views = self._live.look(self._live.core.group_views.all)
+        shapes = [group_shape(view, there[view.name], has_queues) for view in views]
         return JSONResponse({"groups": shapes})
 
     async def create(self, request: Request) -> JSONResponse:
         """Make a group with its policy, before anybody uses it, and let it receive a topic."""
         wanted = parse(NewGroup, await body_of(request))
-        start, policy = wanted.place(self._live.now_ms()), wanted.policy(self._groups.policy(wanted.name))
+        core, start = self._live.core, wanted.place(self._live.now_ms())
+        policy = wanted.policy(core.groups.policy(wanted.name))
         if wanted.topic:
             check_receivable(wanted.topic)
-            self._live.core.topic(wanted.topic)
-        is_there = not wanted.topic and self._groups.exists(wanted.name)
-        view = await self._groups.create(wanted.name, wanted.topic, start, policy)
+            core.topics.get(wanted.topic)
+        is_there = not wanted.topic and wanted.name in core.groups.names()
+        create = partial(core.group_views.create, policy=policy)
+        view = await self._live.call(create, wanted.name, wanted.topic, start)
         return self._told(view, status=200 if is_there else 201)
 
     async def one(self, request: Request) -> JSONResponse:
         """Show a group and where it is on every queue."""
-        return self._told(self._groups.get(name_of(request)))
+        return self._told(self._get(name_of(request)))
 
     async def set(self, request: Request) -> JSONResponse:
         """Say how a group's messages are given out."""
         wanted = parse(NewPolicy, await body_of(request))
-        view = self._groups.get(name_of(request))
-        return self._told(await self._groups.set(view.name, wanted.over(view.policy)))
+        view = self._get(name_of(request))
+        return self._told(await self._live.groups.set(view.name, wanted.over(view.policy)))
 
     async def pause(self, request: Request) -> JSONResponse:
         """Give a group no more messages."""
@@ -90,8 +94,8 @@ class GroupsApi:
     async def delete(self, request: Request) -> JSONResponse:
         """Forget a group, or that it receives a topic."""
         topic = asked(OneTopicOfGroup, request).topic
-        view = self._groups.get(name_of(request))
-        await self._groups.delete(view.name, topic)
+        view = self._get(name_of(request))
+        await self._live.call(self._live.core.group_views.delete, view.name, topic)
         topics = [topic] if topic else topics_of(view)
         log.info("group deleted", group=view.name, topics=topics)
         return JSONResponse({"name": view.name, "topics": topics})
@@ -102,22 +106,25 @@ class GroupsApi:
         start, name = start_of(wanted.to, self._live.now_ms(), "to"), name_of(request)
         if start.kind is From.OFFSET and not wanted.topic:
             raise ClientMistake("An offset is a place in the queues of one topic: say which topic.")
-        reset = await self._groups.reset(name, wanted.topic, start, dry_run=wanted.dry_run)
+        reset = await self._live.groups.reset(name, wanted.topic, start, dry_run=wanted.dry_run)
         if not wanted.dry_run:
             log.info("group reset", group=name, topic=wanted.topic, to=str(wanted.to))
         return JSONResponse(reset_shape(name, reset, wanted.dry_run))
 
     async def clients(self, request: Request) -> JSONResponse:
         """Show who consumes, and what they hold."""
-        view = self._groups.get(name_of(request))
-        leased = self._live.core.leased(view.name)
+        view = self._get(name_of(request))
+        leased = self._live.core.group_views.leased(view.name)
         shapes = [consumer_shape(one, leased.pop(one.client_id, 0)) for one in self._consuming(view.name)]
         return JSONResponse({"consumers": shapes, "leased_by_others": sum(leased.values())})
 
+    def _get(self, name: str) -> GroupView:
+        return self._live.look(self._live.core.group_views.one, name)
+
     async def _paused(self, name: str, is_paused: bool) -> JSONResponse:
-        policy = replace(self._groups.get(name).policy, is_paused=is_paused)
+        policy = replace(self._get(name).policy, is_paused=is_paused)
         log.info("group paused" if is_paused else "group resumed", group=name)
-        return self._told(await self._groups.set(name, policy))
+        return self._told(await self._live.groups.set(name, policy))
 
     def _told(self, view: GroupView, status: int = 200) -> JSONResponse:
         consumers = len(self._consuming(view.name))

@@ -14,5 +14,7 @@ from services.live.live_broker import LiveBroker
 def counts_within(live: LiveBroker, spans_ms: tuple[int, ...]) -> list[int]:
     """Return the counts, one for each span; spans ascend."""
     now_ms = live.now_ms()
-    within = [live.count_timers(TimerFilter(until_ms=now_ms + span)) for span in spans_ms]
+    within = [
+        live.look(live.core.timer_views.count, TimerFilter(until_ms=now_ms + span)) for span in spans_ms
+    ]
     return [upper - lower for lower, upper in pairwise([0, *within])]

@@ -145,7 +145,7 @@ class Metrics(Collector):
             yield self._counters(name, help_text, by_group, pairs)
 
     def _groups(self) -> Iterator[Metric]:
-        groups = self._live.groups.all()
+        groups = self._live.look(self._live.core.group_views.all)
         yield self._gauge("rocketmq_consumer_group_number", "Consumer groups.", len(groups))
         for name, help_text, rows in standings(self._live, groups):
             yield self._gauges(name, help_text, ("topic", "consumer_group", "is_retry", "is_system"), rows)

@@ -107,7 +107,7 @@ class TimersApi:
         """Show what was found damaged, and the timers that were lost to it."""
         limit = asked(DamagedQuery, request).limit
         core = self._live.core
-        lost = core.lost_timers()
+        lost = core.timer_views.lost()
         answer: DamageAnswer = {
             "count": core.damage_count,
             "rebuilt": core.statistics.timers_rebuilt,
@@ -152,9 +152,10 @@ class TimersApi:
         """Cancel a timer."""
         wanted = parse(NamedTimer, await body_of(request))
         name = name_of(wanted)
-        verdict = await self._live.cancel_timer(name, wanted.reason)
+        verdict = await self._live.call(self._live.core.timers.cancel, name, wanted.reason)
         if wanted.handle and verdict.verdict is Verdict.NEVER_SET:
-            verdict = await self._live.recall(name.topic, wanted.handle)  # the handle tells FORGOTTEN apart
+            recall = self._live.core.timers.recall  # the handle tells FORGOTTEN apart
+            verdict = await self._live.call(recall, name.topic, wanted.handle)
         return self._done("cancel", wanted, verdict)
 
     async def move(self, request: Request) -> JSONResponse:

@@ -59,7 +59,7 @@ class TransactionsApi:
         if query.key:
             return JSONResponse({"transactions": self._shapes(self._of_key(query)), "after": None})
         after = int(query.after) if query.after.isdigit() else None
-        page = self._transactions.page(self._filter(query), after, query.limit)
+        page = self._live.look(self._live.core.half_views.page, self._filter(query), after, query.limit)
         after_shape = number(page.after or 0, 0)
         return JSONResponse({"transactions": self._shapes(page.halves), "after": after_shape})
 
@@ -94,7 +94,7 @@ class TransactionsApi:
 
     async def one(self, request: Request) -> JSONResponse:
         """Show one half message."""
-        view = self._transactions.get(id_of(request))
+        view = self._live.look(self._live.core.half_views.one, id_of(request))
         questions = [*self._transactions.log.of(view.transaction_id)]
         return JSONResponse(one_half_shape(view, questions, self._connected()[view.topic]))
 
@@ -118,13 +118,14 @@ class TransactionsApi:
         """Say how a topic's half messages are asked about."""
         wanted = parse(NewCheckBack, await request.body())
         policy = wanted.policy(self._live.settings.check_back)
-        topic = await self._live.set_check_back(request.path_params["topic"], policy)
+        set_check_back = self._live.core.transactions.set_check_back
+        topic = await self._live.call(set_check_back, request.path_params["topic"], policy)
         return JSONResponse(check_back_shape(topic))
 
     def _of_key(self, query: HalvesQuery) -> list[HalfView]:
         if not query.topic:
             raise ClientMistake("A key is looked up in a topic: give topic, too.")
-        return self._transactions.of_key(query.topic, query.key, query.limit)
+        return self._live.look(self._live.core.half_views.of_key, query.topic, query.key, query.limit)
 
     def _filter(self, query: HalvesQuery) -> HalfFilter:
         before_ms = HalfFilter().stored_before_ms

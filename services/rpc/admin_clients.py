@@ -54,7 +54,7 @@ class AdminClients:
     async def verify_message(self, request: Any, caller: Caller) -> Any:
         """Have a push consumer consume a message once more; the status is what its listener made of it."""
         session, topic = self._consumer(request), stored_name(request.topic)
-        self._live.core.topic(topic)
+        self._live.core.topics.get(topic)
         found = self._live.find(
             topic, request.message_id, 1, lambda one: bool(one.stored_topic == topic)
         ).messages

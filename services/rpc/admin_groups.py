@@ -63,7 +63,7 @@ class AdminGroups:
         group, topic = stored_name(request.group), stored_name(request.topic)
         if not topic:
             raise ClientMistake("Give the topic that the group is to leave.")
-        await self._live.groups.delete(group, topic)
+        await self._live.call(self._live.core.group_views.delete, group, topic)
         return wire.DeleteSubscriptionResponse(status=OK)
 
     async def describe_accumulation(self, request: Any, caller: Caller) -> Any:
@@ -98,14 +98,14 @@ class AdminGroups:
         return wire.ResetGroupOffsetResponse(status=OK)
 
     def _group(self, request: Any) -> GroupView:
-        return self._live.groups.get(stored_name(request.group))
+        return self._live.look(self._live.core.group_views.one, stored_name(request.group))
 
     def _subscriptions(self, request: Any) -> list[Subscription]:
         group, topic = stored_name(request.group), stored_name(request.topic)
         if not group and not topic:
             raise ClientMistake("Give a topic, a group, or both.")
         subscribers: dict[tuple[str, str], list[tuple[Session, FilterExpression]]] = {}
-        for view in self._live.groups.all():
+        for view in self._live.look(self._live.core.group_views.all):
             subscribers |= {(view.name, queue.topic): [] for queue in view.queues}
         for session in self._sessions:
             for name, expression in subscribed(session):
@@ -162,7 +162,7 @@ class AdminGroups:
         """When a message of a queue was stored; 0 if it is not there."""
         if not queue.min_offset <= offset < queue.next_offset:
             return 0
-        found = self._live.read(queue.topic, queue.queue_id, offset, 1)
+        found = self._live.look(self._live.core.finding.read, queue.topic, queue.queue_id, offset, 1)
         return found[0].store_ms if found else 0
 
 

@@ -91,7 +91,7 @@ class AdminTopics:
         return wire.AdminSendMessageResponse(status=OK, message_id=receipt.message_id)
 
     def _topic(self, request: Any) -> Topic:
-        return self._live.core.topic(stored_name(request.topic))
+        return self._live.core.topics.get(stored_name(request.topic))
 
     def _found(self, request: Any, key: str, count_max: int) -> list[Delivery]:
         topic = self._topic(request).name

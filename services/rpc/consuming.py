@@ -89,7 +89,7 @@ class Consuming:
         """Lease a delivery anew; the old receipt handle is void."""
         self._sessions.seen(caller)
         handle, durable_at = self._live.decide(
-            self._live.core.change_invisible,
+            self._live.core.receiving.change_invisible,
             stored_name(request.group),
             stored_name(request.topic),
             request.receipt_handle,
@@ -105,7 +105,7 @@ class Consuming:
         """Give a delivery up: into the group's dead letters."""
         self._sessions.seen(caller)
         durable_at = self._live.decide(
-            self._live.core.forward_to_dead_letter,
+            self._live.core.receiving.forward_to_dead_letter,
             stored_name(request.group),
             stored_name(request.topic),
             request.receipt_handle,

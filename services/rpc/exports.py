@@ -175,9 +175,9 @@ class Exports:
     def _exists(self, key: Key) -> bool:
         """Whether there is such a topic, and such a group that receives it."""
         if key.group:
-            return self._live.core.receives(key.group, key.topic)
+            return self._live.core.groups.receives(key.group, key.topic)
         try:
-            self._live.core.topic(key.topic)
+            self._live.core.topics.get(key.topic)
         except TopicNotFound:
             return False
         return True

@@ -16,7 +16,7 @@ if each were a lite topic. They are put together again, or it had to wait for it
 from __future__ import annotations
 
 from commitlog.errors import ClientMistake, MessageTypeConflict
-from services.broker.lite_subscribing import LiteFrom, LiteStart
+from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.values import Subscriber
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
@@ -53,23 +53,24 @@ class LiteConsuming:
         self._sessions.seen(caller)
         who = Subscriber(stored_name(request.group), stored_name(request.topic), caller.client_id)
         lite_topics = list(request.lite_topic_set)
+        live, lite = self._live, self._live.core.lite
         match request.action:
             case LiteSubscriptionAction.PARTIAL_ADD:
                 added = put_together(lite_topics) if caller.language == "PYTHON" else lite_topics
-                self._notify(await self._live.subscribe_lite(who, added, start(request)))
+                self._notify(await live.subscribe(lite.subscribe, who, added, start(request)))
             case LiteSubscriptionAction.PARTIAL_REMOVE:
-                await self._live.unsubscribe_lite(who, lite_topics)
+                await live.subscribe(lite.unsubscribe, who, lite_topics)
             case LiteSubscriptionAction.COMPLETE_ADD:
-                self._notify(await self._live.replace_lite(who, lite_topics))
+                self._notify(await live.subscribe(lite.replace, who, lite_topics))
             case LiteSubscriptionAction.COMPLETE_REMOVE:
-                await self._live.forget_lite(who)
+                await live.subscribe(lite.forget, who)
             case _:
                 raise ClientMistake(f"{request.action} is no action on a subscription that we know.")
         return SyncLiteSubscriptionResponse(status=OK)
 
-    def _notify(self, lost: list[tuple[str, str]]) -> None:
+    def _notify(self, subscribed: Subscribed) -> None:
         """Tell clients which lite topics are another's now."""
-        for client_id, lite_topic in lost:
+        for client_id, lite_topic in subscribed.lost:
             session = self._sessions.find(client_id)
             if session is not None and session.streams:
                 command = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)

@@ -62,7 +62,7 @@ class Producing:
             sent = request.messages[0]
             try:
                 message = clock.inward(dated(from_wire(sent, caller), now_ms))
-                answers.append(live.decide(live.core.send, message))
+                answers.append(live.decide(live.core.sending.send, message))
             except TidewheelError as error:
                 return refused_reply(request, [error])
             self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
@@ -83,7 +83,7 @@ class Producing:
     def _stored(self, messages: list[Message]) -> list[Answer]:
         """Store messages; without a core each is refused."""
         try:
-            return self._live.decide(self._live.core.send_many, messages)
+            return self._live.decide(self._live.core.sending_many.send, messages)
         except TidewheelError as error:
             return [error] * len(messages)
 
@@ -96,7 +96,7 @@ class Producing:
         try:
             if resolution is not None:
                 ended = self._live.decide(
-                    self._live.core.end_transaction,
+                    self._live.core.transactions.end,
                     topic,
                     request.transaction_id,
                     request.message_id,
@@ -115,7 +115,7 @@ class Producing:
         """Cancel a delayed message. Cancelling twice is fine; cancelling too late is refused, saying when."""
         self._sessions.seen(caller)
         live, topic = self._live, stored_name(request.topic)
-        verdict = live.clock.outward(live.decide(live.core.recall, topic, request.recall_handle))
+        verdict = live.clock.outward(live.decide(live.core.timers.recall, topic, request.recall_handle))
         refuse_if_not_cancelled(verdict)
         reply = RecallMessageResponse(status=OK, message_id=verdict.message_id)
         return Decided(verdict.durable_at, reply.SerializeToString())

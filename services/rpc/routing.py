@@ -32,7 +32,7 @@ class Routing:
 
     async def query_route(self, request: QueryRouteRequest, caller: Caller) -> QueryRouteResponse:
         """Return every queue of a topic."""
-        topic = await self._live.route(stored_name(request.topic))
+        topic = await self._live.call(self._live.core.topics.route, stored_name(request.topic))
         broker = self._broker(request.endpoints, caller)
         queues = [
             self._queue(request.topic, topic, broker, queue_id) for queue_id in range(topic.queue_count)
@@ -46,7 +46,7 @@ class Routing:
 
         The endpoints are those the client asks by, so that route and assignment agree in its eyes.
         """
-        topic = await self._live.route(stored_name(request.topic))
+        topic = await self._live.call(self._live.core.topics.route, stored_name(request.topic))
         self._sessions.seen(caller)
         broker = wire.Broker(name=self._live.settings.broker_name, id=MASTER, endpoints=request.endpoints)
         if not request.endpoints.addresses:

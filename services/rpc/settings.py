@@ -82,7 +82,7 @@ def answer(settings: Settings, live: LiveBroker, metric: Metric = NO_METRICS) ->
 def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:
     """Return how the group of a consumer is given its messages; new ones have the settings'."""
     try:
-        return live.groups.get(stored_name(settings.subscription.group)).policy
+        return live.look(live.core.group_views.one, stored_name(settings.subscription.group)).policy
     except (GroupNotFound, IllegalGroup):
         return GroupPolicy(attempts_max=live.settings.attempts_max)
 
@@ -108,6 +108,6 @@ def topics_of(settings: Settings) -> list[str]:
 def is_fifo(topic: str, live: LiveBroker) -> bool:
     """Whether a topic takes FIFO messages only; one that is not made yet does not."""
     try:
-        return live.core.topic(topic).message_type is MessageType.FIFO
+        return live.core.topics.get(topic).message_type is MessageType.FIFO
     except TopicNotFound:
         return False

@@ -166,7 +166,7 @@ def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
     """Has the core see to the damaged files of timers, and keeps what that made; no time passes for it."""
     broker = Broker.open(disk, BrokerSettings(), now_ms)
     found: list[Damaged] = []
-    while broker.wants_mending:
+    while broker.mending.is_wanted:
         found += broker.mend(now_ms)
         while (flush := broker.take_flush()) is not None:
             flush.write(disk)

@@ -26,12 +26,12 @@ def write(store: Path, acked: Path) -> None:
     disk = RealDisk(store)
     broker = Broker.open(disk, BrokerSettings(segment_bytes=64 * 1024), now_ms())
     if not acked.exists():
-        broker.create_topic("t", MessageType.NORMAL, 2, now_ms())
+        broker.topics.create("t", MessageType.NORMAL, 2, now_ms())
     number = int(acked.read_text()) if acked.exists() else 0
     number += 1_000_000 - number % 1_000_000  # a run never takes a number of the one before
     while True:
         for at in range(number, number + BATCH_COUNT):
-            broker.send(Message(topic="t", body=bytes(100), message_id=f"{at:032d}"), now_ms())
+            broker.sending.send(Message(topic="t", body=bytes(100), message_id=f"{at:032d}"), now_ms())
         while (flush := broker.take_flush()) is not None:
             flush.write(disk)
             broker.flushed(flush, now_ms())

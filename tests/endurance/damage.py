@@ -98,9 +98,9 @@ class World:
                 elif isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
-                    self.broker.retired(effect.retirement, self.now_ms)
+                    self.broker.housekeeping.retired(effect.retirement, self.now_ms)
                 elif isinstance(effect, CheckBack):
-                    self.broker.check_asked(effect.transaction_id, True, self.now_ms)
+                    self.broker.transactions.check_asked(effect.transaction_id, True, self.now_ms)
             is_going_on = bool(effects) or not self.broker.is_quiet
             self.flush()
             if self.broker.is_checkpoint_due:
@@ -120,20 +120,22 @@ class World:
         message.properties, message.transactional = marks, half
         if delay_ms:
             message.delivery_ms = self.now_ms + delay_ms
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self.flush()
         return receipt
 
     def receive(self, count: int, acks: int) -> None:
         now_ms = self.now_ms
-        given = self.broker.receive("g", TOPIC, EVERYTHING, count, 60_000, "c", False, now_ms).deliveries
+        given = self.broker.receiving.receive(
+            "g", TOPIC, EVERYTHING, count, 60_000, "c", False, now_ms
+        ).deliveries
         for one in given[:acks]:
-            self.broker.ack("g", TOPIC, one.receipt_handle, now_ms)
+            self.broker.receiving.ack("g", TOPIC, one.receipt_handle, now_ms)
         self.flush()
 
     def messages(self) -> Counter[str]:
         """What can be read of the queue, by message id."""
-        found = self.broker.read(TOPIC, 0, 0, 100_000)
+        found = self.broker.finding.read(TOPIC, 0, 0, 100_000)
         assert all(one.message.body == b"body of " + one.message.message_id.encode() for one in found)
         return Counter(one.message.message_id for one in found)
 
@@ -143,7 +145,7 @@ def build() -> World:
     world = World(MemoryDisk(), START_MS, SETTINGS)
     broker = world.broker
     broker.access.add_user("ann", "sealed", False, world.now_ms)
-    broker.set_schedule(
+    broker.schedules.set(
         Schedule(
             name="nightly",
             cron="0 3 * * *",
@@ -196,15 +198,15 @@ def _round(world: World, number: int) -> None:
         TimerName(TOPIC, f"{number}-{kind}") for kind in ("cancelled", "moved", "fired")
     )
     ended = world.send(f"{number}-committed", half=True)
-    world.broker.end_transaction(
+    world.broker.transactions.end(
         TOPIC, ended.transaction_id, f"{number}-committed", Resolution.COMMIT, world.now_ms
     )
     world.flush()
     if number:
         world.checkpoint()
-    world.broker.cancel_timer(cancelled, "why", world.now_ms)
-    world.broker.move_timer(moved, world.now_ms + 4 * HOUR, world.now_ms)
-    world.broker.fire_timer(fired, world.now_ms)
+    world.broker.timers.cancel(cancelled, "why", world.now_ms)
+    world.broker.timers.move(moved, world.now_ms + 4 * HOUR, world.now_ms)
+    world.broker.timers.fire(fired, world.now_ms)
     world.flush()
     world.receive(5, 3)
     world.go(SECOND)
@@ -244,25 +246,25 @@ def look(disk: MemoryDisk, now_ms: int, ended_names: tuple[str, ...]) -> Known:
     known.remade_count = len(known.told)
     known.readable = world.messages()
     world.go(0)
-    listed = broker.timers(TimerFilter(), None, 10_000).timers
+    listed = broker.timer_views.page(TimerFilter(), None, 10_000).timers
     known.offsets = {one.message_id: one.timer_offset for one in listed}
     known.halves = {
-        (one.message_id, one.state.name) for one in broker.halves(HalfFilter(), None, 1_000).halves
+        (one.message_id, one.state.name) for one in broker.half_views.page(HalfFilter(), None, 1_000).halves
     }
     for name in ended_names:
         try:
-            found = broker.timer(TimerName(TOPIC, name), now_ms)
+            found = broker.timers.get(TimerName(TOPIC, name), now_ms)
             known.ended[name] = "waits" if isinstance(found, PendingTimer) else found.verdict.value
         except TidewheelError:
             known.ended[name] = "refused"
     known.to_receive = _received(broker, now_ms)
-    known.users, known.schedules = len(broker.access.users()), len(broker.schedules())
+    known.users, known.schedules = len(broker.access.users()), len(broker.schedules.page())
     for step_ms in STEPS_MS:
         world.go(step_ms)
     known.delivered = world.messages() - known.readable
     known.pending_left = broker.gauges().pending_timers
     known.told += [one.what for one in broker.damage]
-    known.lost_timers = len(broker.lost_timers()) + broker.statistics.timers_unknown
+    known.lost_timers = len(broker.timer_views.lost()) + broker.statistics.timers_unknown
     for number in range(2):  # what was mended is in both snapshots then
         world.send(f"after {number}")
         world.checkpoint()
@@ -272,7 +274,9 @@ def look(disk: MemoryDisk, now_ms: int, ended_names: tuple[str, ...]) -> Known:
 def _received(broker: Broker, now_ms: int) -> frozenset[str]:
     """What the group is given, all of it."""
     found: set[str] = set()
-    while given := broker.receive("g", TOPIC, EVERYTHING, 32, 60_000, "d", False, now_ms).deliveries:
+    while given := broker.receiving.receive(
+        "g", TOPIC, EVERYTHING, 32, 60_000, "d", False, now_ms
+    ).deliveries:
         found |= {one.message.message_id for one in given}
     return frozenset(found)
 

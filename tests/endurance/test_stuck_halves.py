@@ -69,7 +69,7 @@ class Shell:
         receipts = []
         for number in range(count):
             half = Message(topic="t", body=BODY, message_id=f"M{number}", transactional=True)
-            receipts.append(self.broker.send(half, self.now_ms))
+            receipts.append(self.broker.sending.send(half, self.now_ms))
             if number % 1_000 == 999:
                 self.flush()
         self.flush()
@@ -101,12 +101,12 @@ class Shell:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, CheckBack):
-                self.broker.check_asked(effect.transaction_id, True, self.now_ms)
+                self.broker.transactions.check_asked(effect.transaction_id, True, self.now_ms)
                 self.checks += 1
             elif isinstance(effect, Retire):
                 self.flush()
                 effect.retirement.run(self.disk)
-                self.broker.retired(effect.retirement, self.now_ms)
+                self.broker.housekeeping.retired(effect.retirement, self.now_ms)
                 self.retired += 1
 
     def _follow(self) -> None:
@@ -154,11 +154,11 @@ def test_halves_that_are_stuck_for_a_day_cost_a_counter_a_check(stuck_count: int
 
     shell.restart()
     assert shell.broker.gauges().open_halves == stuck_count
-    page = shell.broker.halves(HalfFilter(), None, 5).halves
+    page = shell.broker.half_views.page(HalfFilter(), None, 5).halves
     assert {(one.state, one.check_count) for one in page} == {(State.OPEN, CHECKS_A_DAY)}
     for number, receipt in enumerate(receipts):
         how = list(Resolution)[number % 2]
-        shell.broker.end_transaction("t", receipt.transaction_id, receipt.message_id, how, shell.now_ms)
+        shell.broker.transactions.end("t", receipt.transaction_id, receipt.message_id, how, shell.now_ms)
     shell.flush()
     assert shell.broker.gauges().open_halves == 0
     assert shell.bodies == bodies + stuck_count / 2, "a commit is its message, written once"

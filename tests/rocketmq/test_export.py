@@ -41,7 +41,7 @@ class Shop:
 
     def send(self, topic: str, body: str, **how: Any) -> Any:
         message = Message(topic=topic, body=body.encode(), message_id=f"ID-{body[:40]}", **how)
-        receipt = self.broker.send(message, now_ms())
+        receipt = self.broker.sending.send(message, now_ms())
         self.flush()
         return receipt
 
@@ -58,26 +58,26 @@ def filled(root: Path, wheel_ms: int) -> None:
     """A store with 13 segments: messages, timers in every state, halves in every state, acknowledgements."""
     shop = Shop(root)
     for topic in USER_TOPICS:
-        shop.broker.create_topic(topic, MessageType.MIXED, 2, now_ms())
+        shop.broker.topics.create(topic, MessageType.MIXED, 2, now_ms())
     for number in range(400):
         shop.send("orders", f"order {number} " + "x" * 1800, tag="paid", keys=(f"key-{number}",))
     fired = shop.send("reminders", "fired", delivery_ms=now_ms())
     shop.broker.tick(now_ms())
     shop.flush()
     recalled = shop.send("reminders", "recalled", delivery_ms=wheel_ms)
-    shop.broker.recall("reminders", recalled.recall_handle, now_ms())
+    shop.broker.timers.recall("reminders", recalled.recall_handle, now_ms())
     for number in range(3):
         shop.send("reminders", f"pending {number}", delivery_ms=wheel_ms)
     for end in (Resolution.COMMIT, Resolution.ROLLBACK, None, Resolution.COMMIT):
         half = shop.send("payments", f"half {end} {time.time_ns()}", transactional=True)
         if end is not None:
-            shop.broker.end_transaction("payments", half.transaction_id, half.message_id, end, now_ms())
-    deliveries = shop.broker.receive(
+            shop.broker.transactions.end("payments", half.transaction_id, half.message_id, end, now_ms())
+    deliveries = shop.broker.receiving.receive(
         "shop", "orders", EVERYTHING, 32, 60_000, "client", False, now_ms()
     ).deliveries
     for number, delivery in enumerate(deliveries):
         if number != 3:
-            shop.broker.ack("shop", "orders", delivery.receipt_handle, now_ms())
+            shop.broker.receiving.ack("shop", "orders", delivery.receipt_handle, now_ms())
     shop.flush()
     assert fired.recall_handle
     shop.close()

@@ -70,7 +70,7 @@ def test_every_message_is_read_at_its_queue_offset(store: tuple[Path, Told, Impo
     assert len(expected) > 140
     with opened(root) as broker:
         for one in expected:
-            [found] = broker.read(one["topic"], one["queueId"], one["queueOffset"], 1)
+            [found] = broker.finding.read(one["topic"], one["queueId"], one["queueOffset"], 1)
             assert found.message.body == base64.b64decode(one["body"]), one
             assert found.message.message_id == one["uniq"]
             assert not found.message.gzip
@@ -111,7 +111,7 @@ def test_what_waits_is_delivered_once_and_what_was_delivered_is_not(
     root, told, summary = store
     assert summary.pending_timer_count == 4
     with opened(root) as broker:
-        before = {topic: broker.queue_range(topic, 0)[1] for topic in ("reminders", "late")}
+        before = {topic: broker.finding.queue_range(topic, 0)[1] for topic in ("reminders", "late")}
         later_ms = now_ms() + FAR_MS
         while (due_ms := broker.next_due_ms()) is not None and due_ms <= later_ms:
             for effect in broker.tick(later_ms):
@@ -122,7 +122,9 @@ def test_what_waits_is_delivered_once_and_what_was_delivered_is_not(
                 break
         flush(broker, root, later_ms)
         arrived = sorted(
-            found.message.body for topic in before for found in broker.read(topic, 0, before[topic], 10)
+            found.message.body
+            for topic in before
+            for found in broker.finding.read(topic, 0, before[topic], 10)
         )
     assert arrived == bodies(told, "level-pending", "timer-pending")
 
@@ -140,14 +142,17 @@ def test_open_halves_are_asked_about_and_can_be_committed(store: tuple[Path, Tol
 def test_the_broker_goes_on_behind_the_imported_log(store: tuple[Path, Told, ImportSummary]) -> None:
     root, _, _ = store
     with opened(root) as broker:
-        expected = {queue: broker.queue_range("orders", queue)[1] for queue in range(4)}
-        receipt = broker.send(Message(topic="orders", body=b"new", message_id="NEW"), now_ms())
+        expected = {queue: broker.finding.queue_range("orders", queue)[1] for queue in range(4)}
+        receipt = broker.sending.send(Message(topic="orders", body=b"new", message_id="NEW"), now_ms())
         assert receipt.queue_offset in expected.values()
-        broker.create_topic("fresh", MessageType.NORMAL, 1, now_ms())
+        broker.topics.create("fresh", MessageType.NORMAL, 1, now_ms())
         flush(broker, root, now_ms())
     with opened(root) as broker:
-        assert broker.topic("fresh").queue_count == 1
-        assert sum(broker.queue_range("orders", queue)[1] for queue in range(4)) == sum(expected.values()) + 1
+        assert broker.topics.get("fresh").queue_count == 1
+        assert (
+            sum(broker.finding.queue_range("orders", queue)[1] for queue in range(4))
+            == sum(expected.values()) + 1
+        )
         assert broker.damaged == []
 
 
@@ -170,14 +175,14 @@ def test_a_killed_broker_with_a_torn_tail_and_a_deleted_first_segment(
     assert summary.first_offset == 65536
     assert summary.damaged == []
     with opened(tmp_path / "store") as broker:
-        assert broker.topic("orders").queue_count == 4
-        first, last = broker.queue_range("orders", 0)
+        assert broker.topics.get("orders").queue_count == 4
+        first, last = broker.finding.queue_range("orders", 0)
         assert 0 < first < last
         kept = [
             one
             for one in told
             if (one["topic"], one["queueId"]) == ("orders", 0) and one["queueOffset"] >= first
         ]
-        assert [found.message.body for found in broker.read("orders", 0, first, 100)] == [
+        assert [found.message.body for found in broker.finding.read("orders", 0, first, 100)] == [
             base64.b64decode(one["body"]) for one in kept
         ]

@@ -48,8 +48,8 @@ class Checks(Machine):
         super().__init__(seed)
         self.receive_count = 0
         self.policies: dict[str, list[tuple[int, GroupPolicy | None]]] = {}
-        self.broker.create_topic(PRIORITIES, MessageType.PRIORITY, 3, self.now_ms)
-        self.broker.create_topic(LITE, MessageType.LITE, 2, self.now_ms)
+        self.broker.topics.create(PRIORITIES, MessageType.PRIORITY, 3, self.now_ms)
+        self.broker.topics.create(LITE, MessageType.LITE, 2, self.now_ms)
         self.flush()
 
     def wants(self, group: str, stored: Stored) -> bool:
@@ -114,7 +114,7 @@ class Checks(Machine):
         """What could be given out now."""
         taken = {one.message_group for one in course.held.values()} - {""}
         for place, stored in self.oracle.messages[course.topic].items():
-            first, end = self.broker.queue_range(course.topic, place[0])
+            first, end = self.broker.finding.queue_range(course.topic, place[0])
             is_there = first <= place[1] < end and self._is_kept(stored) and self.wants(course.group, stored)
             is_free = place not in course.held and stored.message_group not in taken
             if is_there and course.is_open(place) and is_free:
@@ -124,7 +124,7 @@ class Checks(Machine):
         """A receive was refused: there is as much in flight, or waiting, as may be."""
         queues = [
             in_flight_of(self.broker, course.group, course.topic, queue_id)
-            for queue_id in range(self.broker.topic(course.topic).queue_count)
+            for queue_id in range(self.broker.topics.get(course.topic).queue_count)
         ]
         assert any(one.is_crowded for one in queues), "refused for nothing"
 
@@ -165,11 +165,11 @@ class Checks(Machine):
             for place in [one for one in used_up if course.is_open(one) and one not in course.held]:
                 stored = self.oracle.messages[course.topic][place]
                 is_left = self._is_kept(stored) and not self._is_done(course, stored)
-                assert not is_left or self.broker._store.is_behind, f"{stored} is not buried: {course.group}"
+                assert not is_left or self.broker.store.is_behind, f"{stored} is not buried: {course.group}"
 
     def _appended(self, topic: str, first_offset: int) -> list[Record]:
         """The records of a topic that were appended from an offset on, and are not durable yet."""
-        appended = [one.record for _, one in self.broker._store._appended if isinstance(one, Found)]
+        appended = [one.record for _, one in self.broker.store._appended if isinstance(one, Found)]
         return [one for one in appended if one.topic == topic and one.physical_offset >= first_offset]
 
     def _check_letter(self, course: Course, stored: Stored, letter: Stored, count: int) -> None:
@@ -190,18 +190,18 @@ class Checks(Machine):
         return flight.offsets.is_done(stored.queue_offset)
 
     def _everything(self) -> object:
-        groups = self.broker._groups
+        groups = self.broker.groups
         return groups.freeze(), groups.leased_counts(), self.broker.is_quiet, self.broker.end_offset
 
     def _topic_names(self) -> list[str]:
-        return [topic.name for topic in self.broker.topics()]
+        return [topic.name for topic in self.broker.topics.all()]
 
     def _is_kept(self, stored: Stored) -> bool:
         return stored.physical_offset >= self.broker._log.first_offset
 
     def compare(self) -> None:
         """Everything that can be looked at is as the oracle has it."""
-        views = {view.name: view for view in self.broker.groups(self.now_ms)}
+        views = {view.name: view for view in self.broker.group_views.all()}
         courses = {(course.group, course.topic): course for course in self.oracle.now()}
         with_policy = {group for group, said in self.policies.items() if said and said[-1][1]}
         assert set(views) == {group for group, _ in courses} | with_policy
@@ -215,13 +215,13 @@ class Checks(Machine):
             queues = [one for one in views[group].queues if one.topic == topic]
             assert lag.get((topic, group), 0) == sum(one.lag for one in queues)
         held = [one.generation for course in courses.values() for one in course.held.values()]
-        assert sorted(self.broker._receiving._leases._leases) == sorted(held), "leases of nobody"
+        assert sorted(self.broker.receiving._leases._leases) == sorted(held), "leases of nobody"
         self._compare_letters()
 
     def _compare_queue(self, course: Course, view: QueueView) -> None:
         queue_id = view.queue_id
         flight = in_flight_of(self.broker, course.group, course.topic, queue_id)
-        first, end = self.broker.queue_range(course.topic, queue_id)
+        first, end = self.broker.finding.queue_range(course.topic, queue_id)
         assert (view.min_offset, view.next_offset) == (first, end)
         held = {place[1] for place in course.held if place[0] == queue_id}
         done = {at for at in range(first, end) if flight.offsets.is_done(at)}
@@ -262,7 +262,7 @@ class Checks(Machine):
             listed = []
             after: int | None = None
             while True:
-                page = self.broker.dead_letters(group, after, self.chance.choice([1, 3, 100]))
+                page = self.broker.dead_letters.page(group, after, self.chance.choice([1, 3, 100]))
                 listed += page.letters
                 after = page.after
                 if after is None:

@@ -66,7 +66,7 @@ class Subscribers(Operators):
         self.quieten()
         if self.oracle.course(who.group, LITE) is None:
             return
-        course, queue_id = self._course(who.group, LITE), queue_of(lite_topic, self.broker.topic(LITE))
+        course, queue_id = self._course(who.group, LITE), queue_of(lite_topic, self.broker.topics.get(LITE))
         wanted_from = self._place(course, queue_id, lite_topic, start)
         durable_at = self._subscribe(who, [lite_topic], start)
         if start.kind is not LiteFrom.LAST:
@@ -93,7 +93,7 @@ class Subscribers(Operators):
 
     def _place(self, course: Course, queue_id: int, lite_topic: str, start: LiteStart) -> int:
         """From which offset on a lite topic is to come."""
-        first, end = self.broker.queue_range(LITE, queue_id)
+        first, end = self.broker.finding.queue_range(LITE, queue_id)
         done = self._done_by_broker(course.group, queue_id)
         offsets = [one.queue_offset for one in self._stored(queue_id, lite_topic)]
         here = next((at for at in offsets if at not in done), end)
@@ -109,13 +109,13 @@ class Subscribers(Operators):
 
     def _done_by_broker(self, group: str, queue_id: int) -> set[int]:
         """What is done for a group, also because its filter passed it over."""
-        first, end = self.broker.queue_range(LITE, queue_id)
+        first, end = self.broker.finding.queue_range(LITE, queue_id)
         offsets = in_flight_of(self.broker, group, LITE, queue_id).offsets
         return {at for at in range(first, end) if offsets.is_done(at)}
 
     def _stored(self, queue_id: int, lite_topic: str) -> list[Stored]:
         """The messages of a lite topic that are still there, in order."""
-        first, end = self.broker.queue_range(LITE, queue_id)
+        first, end = self.broker.finding.queue_range(LITE, queue_id)
         found = self.oracle.fifo[LITE, queue_id, lite_topic]
         return [one for one in found if first <= one.queue_offset < end and self._is_kept(one)]
 
@@ -156,8 +156,8 @@ class Subscribers(Operators):
         starts = {}
         if self.settings.group_start is From.LATEST and topic in self._topic_names():
             starts = {
-                queue_id: self.broker.queue_range(topic, queue_id)[1]
-                for queue_id in range(self.broker.topic(topic).queue_count)
+                queue_id: self.broker.finding.queue_range(topic, queue_id)[1]
+                for queue_id in range(self.broker.topics.get(topic).queue_count)
             }
         self.oracle.begin(Course(group, topic, FOREVER, starts))
 

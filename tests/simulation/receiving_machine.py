@@ -127,8 +127,8 @@ class Machine:
     def may_stand(self, course: Course, held: Held) -> bool:
         """Whether a lease that has run out may stand: its message will be buried, but the disk is behind."""
         is_last = self.was_last(course, held) and not held.is_suspended
-        standing = held.generation in self.broker._receiving._leases._leases
-        return is_last and standing and self.broker._store.is_behind
+        standing = held.generation in self.broker.receiving._leases._leases
+        return is_last and standing and self.broker.store.is_behind
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -204,9 +204,9 @@ class Machine:
         except OSError:
             self._reopen(self.broker.durable_offset)
         self.faults.relent()
-        if not self.broker._housekeeping.has_reserve:
+        if not self.broker.housekeeping.has_reserve:
             self.disk.well()
-            self.broker._housekeeping.see_to_room()
+            self.broker.housekeeping.see_to_room()
 
     def fail_to_flush(self) -> None:
         """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
@@ -234,7 +234,7 @@ class Machine:
         copies = [deepcopy(self.disk) for _ in range(2)] if self.chance.random() < 0.2 else []
         self.broker = self._judged(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
-        frozen = self.broker._groups.freeze()
+        frozen = self.broker.groups.freeze()
         self.follow()
         self.oracle.crash(self.broker.end_offset, told_offset, self.broker)
         if copies:
@@ -250,14 +250,14 @@ class Machine:
     def _fold_again(self, same: Disk, bare: Disk, frozen: Any, acknowledged_offset: int | None) -> None:
         """The fold is the same whenever it is made, and with or without snapshots."""
         again = Broker.open(same, self.settings, self.now_ms, acknowledged_offset)
-        assert again._groups.freeze() == frozen, "a second start comes to something else"
+        assert again.groups.freeze() == frozen, "a second start comes to something else"
         if self.settings.retention.deletes:
             return
         bare.delete(SNAPSHOTS)
         folded = Broker.open(bare, self.settings, self.now_ms, acknowledged_offset)
-        assert _members(folded._groups.freeze()) == _members(frozen)
-        assert folded._groups.freeze()["policies"] == frozen["policies"]
-        assert sorted(folded._groups.freeze()["progress"], key=repr) == sorted(frozen["progress"], key=repr)
+        assert _members(folded.groups.freeze()) == _members(frozen)
+        assert folded.groups.freeze()["policies"] == frozen["policies"]
+        assert sorted(folded.groups.freeze()["progress"], key=repr) == sorted(frozen["progress"], key=repr)
 
     # The log.
 
@@ -280,7 +280,7 @@ class Machine:
                     retirement.run(self.disk)
                 except OSError:
                     self.retirements = []
-                    self.broker.retirement_failed()
+                    self.broker.housekeeping.failed()
                     return
                 if self.chance.random() < 0.9:
                     self._retired(retirement)
@@ -292,9 +292,9 @@ class Machine:
     def _retired(self, retirement: Retirement) -> None:
         """What a group had still wanted of the deleted messages is counted."""
         skipped, wanted = self.broker.statistics.skipped.copy(), {}
-        for key, queue, low_offset in self.broker._groups.standings():
+        for key, queue, low_offset in self.broker.groups.standings():
             wanted[key] = low_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())
-        self.broker.retired(retirement, self.now_ms)
+        self.broker.housekeeping.retired(retirement, self.now_ms)
         expected: Counter[tuple[str, str]] = Counter()
         for (group, topic, _), (low_offset, queue, done) in wanted.items():
             gone = set(range(low_offset, queue.min_offset))

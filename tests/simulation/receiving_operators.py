@@ -35,7 +35,7 @@ class Operators(Checks):
             fifo_run_max=self.chance.choice([1, 1, 2, 4]),
             is_paused=self.chance.random() < 0.15,
         )
-        view = self.broker.set_group(group, policy, self.now_ms)
+        view = self.broker.group_views.set_policy(group, policy, self.now_ms)
         assert view.policy == policy
         self.policies.setdefault(group, []).append((view.durable_at, policy))
 
@@ -45,7 +45,7 @@ class Operators(Checks):
         is_there = self.oracle.course(group, topic) is not None
         expected = self._starts(topic, start)
         try:
-            view = self.broker.create_group(group, topic, start, self.now_ms)
+            view = self.broker.group_views.create(group, topic, start, self.now_ms)
         except GroupExists:
             assert is_there
             return
@@ -58,14 +58,14 @@ class Operators(Checks):
             return
         course, start = self.chance.choice(courses), self._any_start()
         before = self._everything()
-        dry = self.broker.reset_group(course.group, course.topic, start, True, self.now_ms)
+        dry = self.broker.group_views.reset(course.group, course.topic, start, True, self.now_ms)
         assert (dry.durable_at, self._everything()) == (0, before), "a dry run has changed something"
         expected = self._starts(course.topic, start)
         assert {move.queue_id: move.after for move in dry.moves} == expected
-        lows = {one.queue_id: one.low_offset for one in self.broker.group(course.group, self.now_ms).queues
+        lows = {one.queue_id: one.low_offset for one in self.broker.group_views.one(course.group).queues
                 if one.topic == course.topic}  # fmt: skip
         assert {move.queue_id: move.before for move in dry.moves} == lows
-        done = self.broker.reset_group(course.group, course.topic, start, False, self.now_ms)
+        done = self.broker.group_views.reset(course.group, course.topic, start, False, self.now_ms)
         assert done.moves == dry.moves
         self._void(course)
         self.oracle.begin(Course(course.group, course.topic, done.durable_at, expected))
@@ -75,7 +75,7 @@ class Operators(Checks):
         courses = [one for one in self.oracle.now() if one.group == group and topic in ("", one.topic)]
         has_policy = bool(self.policies.get(group) and self.policies[group][-1][1])
         try:
-            durable_at = self.broker.delete_group(group, topic, self.now_ms)
+            durable_at = self.broker.group_views.delete(group, topic, self.now_ms)
         except GroupNotFound:
             assert not courses
             assert topic or not has_policy
@@ -100,8 +100,8 @@ class Operators(Checks):
         if topic not in self._topic_names():
             return dict.fromkeys(range(self.settings.queue_count), 0)
         starts = {}
-        for queue_id in range(self.broker.topic(topic).queue_count):
-            first, end = self.broker.queue_range(topic, queue_id)
+        for queue_id in range(self.broker.topics.get(topic).queue_count):
+            first, end = self.broker.finding.queue_range(topic, queue_id)
             stored = [self.oracle.messages[topic][queue_id, at] for at in range(first, end)]
             older = [one.store_ms < start.at for one in stored if self._is_kept(one)]
             gap_count = len(stored) - len(older) if older and older[0] else 0
@@ -131,9 +131,9 @@ class Operators(Checks):
         is_open = letter is not None and letter.closed_at == FOREVER and self._is_kept(letter.stored)
         try:
             if verb == "redrive":
-                closed_at = self.broker.redrive(group, offset, target, self.now_ms)
+                closed_at = self.broker.dead_letters.redrive(group, offset, target, self.now_ms)
             else:
-                closed_at = self.broker.purge(group, offset, self.now_ms)
+                closed_at = self.broker.dead_letters.purge(group, offset, self.now_ms)
         except MessageNotFound:
             assert not is_open
             return

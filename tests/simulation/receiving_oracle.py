@@ -204,13 +204,13 @@ class Oracle:
         }
         for course in self.now():
             course.cut(end_offset)
-            queue_count = broker.topic(course.topic).queue_count
+            queue_count = broker.topics.get(course.topic).queue_count
             for queue_id in range(queue_count):
                 flight = in_flight_of(broker, course.group, course.topic, queue_id)
                 _Recovery(course, queue_id, flight, gone.get(course.topic, set()), told_offset).run()
             course.forget_given()
         for group, letters in self.letters.items():
-            listed = {one.queue_offset for one in broker.dead_letters(group, None, 1_000_000).letters}
+            listed = {one.queue_offset for one in broker.dead_letters.page(group, None, 1_000_000).letters}
             for offset, letter in letters.items():
                 is_closed = offset not in listed
                 assert is_closed or letter.closed_at > told_offset, f"{letter} was closed, which was told"
@@ -311,4 +311,4 @@ def stored_of(record: Record) -> Stored:
 
 def in_flight_of(broker: Broker, group: str, topic: str, queue_id: int) -> InFlight:
     """What a group has out of a queue as the broker has it, with its offsets; looking makes none."""
-    return broker._groups.look(GroupQueue(group, topic, queue_id))
+    return broker.groups.look(GroupQueue(group, topic, queue_id))

@@ -73,7 +73,7 @@ class World(Subscribers):
             priority=self.chance.randrange(5) if topic == PRIORITIES else None,
             lite_topic=self.chance.choice(LITE_TOPICS) if topic == LITE else "",
         )
-        self.broker.send(message, self.now_ms)
+        self.broker.sending.send(message, self.now_ms)
 
     def send_many(self) -> None:
         for _ in range(self.chance.randrange(2, 9)):
@@ -92,7 +92,7 @@ class World(Subscribers):
         span_ms = 0 if is_push else self.chance.choice(SPANS_MS)
         self.receive_count += 1
         try:
-            got = self.broker.receive(
+            got = self.broker.receiving.receive(
                 group, topic, FILTERS[group][0], count, span_ms, client, is_push, self.now_ms
             )
         except TooManyRequests:
@@ -158,7 +158,7 @@ class World(Subscribers):
                 self._acknowledge(*found)
 
     def _acknowledge(self, course: Course, held: Held) -> None:
-        durable_at = self.broker.ack(course.group, course.topic, held.handle, self.now_ms)
+        durable_at = self.broker.receiving.ack(course.group, course.topic, held.handle, self.now_ms)
         course.end(held.place, durable_at)
         course.done[held.place] = durable_at
         self.stale.append((course.group, course.topic, held.handle))
@@ -169,7 +169,7 @@ class World(Subscribers):
             return
         course, held = found
         span_ms, suspend = self.chance.choice([0, 50, *SPANS_MS]), self.chance.random() < 0.3
-        handle, durable_at = self.broker.change_invisible(
+        handle, durable_at = self.broker.receiving.change_invisible(
             course.group, course.topic, held.handle, span_ms, suspend, self.now_ms
         )
         self.stale.append((course.group, course.topic, held.handle))
@@ -196,7 +196,7 @@ class World(Subscribers):
         if held:
             course, one = self.chance.choice(held)
             ended_at = self.broker.end_offset + 1
-            self.broker.release(course.group, course.topic, one.handle, self.now_ms)
+            self.broker.receiving.release(course.group, course.topic, one.handle, self.now_ms)
             course.end(one.place, ended_at)
             self.stale.append((course.group, course.topic, one.handle))
 
@@ -206,7 +206,9 @@ class World(Subscribers):
             return
         course, held = found
         before, stored = self.broker.end_offset, self.oracle.messages[course.topic][held.place]
-        durable_at = self.broker.forward_to_dead_letter(course.group, course.topic, held.handle, self.now_ms)
+        durable_at = self.broker.receiving.forward_to_dead_letter(
+            course.group, course.topic, held.handle, self.now_ms
+        )
         letters = [stored_of(one) for one in self._appended(DEAD_LETTER_PREFIX + course.group, before)]
         assert letters or stored.physical_offset < self.broker._log.first_offset
         for letter in letters:
@@ -219,14 +221,14 @@ class World(Subscribers):
     def hear(self) -> None:
         """A client is alive: its leases go on."""
         client = self.chance.choice(CLIENTS)
-        self.broker.client_alive(client, self.now_ms)
+        self.broker.receiving.client_alive(client, self.now_ms)
         for held in self._renewed(client):
             held.is_gone = False
             held.visible_ms = min(self.now_ms + self.settings.auto_renew_lease_ms, held.renewed_until_ms)
 
     def lose_client(self) -> None:
         client = self.chance.choice(CLIENTS)
-        self.broker.client_gone(client, self.now_ms)
+        self.broker.receiving.client_gone(client, self.now_ms)
         for held in self._renewed(client):
             held.is_gone = True
             held.visible_ms = min(self.now_ms, held.renewed_until_ms)
@@ -259,13 +261,13 @@ class World(Subscribers):
 
     def _try(self, verb: str, group: str, topic: str, handle: str) -> None:
         if verb == "ack":
-            self.broker.ack(group, topic, handle, self.now_ms)
+            self.broker.receiving.ack(group, topic, handle, self.now_ms)
         elif verb == "change":
-            self.broker.change_invisible(group, topic, handle, 1_000, False, self.now_ms)
+            self.broker.receiving.change_invisible(group, topic, handle, 1_000, False, self.now_ms)
         elif verb == "release":
-            self.broker.release(group, topic, handle, self.now_ms)
+            self.broker.receiving.release(group, topic, handle, self.now_ms)
         else:
-            self.broker.forward_to_dead_letter(group, topic, handle, self.now_ms)
+            self.broker.receiving.forward_to_dead_letter(group, topic, handle, self.now_ms)
 
     def _reopen(self, acknowledged_offset: int | None) -> None:
         """Handles of leases that end with the broker are void; a policy that was told holds."""
@@ -280,14 +282,14 @@ class World(Subscribers):
             while said and said[-1][0] > self.broker.end_offset:
                 assert said.pop()[0] > told_offset
             said[:] = [(0, policy) for _, policy in said]
-        for view in self.broker.groups(self.now_ms):
+        for view in self.broker.group_views.all():
             assert view.policy == self.policy(view.name)
 
     def drain(self) -> None:
         """Every group receives and acknowledges all that is left for it."""
         for group in FILTERS:
             policy = replace(self.policy(group), is_paused=False)
-            view = self.broker.set_group(group, policy, self.now_ms)
+            view = self.broker.group_views.set_policy(group, policy, self.now_ms)
             self.policies.setdefault(group, []).append((view.durable_at, policy))
         for _ in range(3):
             self.quieten()

@@ -209,7 +209,7 @@ def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:
 
 def apply_decoded(broker: Broker) -> None:
     """Lets a broker apply what it appends as a start reads it: from its bytes, every message as a record."""
-    store = broker._store
+    store = broker.store
 
     def apply(new: Record) -> None:
         broker.apply(record.decode(record.encode(new)))

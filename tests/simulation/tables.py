@@ -30,7 +30,7 @@ def tables(broker: Broker) -> dict[str, Any]:
             {f"{name}.{key}": value for key, value in frozen.items()} if isinstance(frozen, dict) else {}
         )
         found |= members or {name: frozen}
-    timers = broker._timers
+    timers = broker.timers
     del found["timers.deviating"]
     places = [
         (int(row["due_ms"]), int(row["timer_offset"]))
@@ -41,12 +41,12 @@ def tables(broker: Broker) -> dict[str, Any]:
         (due_ms_of(timers.read_at(*place)) if place[1] in timers.near.deviating else place[0], place[1])
         for place in places
     ]
-    found["timers.names"] = _facts(timers.ends.names, broker._store.last_store_ms)
-    found["timers.ends"] = _facts(timers.ends.ends, broker._store.last_store_ms)
+    found["timers.names"] = _facts(timers.ends.names, broker.store.last_store_ms)
+    found["timers.ends"] = _facts(timers.ends.ends, broker.store.last_store_ms)
     found["keys"] = _keys(broker)
     found["queues"] = [
         (topic, queue_id, queue.min_offset, queue.next_offset)
-        for topic, queue_id, queue in broker._store.dispatch.queues()
+        for topic, queue_id, queue in broker.store.dispatch.queues()
     ]
     return {name: _plain(value) for name, value in found.items()}
 
@@ -64,7 +64,7 @@ def _facts(index: FactIndex, now_ms: int) -> list[Any]:
 
 def _keys(broker: Broker) -> list[Any]:
     """The entries of the key index that are in the log."""
-    keys, first_offset = broker._store.keys, broker._store.log.first_offset
+    keys, first_offset = broker.store.keys, broker.store.log.first_offset
     entries = [pair for batch in keys._batches for pair in batch.tolist()]
     entries += [pair for run in keys.runs for chunk in run.chunks(keys._disk) for pair in chunk.tolist()]
     entries += zip(keys._hashes, keys._offsets, strict=True)

@@ -116,9 +116,9 @@ class World:
         except OSError:
             self._reopen(self.broker.durable_offset)
         self.faults.relent()
-        if not self.broker._housekeeping.has_reserve:
+        if not self.broker.housekeeping.has_reserve:
             self.disk.well()
-            self.broker._housekeeping.see_to_room()
+            self.broker.housekeeping.see_to_room()
 
     def _step(self) -> None:
         actions = [
@@ -134,23 +134,23 @@ class World:
 
     def send(self) -> None:
         message = self._message()
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self._tell(receipt.durable_at, lambda: self.told.normal.add(message.message_id))
 
     def send_delayed(self) -> None:
         message = self._message()
         message.delivery_ms = self.now_ms + self.chance.choice([0, 3, 90, 700, 5_000, 400_000])
         self.due_ms[message.message_id] = message.delivery_ms
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self._tell(receipt.durable_at, lambda: self.told.delayed.update({message.message_id: receipt}))
         if self.chance.random() < 0.3:
-            again = self.broker.send(message, self.now_ms)
+            again = self.broker.sending.send(message, self.now_ms)
             assert again.physical_offset == receipt.physical_offset, "a retry made a second timer"
 
     def send_half(self) -> None:
         message = self._message()
         message.transactional = True
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self._tell(receipt.durable_at, lambda: self.told.halves.update({message.message_id: receipt}))
 
     def end(self) -> None:
@@ -164,7 +164,7 @@ class World:
             return
         message_id = self.chance.choice(sorted(self.told.delayed))
         handle = self.told.delayed[message_id].recall_handle
-        verdict = self.broker.recall(TOPIC, handle, self.now_ms)
+        verdict = self.broker.timers.recall(TOPIC, handle, self.now_ms)
         self.recalls_tried.add(message_id)
         if message_id in self.told.recalled:
             assert verdict.verdict is Verdict.ALREADY
@@ -175,7 +175,7 @@ class World:
             assert verdict.ended_ms >= self.due_ms[message_id]
 
     def receive(self) -> None:
-        got = self.broker.receive(
+        got = self.broker.receiving.receive(
             GROUP, TOPIC, EVERYTHING, self.chance.randrange(1, 9), 10_000, "c", False, self.now_ms
         ).deliveries
         for delivery in got:
@@ -192,7 +192,7 @@ class World:
             delivery = self.held.pop()
             message_id = delivery.message.message_id
             try:
-                durable_at = self.broker.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
+                durable_at = self.broker.receiving.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
             except InvalidReceiptHandle:
                 continue
             self._tell(durable_at, lambda message_id=message_id: self.told.acknowledged.add(message_id))
@@ -282,7 +282,7 @@ class World:
             self._go_to(self.now_ms + 20_000)
             self.receive()
             for delivery in self.held:
-                self.broker.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
+                self.broker.receiving.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
             self.held.clear()
             self.flush()
             self.sync()
@@ -306,7 +306,7 @@ class World:
         assert not self.faults.unexplained(verdict), verdict.findings
 
     def _found(self, message_id: str) -> int:
-        found = self.broker.find(TOPIC, message_id, 99)
+        found = self.broker.finding.find(TOPIC, message_id, 99).messages
         return sum(one.stored_topic == TOPIC for one in found)
 
     def _counted_in_the_log(self) -> dict[str, int]:
@@ -343,7 +343,7 @@ class World:
         receipt = self.told.halves[message_id]
         self.ends_tried.setdefault(message_id, set()).add(resolution)
         try:
-            end = self.broker.end_transaction(
+            end = self.broker.transactions.end(
                 TOPIC, receipt.transaction_id, message_id, resolution, self.now_ms
             )
         except TransactionEnded as refused:
@@ -373,9 +373,11 @@ class World:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, CheckBack):
-                self.broker.check_asked(effect.transaction_id, self.chance.random() < 0.5, self.now_ms)
+                self.broker.transactions.check_asked(
+                    effect.transaction_id, self.chance.random() < 0.5, self.now_ms
+                )
                 if self.chance.random() < 0.5:
-                    self.broker.producer_came(effect.topic, self.now_ms)
+                    self.broker.transactions.producer_came(effect.topic, self.now_ms)
             elif isinstance(effect, Retire):
                 self.retirements.append(effect.retirement)
             elif isinstance(effect, ReadTimers):
@@ -391,12 +393,12 @@ class World:
                     retirement.run(self.disk)
                 except OSError as error:
                     self.retirements = []
-                    self.broker.retirement_failed()
+                    self.broker.housekeeping.failed()
                     if isinstance(error, SyncFailed):
                         self._reopen(self.broker.durable_offset)
                     return
                 if self.chance.random() < 0.8:
-                    self.broker.retired(retirement, self.now_ms)
+                    self.broker.housekeeping.retired(retirement, self.now_ms)
                 else:
                     self._reopen(None)
                 self.retirements = []
@@ -442,12 +444,12 @@ class World:
                 del places[place]
 
     def _is_at(self, message_id: str, queue_id: int, queue_offset: int) -> bool:
-        if all(topic.name != TOPIC for topic in self.broker.topics()):
+        if all(topic.name != TOPIC for topic in self.broker.topics.all()):
             return False  # the power cut took the record that made the topic, too
-        first, end = self.broker.queue_range(TOPIC, queue_id)
+        first, end = self.broker.finding.queue_range(TOPIC, queue_id)
         if not first <= queue_offset < end:
             return False
-        found = self.broker.read(TOPIC, queue_id, queue_offset, 1)
+        found = self.broker.finding.read(TOPIC, queue_id, queue_offset, 1)
         return [one.message.message_id for one in found] == [message_id]
 
 
@@ -465,4 +467,4 @@ def test_a_half_that_was_never_stored_cannot_be_ended() -> None:
     world = World(0)
     world.send_half()
     with pytest.raises(InvalidTransactionId, match="was not given out by this store"):
-        world.broker.end_transaction(TOPIC, "0" * 24, "M1", Resolution.COMMIT, world.now_ms)
+        world.broker.transactions.end(TOPIC, "0" * 24, "M1", Resolution.COMMIT, world.now_ms)

@@ -62,7 +62,7 @@ class Bench:
         self.sent += count
         for message_id in ids:
             message = Message(topic=TOPIC, body=b"x" * body_bytes, message_id=message_id, transactional=half)
-            receipt = self.broker.send(message, self.now_ms)
+            receipt = self.broker.sending.send(message, self.now_ms)
             if half:
                 self.halves[message_id] = receipt.transaction_id
         self.flush()
@@ -73,7 +73,7 @@ class Bench:
         assert self.broker is not None
         for _ in range(count):
             message = Message(topic=TOPIC, body=b"x" * body_bytes, message_id=f"M{self.sent}")
-            self.broker.send(message, self.now_ms)
+            self.broker.sending.send(message, self.now_ms)
             self.sent += 1
 
     def flush(self) -> None:
@@ -98,7 +98,7 @@ class Bench:
                 if isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
-                    self.broker.retired(effect.retirement, self.now_ms)
+                    self.broker.housekeeping.retired(effect.retirement, self.now_ms)
             self.flush()
             if self.broker.is_checkpoint_due:
                 self.checkpoint()
@@ -228,10 +228,10 @@ def struck(scenario: Scenario, fault: Fault) -> Iterator[Bench]:
 
 
 def messages_of(broker: Broker) -> list[str]:
-    first, end = broker.queue_range(TOPIC, 0) if broker.topics() else (0, 0)
+    first, end = broker.finding.queue_range(TOPIC, 0) if broker.topics.all() else (0, 0)
     found: list[str] = []
     for at in range(first, end):
-        found += [delivery.message.message_id for delivery in broker.read(TOPIC, 0, at, 1)]
+        found += [delivery.message.message_id for delivery in broker.finding.read(TOPIC, 0, at, 1)]
     return found
 
 
@@ -244,12 +244,12 @@ def check(bench: Bench, where: str) -> None:
     assert len(found) == len(set(found)), f"twice {where}"
     assert set(found) <= {f"M{number}" for number in range(bench.sent)}, where
     for transaction_id in bench.halves.values():
-        assert broker.half(transaction_id).state.name == "OPEN", where
+        assert broker.half_views.one(transaction_id).state.name == "OPEN", where
     bench.disk.crash(lambda count: 0)
     again = bench.start()
     assert messages_of(again) == found, f"what a start has shown is gone {where}"
     for message_id, transaction_id in bench.halves.items():
-        again.end_transaction(TOPIC, transaction_id, message_id, Resolution.COMMIT, bench.now_ms)
+        again.transactions.end(TOPIC, transaction_id, message_id, Resolution.COMMIT, bench.now_ms)
     bench.send(9)
     assert set(bench.halves) <= set(messages_of(again)), f"a half is lost {where}"
     verdict = verify(look_at(bench.disk, "the store"), bench.now_ms)

@@ -140,7 +140,7 @@ def shop() -> Bench:
                 delivery_ms=NOW_MS + HOUR_MS * (1 + number * 30),
                 properties={"TW_TIMER_KEY": f"key {round_}{number}"},
             )
-            broker.send(message, bench.now_ms)
+            broker.sending.send(message, bench.now_ms)
         bench.flush()
         if round_ < 2:
             bench.checkpoint()
@@ -189,7 +189,7 @@ def check_repaired(bench: Bench, disk: MemoryDisk, lost: set[str], where: str) -
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     assert set(messages_of(broker)) == bench.told - lost, where
     for transaction_id in bench.halves.values():
-        assert broker.half(transaction_id).state.name == "OPEN", where
+        assert broker.half_views.one(transaction_id).state.name == "OPEN", where
     assert broker.gauges().pending_timers == 9, where
 
 

@@ -69,12 +69,12 @@ def test_a_commit_torn_at_any_byte_is_whole_or_was_never_made(is_delayed: bool, 
     states: Counter[State] = Counter()
     for number, disk in enumerate(torn.crashes()):
         broker = Broker.open(disk, SETTINGS, NOW_MS)
-        found = broker.half(torn.half.transaction_id).state
+        found = broker.half_views.one(torn.half.transaction_id).state
         states[found] += 1
         assert (messages(broker), waits(broker)) == ((1, False) if found is State.COMMITTED else (0, True))
         how = list(Resolution)[number % 2]
         with contextlib.suppress(TransactionEnded):
-            broker.end_transaction("t", torn.half.transaction_id, HALF_ID, how, NOW_MS)
+            broker.transactions.end("t", torn.half.transaction_id, HALF_ID, how, NOW_MS)
         flush(broker, disk)
         is_committed = found is State.COMMITTED or how is Resolution.COMMIT
         assert (messages(broker), waits(broker)) == ((1, False) if is_committed else (0, True))
@@ -90,12 +90,12 @@ class Bench:
 
     def half(self) -> SendReceipt:
         half = Message(topic="t", body=b"x", message_id=HALF_ID, transactional=True)
-        receipt = self.broker.send(half, NOW_MS)
+        receipt = self.broker.sending.send(half, NOW_MS)
         flush(self.broker, self.disk)
         return receipt
 
     def end(self, half: SendReceipt, how: Resolution = Resolution.COMMIT) -> EndReceipt:
-        return self.broker.end_transaction("t", half.transaction_id, HALF_ID, how, NOW_MS)
+        return self.broker.transactions.end("t", half.transaction_id, HALF_ID, how, NOW_MS)
 
 
 def test_an_end_that_is_not_durable_is_remembered_however_many_follow(
@@ -117,19 +117,19 @@ def test_an_id_that_names_the_last_bytes_of_a_segment_names_no_half(room_bytes: 
     bench = Bench()
     while bench.broker.durable_offset < SEGMENT_BYTES:
         bench.half()
-        bench.broker._transactions.receipts._rows.clear()  # each is to be a half of its own
+        bench.broker.transactions.receipts._rows.clear()  # each is to be a half of its own
     forged = transaction_id(SEGMENT_BYTES - room_bytes, HALF_ID)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.end_transaction("t", forged, HALF_ID, Resolution.COMMIT, NOW_MS)
+        bench.broker.transactions.end("t", forged, HALF_ID, Resolution.COMMIT, NOW_MS)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.half(forged)
+        bench.broker.half_views.one(forged)
 
 
 def test_a_check_by_hand_does_not_bring_the_next_one_forward() -> None:
     bench = Bench()
     half = bench.half()
-    due_ms = bench.broker.half(half.transaction_id).next_check_ms
-    bench.broker.check_now(half.transaction_id)
+    due_ms = bench.broker.half_views.one(half.transaction_id).next_check_ms
+    bench.broker.transactions.check_now(half.transaction_id)
     for asked in (False, True):
-        bench.broker.check_asked(half.transaction_id, asked, NOW_MS)
-        assert bench.broker.half(half.transaction_id).next_check_ms >= due_ms
+        bench.broker.transactions.check_asked(half.transaction_id, asked, NOW_MS)
+        assert bench.broker.half_views.one(half.transaction_id).next_check_ms >= due_ms

@@ -109,7 +109,7 @@ class Machine:
 
     def _see_appended(self, end_offset: int) -> None:
         """Lets the oracle know which timers of damaged files were set again, or are lost."""
-        for _, found in self.broker._store._appended:
+        for _, found in self.broker.store._appended:
             record = getattr(found, "record", None)
             if record is None or record.physical_offset < end_offset:
                 continue
@@ -118,7 +118,7 @@ class Machine:
                     self.oracle.rebuilt(ending.timer_offset, record.physical_offset, record.store_ms)
                     self.rebuilt_count += 1
                 elif ending.end is End.UNREADABLE:
-                    self.oracle.lost(ending.timer_offset, record, self.broker._store.log.first_offset)
+                    self.oracle.lost(ending.timer_offset, record, self.broker.store.log.first_offset)
         self._note_told()
 
     def _note_told(self) -> None:
@@ -127,18 +127,18 @@ class Machine:
     @property
     def is_whole(self) -> bool:
         """Whether all damage of the files of timers was met, and seen to."""
-        mending, partitions = self.broker._mending, self.broker._timers.partitions
+        mending, partitions = self.broker.mending, self.broker.timers.partitions
         is_at_work = mending._running or mending._applying or mending._bare
         return not (mending._unchecked or is_at_work or partitions.damage)
 
     def check_told(self) -> None:
         """No file that timers wait in is damaged in silence, once all were read through."""
-        for slot, file in self.broker._timers.partitions.files.items() if self.is_whole else ():
+        for slot, file in self.broker.timers.partitions.files.items() if self.is_whole else ():
             gaps: list[partition.Gap] = []
             if slot.path in self.faults.hit:
                 list(partition.parts(self.disk, slot.path, file.length, gaps))
             assert not gaps or any(slot.path in one for one in self.told), f"nothing was told of {gaps}"
-        ends = self.broker._timers.ends
+        ends = self.broker.timers.ends
         for run in (*ends.names.runs, *ends.ends.runs) if self.is_whole else ():
             if run.path in self.faults.hit and not run.is_sound(self.disk):
                 assert any(run.path in one for one in self.told), f"nothing was told of {run.path}"
@@ -146,7 +146,9 @@ class Machine:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, CheckBack):
-                self.broker.check_asked(effect.transaction_id, False, self.now_ms)  # and nobody comes
+                self.broker.transactions.check_asked(
+                    effect.transaction_id, False, self.now_ms
+                )  # and nobody comes
             elif isinstance(effect, Retire):
                 self.retirements.append(effect.retirement)
             elif isinstance(effect, ReadTimers):
@@ -196,12 +198,12 @@ class Machine:
                     retirement.run(self.disk)
                 except OSError as error:
                     self.retirements = []
-                    self.broker.retirement_failed()
+                    self.broker.housekeeping.failed()
                     if isinstance(error, SyncFailed):
                         self._reopen(self.broker.durable_offset)
                     return
                 if self.chance.random() < 0.9:
-                    self.broker.retired(retirement, self.now_ms)
+                    self.broker.housekeeping.retired(retirement, self.now_ms)
                 else:
                     self._reopen(None)
                 self.retirements = []
@@ -277,9 +279,9 @@ class Machine:
         except OSError:
             self._reopen(self.broker.durable_offset)
         self.faults.relent()
-        if not self.broker._housekeeping.has_reserve:
+        if not self.broker.housekeeping.has_reserve:
             self.disk.well()
-            self.broker._housekeeping.see_to_room()
+            self.broker.housekeeping.see_to_room()
 
     def fail_to_flush(self) -> None:
         """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
@@ -318,7 +320,7 @@ class Machine:
     def _open(self, acknowledged_offset: int | None) -> Broker:
         """Opens the store; every other world reads few rows ahead at a time, and splits what is more."""
         broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
-        broker._timers.partitions._rows_max = self.rows_max
+        broker.timers.partitions._rows_max = self.rows_max
         return broker
 
     # What must be true.

@@ -104,7 +104,7 @@ class World(Machine):
         self.chance.shuffle(batch)
         for message, verb in batch:
             self._look(message, verb)
-        answers = self.broker.send_many([message for message, _ in batch], self.now_ms)
+        answers = self.broker.sending_many.send([message for message, _ in batch], self.now_ms)
         for (message, verb), answer in zip(batch, answers, strict=True):
             known = self.oracle.named(TimerName(message.topic, message.message_id))
             if any(message is one for one, _ in again):
@@ -117,7 +117,7 @@ class World(Machine):
     def _send_timer(self, message: Message, verb: Verb | None) -> None:
         self._look(message, verb)
         try:
-            answer: SendReceipt | TidewheelError = self.broker.send(message, self.now_ms)
+            answer: SendReceipt | TidewheelError = self.broker.sending.send(message, self.now_ms)
         except KeyPending as refused:
             answer = refused
         self._answered(message, verb, answer)
@@ -165,7 +165,7 @@ class World(Machine):
         message.properties.pop("TW_TIMER_UNIQUE", None)
         if verb is not None:
             self._in_step(self._meant(message.topic, verb.name))
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self._carried(message.topic, verb, receipt.physical_offset)
 
     def send_half(self) -> None:
@@ -175,7 +175,7 @@ class World(Machine):
         if self.chance.random() < 0.6:
             message.delivery_ms = self.now_ms + self.chance.choice(SPANS_MS)
         verb = self._carry(message) if self.chance.random() < 0.4 else None
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         at = receipt.physical_offset
         carried = (verb.kind, verb.name, verb.to_ms) if verb else None
         self.oracle.halves[at] = Half(at, receipt.transaction_id, message, carried)
@@ -194,7 +194,7 @@ class World(Machine):
         for name in (self._meant(topic, verb.name) if verb else None, TimerName(topic, key=key)):
             self._in_step(name)
         with contextlib.suppress(TransactionEnded):
-            end = self.broker.end_transaction(
+            end = self.broker.transactions.end(
                 topic, half.transaction_id, half.message.message_id, how, self.now_ms
             )
             half.ended_offset = end.durable_at - 1
@@ -212,7 +212,7 @@ class World(Machine):
         known = self.oracle.named(TimerName(message.topic, message.message_id))
         if known is None or not self._is_known(message):
             return
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         assert receipt.physical_offset == known.offset, "a retry made a second timer"
 
     def verb(self) -> None:
@@ -223,13 +223,13 @@ class World(Machine):
         kind = self.chance.choice(["CANCEL", "CANCEL", "MOVE", "MOVE", "FIRE", "GET"])
         to_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS))
         if kind == "CANCEL":
-            self._told(name, timer, expected, self.broker.cancel_timer(name, "no longer", self.now_ms))
+            self._told(name, timer, expected, self.broker.timers.cancel(name, "no longer", self.now_ms))
         elif kind == "MOVE":
-            told = self.broker.move_timer(name, to_ms, self.now_ms)
+            told = self.broker.timers.move(name, to_ms, self.now_ms)
             self._told(name, timer, expected, told, to_ms)
         elif kind == "FIRE":
-            self._told(name, timer, expected, self.broker.fire_timer(name, self.now_ms))
-        elif isinstance(found := self.broker.timer(name, self.now_ms), PendingTimer):
+            self._told(name, timer, expected, self.broker.timers.fire(name, self.now_ms))
+        elif isinstance(found := self.broker.timers.get(name, self.now_ms), PendingTimer):
             assert timer is not None
             assert not timer.ended
             assert found.message is not None
@@ -243,7 +243,7 @@ class World(Machine):
             name, handle = self.chance.choice(self.handles)
             self._in_step(name)
             timer, expected = self.oracle.named(name), self.oracle.expected(name)
-            self._told(name, timer, expected, self.broker.recall(name.topic, handle, self.now_ms))
+            self._told(name, timer, expected, self.broker.timers.recall(name.topic, handle, self.now_ms))
 
     def _told(
         self,
@@ -297,7 +297,7 @@ class World(Machine):
         timer = self.oracle.named(name) if name else None
         if name is None or timer is None:
             return None
-        found = self.broker.timer(name, self.now_ms)
+        found = self.broker.timers.get(name, self.now_ms)
         if isinstance(found, TimerVerdict) and found.verdict in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
             assert self.oracle.may_be_forgotten(name, self.seen_ms), f"{timer} is forgotten too early"
             self.oracle.forget(name)
@@ -322,7 +322,7 @@ class World(Machine):
     def _remember(self, name: TimerName) -> None:
         """What was forgotten may be known again when the clock was set back."""
         if self.oracle.names[name] and self.oracle.names[name][-1] in self.oracle.forgotten[name]:
-            found = self.broker.timer(name, self.now_ms)
+            found = self.broker.timers.get(name, self.now_ms)
             is_unknown = isinstance(found, TimerVerdict) and found.verdict in _UNKNOWN
             if not is_unknown:
                 self.oracle.forgotten[name].discard(self.oracle.names[name][-1])
@@ -357,7 +357,7 @@ class World(Machine):
 
     def _last_offset(self, end_offset: int) -> int:
         """Where the last record before an offset begins, which may not be durable yet."""
-        appended = (getattr(one, "record", one) for _, one in self.broker._store._appended)
+        appended = (getattr(one, "record", one) for _, one in self.broker.store._appended)
         offsets = (one.physical_offset for one in appended if hasattr(one, "physical_offset"))
         return max(offset for offset in offsets if offset < end_offset)
 
@@ -370,11 +370,11 @@ class World(Machine):
             return
         pending = self.oracle.pending()
         assert self.broker.gauges().pending_timers == len(pending)
-        assert self.broker.count_timers(TimerFilter()) == len(pending)
-        nameless = sum(not one.topic for one in self.broker.lost_timers())
+        assert self.broker.timer_views.count(TimerFilter()) == len(pending)
+        nameless = sum(not one.topic for one in self.broker.timer_views.lost())
         for topic in TOPICS:
             count = sum(timer.topic == topic for timer in pending.values())
-            assert count <= self.broker.count_timers(TimerFilter(topic=topic)) <= count + nameless
+            assert count <= self.broker.timer_views.count(TimerFilter(topic=topic)) <= count + nameless
         self.oracle.check_keys()
         wanted = TimerFilter(
             topic=self.chance.choice(["", *TOPICS]),
@@ -386,20 +386,20 @@ class World(Machine):
         assert listed <= matching
         assert not {offset for offset in matching - listed if self.oracle.is_remembered(pending[offset])}
         is_by_topic = wanted == TimerFilter(topic=wanted.topic)
-        assert 0 <= self.broker.count_timers(wanted) - len(listed) <= is_by_topic * nameless
+        assert 0 <= self.broker.timer_views.count(wanted) - len(listed) <= is_by_topic * nameless
         self.oracle.check_page(self._all_listed())
         if not any(timer.is_late_set for timer in pending.values()):
             from_ms = self.now_ms + self.chance.choice(SPANS_MS)
             window = TimerFilter(from_ms=from_ms, until_ms=from_ms + self.chance.choice(STEPS_MS))
             inside = [t for t in pending.values() if window.from_ms <= t.due_ms < window.until_ms]
-            assert self.broker.count_timers(window) == len(inside)
-            assert sum(count for _, count in self.broker.timer_histogram(window, MINUTE)) == len(inside)
+            assert self.broker.timer_views.count(window) == len(inside)
+            assert sum(count for _, count in self.broker.timer_views.histogram(window, MINUTE)) == len(inside)
 
     def _all_listed(self, wanted: TimerFilter = EVERYTHING) -> list[PendingTimer]:
         listed: list[PendingTimer] = []
         after = None
         while True:
-            page = self.broker.timers(wanted, after, self.chance.choice([1, 7, 1000]))
+            page = self.broker.timer_views.page(wanted, after, self.chance.choice([1, 7, 1000]))
             listed += page.timers
             after = page.after
             if after is None:
@@ -470,6 +470,6 @@ class World(Machine):
     def check_names(self) -> None:
         """Every name still says what became of its timer, or that this is long ago."""
         for name in list(self.oracle.names):
-            found = self.broker.timer(name, self.now_ms)
+            found = self.broker.timers.get(name, self.now_ms)
             assert isinstance(found, TimerVerdict), f"{name} waits, yet nothing does"
             self._told(name, self.oracle.named(name), self.oracle.expected(name), found)

@@ -73,20 +73,20 @@ def commit(*, is_delayed: bool, rolls: bool) -> Commit:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     deadline = _message(b"too late", "deadline", delivery_ms=NOW_MS + HOUR)
     deadline.properties["TW_TIMER_KEY"] = DEADLINE.key
-    broker.send(deadline, NOW_MS)
+    broker.sending.send(deadline, NOW_MS)
     message = _message(b"paid", HALF_ID, transactional=True)
     message.properties["TW_TIMER_CANCEL"] = DEADLINE.key
     message.delivery_ms = NOW_MS + 2 * HOUR if is_delayed else None
-    half = broker.send(message, NOW_MS)
+    half = broker.sending.send(message, NOW_MS)
     number = 0
     while rolls and broker._log._left_bytes() > 700:
         number += 1
-        broker.send(_message(b"x" * 50, f"other-{number}"), NOW_MS)
+        broker.sending.send(_message(b"x" * 50, f"other-{number}"), NOW_MS)
     if rolls:
-        broker.send(_message(b"x" * (broker._log._left_bytes() - 350), "last"), NOW_MS)
+        broker.sending.send(_message(b"x" * (broker._log._left_bytes() - 350), "last"), NOW_MS)
     flush(broker, disk)
     disk.is_holding = True
-    broker.end_transaction("t", half.transaction_id, HALF_ID, Resolution.COMMIT, NOW_MS)
+    broker.transactions.end("t", half.transaction_id, HALF_ID, Resolution.COMMIT, NOW_MS)
     flush(broker, disk)
     assert (broker.end_offset > SEGMENT_BYTES) == rolls
     return Commit(disk, half, is_delayed)
@@ -101,13 +101,13 @@ def flush(broker: Broker, disk: MemoryDisk) -> None:
 
 def messages(broker: Broker) -> int:
     """How often the half's message is there: in its queue, or waiting as a timer."""
-    found = broker.find("t", HALF_ID, 99)
+    found = broker.finding.find("t", HALF_ID, 99).messages
     return sum(one.stored_topic != HALF_TOPIC for one in found)
 
 
 def waits(broker: Broker) -> bool:
     """Whether the deadline still waits."""
-    return isinstance(broker.timer(DEADLINE, NOW_MS), PendingTimer)
+    return isinstance(broker.timers.get(DEADLINE, NOW_MS), PendingTimer)
 
 
 def _message(body: bytes, message_id: str, **attributes: Any) -> Message:

@@ -111,12 +111,14 @@ class TransactionWorld(World):
         if self.chance.random() < 0.4:
             message.delivery_ms = self.now_ms + self.chance.choice(SPANS_MS)
         verb = self._carry(message) if self.chance.random() < 0.4 else None
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         carried = (verb.kind, verb.name, verb.to_ms) if verb else None
         at = receipt.physical_offset
         self.oracle.transactions[at] = Transaction(at, receipt.transaction_id, message, self.now_ms, carried)
         if self.chance.random() < 0.2:
-            assert self.broker.send(message, self.now_ms).physical_offset == at, "a retry made a second half"
+            assert self.broker.sending.send(message, self.now_ms).physical_offset == at, (
+                "a retry made a second half"
+            )
 
     def send_again(self) -> None:
         """A client repeats a half that it has sent, also one that has ended."""
@@ -126,7 +128,7 @@ class TransactionWorld(World):
         one = self.chance.choice(list(newest.values())[-20:])
         if one.sent_ms <= self.seen_ms - self.settings.dedupe_ms or self.went_back:
             return
-        receipt = self.broker.send(one.message, self.now_ms)
+        receipt = self.broker.sending.send(one.message, self.now_ms)
         assert (receipt.physical_offset, receipt.transaction_id) == (one.offset, one.transaction_id)
 
     def end_half(self) -> None:
@@ -167,7 +169,7 @@ class TransactionWorld(World):
         before = self.broker.end_offset
         for how in (COMMIT, ROLLBACK):
             try:
-                self.broker.end_transaction(topic, named, message_id, how, self.now_ms)
+                self.broker.transactions.end(topic, named, message_id, how, self.now_ms)
             except InvalidTransactionId:
                 continue
             raise AssertionError(f"{named} with {message_id} of {topic} was accepted")
@@ -187,7 +189,7 @@ class TransactionWorld(World):
         one = self.chance.choice(list(self.oracle.transactions.values()))
         self._look_at_half(one)
         try:
-            question = self.broker.check_now(one.transaction_id)
+            question = self.broker.transactions.check_now(one.transaction_id)
         except InvalidTransactionId:
             assert self._may_be_unknown(one)
         except TransactionEnded:
@@ -199,7 +201,7 @@ class TransactionWorld(World):
     def come(self) -> None:
         """A producer connects, or reads what waited for it: halves of its topic are asked about at once."""
         topic = self.chance.choice(TOPICS)
-        self.broker.producer_came(topic, self.now_ms)
+        self.broker.transactions.producer_came(topic, self.now_ms)
         self._wake(topic, limits.CHECKS_WOKEN_MAX)
 
     def _is_alone(self, one: Transaction, is_there: bool, due_ms: int) -> None:
@@ -244,15 +246,15 @@ class TransactionWorld(World):
         assert one.state is State.OPEN, f"asked about {one}"
         assert (question.topic, question.half_offset) == (one.message.topic, one.offset)
         is_there = not self.is_alone and self.chance.random() < 0.7
-        message = self.broker.half_message(question.half_offset) if is_there else None
+        message = self.broker.transactions.message(question.half_offset) if is_there else None
         if message is not None:
             assert (message.message_id, message.body) == (one.message.message_id, one.message.body)
         how = self.chance.choice([COMMIT, ROLLBACK])
-        due_ms = self.broker.half(one.transaction_id).next_check_ms
+        due_ms = self.broker.half_views.one(one.transaction_id).next_check_ms
         kind = self.chance.choice(["silent", "silent", "at once", "later", "before"])
         if kind == "before":
             self._end(one, how)
-        self.broker.check_asked(question.transaction_id, is_there, self.now_ms)
+        self.broker.transactions.check_asked(question.transaction_id, is_there, self.now_ms)
         if one.state is State.OPEN:
             self._is_alone(one, is_there, due_ms)
         if is_there and kind == "at once":
@@ -293,9 +295,9 @@ class TransactionWorld(World):
     ) -> EndReceipt | InvalidTransactionId | TransactionEnded:
         try:
             if by_operator:
-                return self.broker.resolve_transaction(one.transaction_id, how, "because", self.now_ms)
+                return self.broker.transactions.resolve(one.transaction_id, how, "because", self.now_ms)
             topic, message_id = one.message.topic, one.message.message_id
-            return self.broker.end_transaction(topic, one.transaction_id, message_id, how, self.now_ms)
+            return self.broker.transactions.end(topic, one.transaction_id, message_id, how, self.now_ms)
         except (InvalidTransactionId, TransactionEnded) as error:
             return error
 
@@ -311,7 +313,7 @@ class TransactionWorld(World):
         """As before; what was forgotten while it waited may be known again when the clock was set back."""
         offsets = self.oracle.names.get(name) if name else None
         if name and offsets and offsets[-1] in self.oracle.forgotten[name]:
-            found = self.broker.timer(name, self.now_ms)
+            found = self.broker.timers.get(name, self.now_ms)
             if isinstance(found, PendingTimer) or found.verdict not in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
                 self.oracle.forgotten[name].discard(offsets[-1])
         return super()._in_step(name)
@@ -339,7 +341,7 @@ class TransactionWorld(World):
 
     def _view(self, one: Transaction) -> HalfView | None:
         try:
-            return self.broker.half(one.transaction_id)
+            return self.broker.half_views.one(one.transaction_id)
         except InvalidTransactionId:
             return None
 
@@ -389,7 +391,7 @@ class TransactionWorld(World):
         super().compare()
         for topic in TOPICS:
             self._wake(topic, 0)
-            assert list(self.broker._transactions.unasked.of(topic)) == list(self.alone[topic])
+            assert list(self.broker.transactions.unasked.of(topic)) == list(self.alone[topic])
         gauges = self.broker.gauges()
         waiting = {state: self.oracle.in_state(state) for state in (State.OPEN, State.EXPIRED)}
         assert (gauges.open_halves, gauges.expired_halves) == tuple(map(len, waiting.values()))
@@ -405,7 +407,7 @@ class TransactionWorld(World):
         listed: list[HalfView] = []
         after = None
         while True:
-            page = self.broker.halves(HalfFilter(), after, self.chance.choice([1, 7, 1000]))
+            page = self.broker.half_views.page(HalfFilter(), after, self.chance.choice([1, 7, 1000]))
             listed += page.halves
             after = page.after
             if after is None:
@@ -443,8 +445,8 @@ class TransactionWorld(World):
 
 def visible_ids(broker: Broker) -> Iterator[str]:
     """The ids of all messages that lie in users' queues."""
-    for topic in broker.topics():
+    for topic in broker.topics.all():
         for queue_id in range(topic.queue_count):
-            for at in range(*broker.queue_range(topic.name, queue_id)):
-                [delivery] = broker.read(topic.name, queue_id, at, 1)
+            for at in range(*broker.finding.queue_range(topic.name, queue_id)):
+                [delivery] = broker.finding.read(topic.name, queue_id, at, 1)
                 yield delivery.message.message_id

@@ -84,7 +84,7 @@ class Shop:
         settings = BrokerSettings(segment_bytes=8 * 1024, auto_create_topics=False)
         self.broker = Broker.open(self.disk, settings, self.now_ms)
         for topic, kind in (TOPIC_TYPES | {ORDER_TIMEOUTS: "MIXED"}).items():  # tests set timers of no order
-            self.broker.create_topic(topic, MessageType(kind), 2, self.now_ms)
+            self.broker.topics.create(topic, MessageType(kind), 2, self.now_ms)
         self.flush()
         self.database = create_engine(self.orders_url)
         order_metadata.create_all(self.database)
@@ -147,7 +147,7 @@ class Shop:
 
     def end(self, half: Half, resolution: Resolution) -> None:
         """Ends a half."""
-        self.broker.end_transaction(*half, resolution, self.now_ms)
+        self.broker.transactions.end(*half, resolution, self.now_ms)
         self.flush()
 
     def write_rows(self, order_id: str, customer_id: str, lines: Lines) -> None:
@@ -219,18 +219,18 @@ class Shop:
             keys=(key,) if key else (),
             **attributes,
         )
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self.flush()
         return receipt
 
     def consume(self, group: str, topic: str) -> list[Delivery]:
         """Receives and acknowledges everything that is there."""
         received: list[Delivery] = []
-        while batch := self.broker.receive(
+        while batch := self.broker.receiving.receive(
             group, topic, EVERYTHING, 32, 60_000, "client", False, self.now_ms
         ).deliveries:
             for delivery in batch:
-                self.broker.ack(group, topic, delivery.receipt_handle, self.now_ms)
+                self.broker.receiving.ack(group, topic, delivery.receipt_handle, self.now_ms)
             received += batch
             self.flush()
         return received

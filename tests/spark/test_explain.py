@@ -86,7 +86,7 @@ def test_it_goes_by_every_name(traded: Shop) -> None:
 def test_a_timer_that_nobody_could_read_any_more_is_lost_not_cancelled(shop: Shop) -> None:
     due_ms = shop.now_ms + 60_000
     sent = shop.send(ORDER_TIMEOUTS, "o1", {"order_id": "o1"}, delivery_ms=due_ms)
-    shop.broker._timers.unreadable("", sent.physical_offset, due_ms, shop.now_ms)
+    shop.broker.timers.unreadable("", sent.physical_offset, due_ms, shop.now_ms)
     shop.flush()
     found = told(shop, "o1")
     assert happened(found) == [(ORDER_TIMEOUTS, "armed"), (ORDER_TIMEOUTS, "lost")]
@@ -96,7 +96,7 @@ def test_a_timer_that_nobody_could_read_any_more_is_lost_not_cancelled(shop: Sho
 def test_an_open_half_is_undecided_and_says_how_often_its_producer_was_asked(shop: Shop) -> None:
     half = shop.half("o1", "c", {"apple": 1})
     for _ in range(2):
-        shop.broker.check_asked(half.transaction_id, True, shop.now_ms)
+        shop.broker.transactions.check_asked(half.transaction_id, True, shop.now_ms)
         shop.flush()
     found = told(shop, "o1")
     assert [one.what for one in found.events] == ["half", "asked", "asked"]
@@ -107,9 +107,9 @@ def test_an_open_half_is_undecided_and_says_how_often_its_producer_was_asked(sho
 
 def test_an_end_that_came_too_late_for_a_half_is_told_and_changes_nothing(shop: Shop) -> None:
     policy = CheckBackPolicy(immunity_ms=0, interval_ms=1, count_max=1)
-    shop.broker.set_check_back(ORDER_CREATED, policy, shop.now_ms)
+    shop.broker.transactions.set_check_back(ORDER_CREATED, policy, shop.now_ms)
     half = shop.half("o1", "c", {"apple": 1})
-    shop.broker.check_asked(half.transaction_id, True, shop.now_ms)
+    shop.broker.transactions.check_asked(half.transaction_id, True, shop.now_ms)
     shop.now_ms += 1_000
     shop.broker.tick(shop.now_ms)
     for how in Resolution:
@@ -124,15 +124,17 @@ def test_an_end_that_came_too_late_for_a_half_is_told_and_changes_nothing(shop: 
 def test_attempts_that_fail_and_the_dead_letter_that_comes_of_them(shop: Shop) -> None:
     shop.place("o1", "c", {"apple": 1})
     for _ in range(2):
-        (delivery,) = shop.broker.receive(
+        (delivery,) = shop.broker.receiving.receive(
             CARTS_GROUP, ORDER_CREATED, EVERYTHING, 1, 60_000, "client-7", False, shop.now_ms
         ).deliveries
         shop.flush()
         shop.advance(60_001)
-    (delivery,) = shop.broker.receive(
+    (delivery,) = shop.broker.receiving.receive(
         CARTS_GROUP, ORDER_CREATED, EVERYTHING, 1, 60_000, "client-7", False, shop.now_ms
     ).deliveries
-    shop.broker.forward_to_dead_letter(CARTS_GROUP, ORDER_CREATED, delivery.receipt_handle, shop.now_ms)
+    shop.broker.receiving.forward_to_dead_letter(
+        CARTS_GROUP, ORDER_CREATED, delivery.receipt_handle, shop.now_ms
+    )
     shop.flush()
     found = told(shop, "o1", ORDER_CREATED)
     ended = [one for one in found.events if one.what == "attempt ended"]
@@ -144,7 +146,7 @@ def test_attempts_that_fail_and_the_dead_letter_that_comes_of_them(shop: Shop) -
 def test_what_a_filter_passed_over_was_not_acknowledged(shop: Shop) -> None:
     shop.place("o1", "c", {"apple": 1})
     wanted = parse_tags("nothing"), 1, 60_000, "client-7", False, shop.now_ms
-    assert shop.broker.receive(CARTS_GROUP, ORDER_CREATED, *wanted).deliveries == []
+    assert shop.broker.receiving.receive(CARTS_GROUP, ORDER_CREATED, *wanted).deliveries == []
     shop.flush()
     assert shop.broker.gauges().lag[ORDER_CREATED, CARTS_GROUP] == 0
     assert "acknowledged" not in {what for _, what in happened(told(shop, "o1", ORDER_CREATED))}

@@ -43,9 +43,9 @@ def a_day(shop: Any) -> None:
     shop.pay("order-1")
     for number in (2, 3):
         name = TimerName("order-timeouts", key=f"order:order-{number}")
-        shop.broker.cancel_timer(name, "", shop.now_ms)
+        shop.broker.timers.cancel(name, "", shop.now_ms)
     name = TimerName("order-timeouts", key="order:order-4")
-    shop.broker.move_timer(name, shop.now_ms + 90_000, shop.now_ms)
+    shop.broker.timers.move(name, shop.now_ms + 90_000, shop.now_ms)
     shop.flush()
     shop.pass_deadlines()
 

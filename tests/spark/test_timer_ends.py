@@ -34,15 +34,15 @@ def test_a_timer_ends_once_however_it_ends(shop: Any, spark: SparkSession, tmp_p
     set_timer(shop, "waits", 90_000)
     name = {one: TimerName(TOPIC, key=one) for one in set_at}
     verdicts = [
-        shop.broker.move_timer(name["moved"], shop.now_ms + 90_000, shop.now_ms).verdict,
-        shop.broker.cancel_timer(name["cancel"], "", shop.now_ms).verdict,
-        shop.broker.fire_timer(name["fired"], shop.now_ms).verdict,
+        shop.broker.timers.move(name["moved"], shop.now_ms + 90_000, shop.now_ms).verdict,
+        shop.broker.timers.cancel(name["cancel"], "", shop.now_ms).verdict,
+        shop.broker.timers.fire(name["fired"], shop.now_ms).verdict,
     ]
     assert verdicts == [Verdict.MOVED, Verdict.CANCELLED, Verdict.FIRED]
     set_timer(shop, "again", 80_000)
     set_timer(shop, "carrier", 500, TW_TIMER_CANCEL="carried")
     lost_at = set_timer(shop, "lost", 60_000)
-    shop.broker._timers.unreadable(TOPIC, lost_at, shop.now_ms + 60_000, shop.now_ms)
+    shop.broker.timers.unreadable(TOPIC, lost_at, shop.now_ms + 60_000, shop.now_ms)
     shop.advance(2_000)
     staged = stage(spark, shop.store, open_log(shop.store), SHOP, tmp_path / "staged")
     figures = log_statistics(staged)

@@ -26,11 +26,11 @@ Act = Callable[[Bench, int], object]
 
 
 def make_topic(bench: Bench, number: int) -> None:
-    bench.broker.create_topic(f"t{number}", MessageType.NORMAL, 1, NOW_MS)
+    bench.broker.topics.create(f"t{number}", MessageType.NORMAL, 1, NOW_MS)
 
 
 def use_topic(bench: Bench, number: int) -> None:
-    bench.broker.route(f"t{number}", NOW_MS)
+    bench.broker.topics.route(f"t{number}", NOW_MS)
 
 
 def receive(bench: Bench, number: int) -> None:
@@ -38,11 +38,11 @@ def receive(bench: Bench, number: int) -> None:
 
 
 def make_group(bench: Bench, number: int) -> None:
-    bench.broker.create_group(f"g{number}", "", Start(), NOW_MS)
+    bench.broker.group_views.create(f"g{number}", "", Start(), NOW_MS)
 
 
 def set_group(bench: Bench, number: int) -> None:
-    bench.broker.set_group(f"g{number}", GroupPolicy(), NOW_MS)
+    bench.broker.group_views.set_policy(f"g{number}", GroupPolicy(), NOW_MS)
 
 
 def send_half(bench: Bench, number: int) -> None:
@@ -88,7 +88,7 @@ def test_what_a_store_has_from_before_the_bound_is_all_there(monkeypatch: pytest
     for bound in ("TOPICS_MAX", "SUBSCRIPTIONS_MAX", "HALVES_WAITING_MAX"):
         monkeypatch.setattr(limits, bound, 1)
     bench.reopen()
-    assert (len(bench.broker.topics()), len(bench.broker.groups(NOW_MS))) == (4, 3)
+    assert (len(bench.broker.topics.all()), len(bench.broker.group_views.all())) == (4, 3)
     assert bench.broker.gauges().open_halves == 3
 
 
@@ -96,10 +96,10 @@ def test_a_half_that_ends_makes_room_for_another(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(limits, "HALVES_WAITING_MAX", 1)
     bench = Bench()
     sent: list[SendReceipt] = []
-    send, bench.broker.send = bench.broker.send, lambda *given: sent.append(send(*given))  # type: ignore[method-assign]
+    send, bench.broker.sending.send = bench.broker.sending.send, lambda *given: sent.append(send(*given))  # type: ignore[method-assign]
     send_half(bench, 0)
     [half] = sent
-    bench.broker.end_transaction("t", half.transaction_id, half.message_id, Resolution.ROLLBACK, NOW_MS)
+    bench.broker.transactions.end("t", half.transaction_id, half.message_id, Resolution.ROLLBACK, NOW_MS)
     send_half(bench, 1)
 
 
@@ -108,7 +108,7 @@ def test_the_receipts_of_so_many_halves_are_remembered(monkeypatch: pytest.Monke
     bench = Bench()
     for number in range(10):
         send_half(bench, number)
-    assert [name for _, name in bench.broker._transactions.receipts._rows] == ["M8", "M9", "M10"]
+    assert [name for _, name in bench.broker.transactions.receipts._rows] == ["M8", "M9", "M10"]
 
 
 def test_of_a_client_so_many_streams_and_last_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

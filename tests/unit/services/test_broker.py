@@ -38,7 +38,7 @@ class Bench:
         return Message(**given)  # type: ignore[arg-type]
 
     def send(self, **attributes: object) -> SendReceipt:
-        receipt = self.broker.send(self.message(**attributes), self.now_ms)
+        receipt = self.broker.sending.send(self.message(**attributes), self.now_ms)
         self.flush()
         return receipt
 
@@ -53,7 +53,7 @@ class Bench:
         self, group: str = "g", topic: str = "t", tags: str = "*", batch: int = 32, **options: object
     ) -> list[Delivery]:
         arguments = {"invisible_ms": 20_000, "client_id": "c", "auto_renew": False} | options
-        return self.broker.receive(
+        return self.broker.receiving.receive(
             group, topic, parse_tags(tags), batch, now_ms=self.now_ms, **arguments
         ).deliveries
 
@@ -86,7 +86,7 @@ def bench() -> Bench:
 
 
 def test_a_message_is_invisible_until_it_is_durable(bench: Bench) -> None:
-    receipt = bench.broker.send(bench.message(), NOW_MS)
+    receipt = bench.broker.sending.send(bench.message(), NOW_MS)
     assert receipt.durable_at > bench.broker.durable_offset
     assert bench.receive() == []
     assert bench.flush() == [Wake("t")]
@@ -96,7 +96,7 @@ def test_a_message_is_invisible_until_it_is_durable(bench: Bench) -> None:
 
 def test_what_was_sent_is_what_is_received(bench: Bench) -> None:
     sent = bench.message(tag="paid", keys=("k1", "k2"), properties={"shop": "eu"}, born_ms=5, gzip=True)
-    bench.broker.send(sent, NOW_MS)
+    bench.broker.sending.send(sent, NOW_MS)
     bench.flush()
     (got,) = bench.receive()
     assert got.message == sent
@@ -127,52 +127,52 @@ def test_pending_timers_survive_a_restart_and_come_once(bench: Bench) -> None:
 def test_recall_tells_the_truth(bench: Bench) -> None:
     first = bench.send(delivery_ms=NOW_MS + 500)
     second = bench.send(delivery_ms=NOW_MS + 500)
-    cancelled = bench.broker.recall("t", first.recall_handle, NOW_MS)
+    cancelled = bench.broker.timers.recall("t", first.recall_handle, NOW_MS)
     bench.flush()
     assert cancelled.verdict is Verdict.CANCELLED
     bench.advance(1_000)
     bench.reopen()
     assert [one.message.message_id for one in bench.receive()] == ["M2"]
-    assert bench.broker.recall("t", first.recall_handle, bench.now_ms).verdict is Verdict.ALREADY
-    late = bench.broker.recall("t", second.recall_handle, bench.now_ms)
+    assert bench.broker.timers.recall("t", first.recall_handle, bench.now_ms).verdict is Verdict.ALREADY
+    late = bench.broker.timers.recall("t", second.recall_handle, bench.now_ms)
     assert (late.verdict, late.ended_ms) == (Verdict.TOO_LATE, NOW_MS + 500)
     with pytest.raises(errors.InvalidRecallHandle, match="is for topic 't'"):
-        bench.broker.recall("other", first.recall_handle, bench.now_ms)
+        bench.broker.timers.recall("other", first.recall_handle, bench.now_ms)
     with pytest.raises(errors.InvalidRecallHandle):
-        bench.broker.recall("t", "?", bench.now_ms)
+        bench.broker.timers.recall("t", "?", bench.now_ms)
 
 
 def test_a_recall_of_what_was_never_here_is_told_apart_from_what_was_forgotten(bench: Bench) -> None:
     foreign = Bench().send(delivery_ms=NOW_MS + 500).recall_handle
-    assert bench.broker.recall("t", foreign, NOW_MS).verdict is Verdict.NEVER_SET
+    assert bench.broker.timers.recall("t", foreign, NOW_MS).verdict is Verdict.NEVER_SET
     known = bench.send(delivery_ms=NOW_MS + 500, message_id="own").recall_handle
     bench.advance(SETTINGS.timer_history_ms + 1_000)
     bench.broker.tick(bench.now_ms)
-    assert bench.broker.recall("t", known, bench.now_ms).verdict is Verdict.FORGOTTEN
+    assert bench.broker.timers.recall("t", known, bench.now_ms).verdict is Verdict.FORGOTTEN
 
 
 def test_a_commit_delivers_once_however_often_it_is_repeated(bench: Bench) -> None:
     half = bench.send(transactional=True)
     assert bench.receive() == []
-    first = bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
-    again = bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
+    first = bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
+    again = bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
     assert (first.repeated, again.repeated) == (False, True)
     assert half.durable_at < again.durable_at <= first.durable_at
     bench.flush()
     bench.reopen()
-    assert bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS).repeated
+    assert bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS).repeated
     with pytest.raises(errors.TransactionEnded, match="COMMITTED"):
-        bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.ROLLBACK, NOW_MS)
+        bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.ROLLBACK, NOW_MS)
     assert len(bench.receive()) == 1
 
 
 def test_a_rollback_delivers_nothing_and_stays(bench: Bench) -> None:
     half = bench.send(transactional=True)
-    bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.ROLLBACK, NOW_MS)
+    bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.ROLLBACK, NOW_MS)
     bench.flush()
     bench.reopen()
     with pytest.raises(errors.TransactionEnded, match="ROLLED_BACK"):
-        bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
+        bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
     bench.advance(1_000_000)
     assert bench.receive() == []
 
@@ -183,20 +183,20 @@ def test_a_silent_producer_is_asked_until_the_half_expires(bench: Bench) -> None
     (check,) = bench.advance(1)
     assert isinstance(check, CheckBack)
     assert (check.transaction_id, check.topic) == (half.transaction_id, "t")
-    assert bench.broker.half_message(check.half_offset).keys == ("order-1",)
-    bench.broker.check_asked(check.transaction_id, False, bench.now_ms)
+    assert bench.broker.transactions.message(check.half_offset).keys == ("order-1",)
+    bench.broker.transactions.check_asked(check.transaction_id, False, bench.now_ms)
     assert bench.advance(1_000_000) == [], "with nobody to ask it waits, and nobody looks at it"
-    bench.broker.producer_came("t", bench.now_ms)
+    bench.broker.transactions.producer_came("t", bench.now_ms)
     (again,) = bench.advance(1)
     assert again == check
     for pause_ms in (10_000, 20_000):
-        bench.broker.check_asked(check.transaction_id, True, bench.now_ms)
+        bench.broker.transactions.check_asked(check.transaction_id, True, bench.now_ms)
         bench.flush()
         bench.reopen()
         assert len(bench.advance(pause_ms)) == (1 if pause_ms == 10_000 else 0)
     assert bench.broker.statistics.expired["t"] == 1
     with pytest.raises(errors.TransactionEnded, match="EXPIRED"):
-        bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, bench.now_ms)
+        bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, bench.now_ms)
 
 
 def test_a_half_with_its_own_immunity_is_asked_no_earlier(bench: Bench) -> None:
@@ -207,7 +207,7 @@ def test_a_half_with_its_own_immunity_is_asked_no_earlier(bench: Bench) -> None:
 
 def test_a_delayed_half_is_armed_by_its_commit(bench: Bench) -> None:
     half = bench.send(transactional=True, delivery_ms=NOW_MS + 5_000)
-    bench.broker.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
+    bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
     bench.flush()
     bench.reopen()
     bench.advance(4_999)
@@ -251,7 +251,7 @@ def test_a_delayed_message_among_the_dead_letters_ends_its_timer_once(bench: Ben
     bench.send(delivery_ms=NOW_MS + 500)
     bench.advance(500)
     (got,) = bench.receive()
-    bench.broker.forward_to_dead_letter("g", "t", got.receipt_handle, bench.now_ms)
+    bench.broker.receiving.forward_to_dead_letter("g", "t", got.receipt_handle, bench.now_ms)
     bench.flush()
     bench.reopen()
     assert [one.message.message_id for one in bench.receive(topic="%DLQ%g")] == ["M1"]
@@ -259,12 +259,12 @@ def test_a_delayed_message_among_the_dead_letters_ends_its_timer_once(bench: Ben
 
 def test_a_topic_whose_record_was_damaged_is_known_by_its_messages() -> None:
     bench = Bench(BrokerSettings(segment_bytes=64 * 1024, auto_create_topics=False))
-    bench.broker.create_topic("t", MessageType.NORMAL, 3, NOW_MS)
+    bench.broker.topics.create("t", MessageType.NORMAL, 3, NOW_MS)
     for _ in range(6):
         bench.send()
     bench.disk.flip_bit("commitlog/00000000000000000000", 800)
     bench.reopen()
-    assert bench.broker.topic("t").queue_count == 3
+    assert bench.broker.topics.get("t").queue_count == 3
     assert len(bench.receive()) == 6
 
 
@@ -272,28 +272,28 @@ def test_an_acknowledgement_holds_after_a_restart_and_a_stale_handle_is_refused(
     bench.send()
     bench.send()
     first, second = bench.receive()
-    durable_at = bench.broker.ack("g", "t", first.receipt_handle, NOW_MS)
+    durable_at = bench.broker.receiving.ack("g", "t", first.receipt_handle, NOW_MS)
     assert durable_at > bench.broker.durable_offset
     bench.flush()
     assert durable_at <= bench.broker.durable_offset
     with pytest.raises(errors.InvalidReceiptHandle):
-        bench.broker.ack("g", "t", first.receipt_handle, NOW_MS)
+        bench.broker.receiving.ack("g", "t", first.receipt_handle, NOW_MS)
     bench.reopen()
     with pytest.raises(errors.InvalidReceiptHandle):
-        bench.broker.ack("g", "t", second.receipt_handle, NOW_MS)
+        bench.broker.receiving.ack("g", "t", second.receipt_handle, NOW_MS)
     assert [one.message.message_id for one in bench.receive()] == [second.message.message_id]
 
 
 def test_change_invisible_gives_a_new_handle_and_voids_the_old(bench: Bench) -> None:
     bench.send()
     (got,) = bench.receive()
-    handle, _ = bench.broker.change_invisible("g", "t", got.receipt_handle, 1_000, False, NOW_MS)
+    handle, _ = bench.broker.receiving.change_invisible("g", "t", got.receipt_handle, 1_000, False, NOW_MS)
     with pytest.raises(errors.InvalidReceiptHandle):
-        bench.broker.ack("g", "t", got.receipt_handle, NOW_MS)
+        bench.broker.receiving.ack("g", "t", got.receipt_handle, NOW_MS)
     assert bench.advance(999) == []
     assert bench.advance(1) == [Wake("t")]
     with pytest.raises(errors.InvalidReceiptHandle):
-        bench.broker.ack("g", "t", handle, bench.now_ms)
+        bench.broker.receiving.ack("g", "t", handle, bench.now_ms)
 
 
 def test_a_push_lease_lasts_while_its_client_is_heard_from(bench: Bench) -> None:
@@ -301,8 +301,8 @@ def test_a_push_lease_lasts_while_its_client_is_heard_from(bench: Bench) -> None
     (got,) = bench.receive(auto_renew=True, invisible_ms=0)
     for _ in range(5):
         assert bench.advance(20_000) == []
-        bench.broker.client_alive("c", bench.now_ms)
-    bench.broker.client_gone("c", bench.now_ms)
+        bench.broker.receiving.client_alive("c", bench.now_ms)
+    bench.broker.receiving.client_gone("c", bench.now_ms)
     assert bench.advance(0) == [Wake("t")]
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == (got.message.message_id, 2)
@@ -313,7 +313,7 @@ def test_a_listener_that_hangs_for_hours_loses_its_lease(bench: Bench) -> None:
     bench.receive(auto_renew=True, invisible_ms=0)
     heartbeats = 0
     while not bench.advance(20_000):
-        bench.broker.client_alive("c", bench.now_ms)
+        bench.broker.receiving.client_alive("c", bench.now_ms)
         heartbeats += 1
     assert heartbeats * 20_000 >= limits.AUTO_RENEW_MS_MAX
 
@@ -322,7 +322,7 @@ def test_lag_counts_the_queues_that_a_group_has_not_touched(bench: Bench) -> Non
     for _ in range(8):
         bench.send()
     (first,) = bench.receive(batch=1)
-    bench.broker.ack("g", "t", first.receipt_handle, NOW_MS)
+    bench.broker.receiving.ack("g", "t", first.receipt_handle, NOW_MS)
     assert bench.broker.gauges().lag == {("t", "g"): 7}
 
 
@@ -340,7 +340,7 @@ def test_messages_of_a_group_share_a_queue_and_keep_their_order(bench: Bench) ->
     while leased := bench.receive():
         assert len(leased) == 1, "one message of a message group at a time"
         got += leased
-        bench.broker.ack("g", "t", leased[0].receipt_handle, NOW_MS)
+        bench.broker.receiving.ack("g", "t", leased[0].receipt_handle, NOW_MS)
     assert len({one.queue_id for one in got}) == 1
     assert [one.message.body for one in got] == [b"%d" % number for number in range(20)]
 
@@ -349,12 +349,12 @@ def test_topics_survive_a_restart_and_are_not_made_when_that_is_off() -> None:
     bench = Bench(BrokerSettings(segment_bytes=64 * 1024, auto_create_topics=False))
     with pytest.raises(errors.TopicNotFound, match="tidewheel topic create t"):
         bench.send()
-    bench.broker.create_topic("t", MessageType.DELAY, 3, NOW_MS)
+    bench.broker.topics.create("t", MessageType.DELAY, 3, NOW_MS)
     with pytest.raises(errors.TopicExists):
-        bench.broker.create_topic("t", MessageType.FIFO, 3, NOW_MS)
+        bench.broker.topics.create("t", MessageType.FIFO, 3, NOW_MS)
     bench.flush()
     bench.reopen()
-    assert bench.broker.topic("t").queue_count == 3
+    assert bench.broker.topics.get("t").queue_count == 3
     with pytest.raises(errors.MessageTypeConflict, match="takes DELAY messages, this one is NORMAL"):
         bench.send()
 
@@ -399,13 +399,14 @@ def test_a_queue_is_searched_by_store_time() -> None:
         bench.advance(100)
     (queue_id,) = {one.queue_id for one in bench.receive()}
     found = [
-        bench.broker.offset_at("t", queue_id, NOW_MS + after_ms) for after_ms in (-9, 0, 1, 950, 1_900, 1_901)
+        bench.broker.finding.offset_at("t", queue_id, NOW_MS + after_ms)
+        for after_ms in (-9, 0, 1, 950, 1_900, 1_901)
     ]
     assert found == [0, 0, 1, 10, 19, 20]
     bench.disk.flip_bit("commitlog/" + "0" * 20, (receipts[10].physical_offset + 60) * 8)
     for after_ms in (950, 1_050):  # a damaged record counts as its successor
-        assert bench.broker.offset_at("t", queue_id, NOW_MS + after_ms) == 10
-    assert bench.broker.offset_at("t", queue_id, NOW_MS + 1_150) == 12
+        assert bench.broker.finding.offset_at("t", queue_id, NOW_MS + after_ms) == 10
+    assert bench.broker.finding.offset_at("t", queue_id, NOW_MS + 1_150) == 12
 
 
 def test_a_damaged_record_is_skipped_and_counted_and_the_rest_arrives() -> None:

@@ -38,7 +38,7 @@ class Bench:
 
     def send(self, message_id: str, *keys: str, topic: str = "t", **attributes: object) -> SendReceipt:
         message = Message(topic=topic, body=b"x", message_id=message_id, keys=keys, **attributes)  # type: ignore[arg-type]
-        receipt = self.broker.send(message, NOW_MS)
+        receipt = self.broker.sending.send(message, NOW_MS)
         self.flush()
         return receipt
 
@@ -53,7 +53,7 @@ class Bench:
         self.broker.checkpointed(checkpoint)
 
     def found(self, key: str, topic: str = "t", count_max: int = 99) -> list[str]:
-        return [one.message.message_id for one in self.broker.find(topic, key, count_max)]
+        return [one.message.message_id for one in self.broker.finding.find(topic, key, count_max).messages]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_every_word_of_the_keys_and_the_id_find_it(bench: Bench) -> None:
 
 
 def test_nothing_is_found_before_it_is_durable(bench: Bench) -> None:
-    bench.broker.send(Message(topic="t", body=b"x", message_id="M1"), NOW_MS)
+    bench.broker.sending.send(Message(topic="t", body=b"x", message_id="M1"), NOW_MS)
     assert bench.found("M1") == []
     bench.flush()
     assert bench.found("M1") == ["M1"]
@@ -83,21 +83,21 @@ def test_nothing_is_found_before_it_is_durable(bench: Bench) -> None:
 def test_all_that_became_of_a_message_is_found_under_its_own_topic(bench: Bench) -> None:
     bench.send("T", "k", delivery_ms=NOW_MS + 10)
     half = bench.send("H", "k", transactional=True)
-    assert [one.stored_topic for one in bench.broker.find("t", "k", 9)] == [
+    assert [one.stored_topic for one in bench.broker.finding.find("t", "k", 9).messages] == [
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "rmq_sys_wheel_timer",
     ]
-    bench.broker.end_transaction("t", half.transaction_id, "H", Resolution.COMMIT, NOW_MS)
+    bench.broker.transactions.end("t", half.transaction_id, "H", Resolution.COMMIT, NOW_MS)
     bench.broker.tick(NOW_MS + 10)
     bench.flush()
     assert bench.found("k") == ["T", "H", "H", "T"]
-    assert [one.stored_topic for one in bench.broker.find("t", "k", 2)] == ["t", "t"]
+    assert [one.stored_topic for one in bench.broker.finding.find("t", "k", 2).messages] == ["t", "t"]
 
 
 def test_dead_letters_are_found_in_their_topic(bench: Bench) -> None:
     bench.send("M1", "k")
-    (got,) = bench.broker.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, NOW_MS).deliveries
-    bench.broker.forward_to_dead_letter("g", "t", got.receipt_handle, NOW_MS)
+    (got,) = bench.broker.receiving.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, NOW_MS).deliveries
+    bench.broker.receiving.forward_to_dead_letter("g", "t", got.receipt_handle, NOW_MS)
     bench.flush()
     assert bench.found("k", topic="%DLQ%g") == ["M1"]
 

@@ -56,7 +56,7 @@ class Bench:
     def send(self, **attributes: object) -> SendReceipt:
         self.count += 1
         given = {"topic": "t", "body": b"x" * 500, "message_id": f"M{self.count}"} | attributes
-        receipt = self.broker.send(Message(**given), self.now_ms)  # type: ignore[arg-type]
+        receipt = self.broker.sending.send(Message(**given), self.now_ms)  # type: ignore[arg-type]
         self.flush()
         return receipt
 
@@ -82,7 +82,7 @@ class Bench:
             self.deletions.append(retirement)
             return
         retirement.run(self.disk)
-        self.broker.retired(retirement, self.now_ms)
+        self.broker.housekeeping.retired(retirement, self.now_ms)
 
     def advance(self, milliseconds: int) -> None:
         end_ms = self.now_ms + milliseconds
@@ -93,7 +93,9 @@ class Bench:
         self.now_ms = end_ms
 
     def receive(self, group: str = "g") -> list[Delivery]:
-        return self.broker.receive(group, "t", EVERYTHING, 32, 20_000, "c", False, self.now_ms).deliveries
+        return self.broker.receiving.receive(
+            group, "t", EVERYTHING, 32, 20_000, "c", False, self.now_ms
+        ).deliveries
 
     def reopen(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -114,7 +116,7 @@ def test_all_but_the_newest_segment_may_go_and_nothing_else_changes() -> None:
         bench.send()
     handles = [one.receipt_handle for one in bench.receive()]
     for handle in handles[:10]:
-        bench.broker.ack("g", "t", handle, bench.now_ms)
+        bench.broker.receiving.ack("g", "t", handle, bench.now_ms)
     bench.flush()
     before = bench.broker.gauges()
     assert len(bench.segments()) > 3
@@ -129,13 +131,13 @@ def test_all_but_the_newest_segment_may_go_and_nothing_else_changes() -> None:
 
     after = bench.broker.gauges()
     assert (after.open_halves, after.pending_timers) == (before.open_halves, before.pending_timers) == (1, 2)
-    assert bench.broker.topic("t").queue_count == 4
+    assert bench.broker.topics.get("t").queue_count == 4
     ended = (expired.transaction_id, expired.message_id)
     with pytest.raises(errors.TransactionEnded, match="EXPIRED"):
-        bench.broker.end_transaction("t", *ended, Resolution.COMMIT, bench.now_ms)
+        bench.broker.transactions.end("t", *ended, Resolution.COMMIT, bench.now_ms)
     commit = (still_open.transaction_id, still_open.message_id, Resolution.COMMIT)
-    assert not bench.broker.end_transaction("t", *commit, bench.now_ms).repeated
-    verdict = bench.broker.recall("t", cancelled.recall_handle, bench.now_ms).verdict
+    assert not bench.broker.transactions.end("t", *commit, bench.now_ms).repeated
+    verdict = bench.broker.timers.recall("t", cancelled.recall_handle, bench.now_ms).verdict
     assert verdict is Verdict.CANCELLED
     new = bench.send()
     bench.advance(700_000)
@@ -163,7 +165,7 @@ def cut() -> Bench:
 
 def commit(bench: Bench, half: SendReceipt) -> None:
     ended = (half.transaction_id, half.message_id, Resolution.COMMIT)
-    assert not bench.broker.end_transaction("t", *ended, bench.now_ms).repeated
+    assert not bench.broker.transactions.end("t", *ended, bench.now_ms).repeated
 
 
 def test_a_half_can_be_ended_while_its_segment_is_being_deleted(cut: Bench) -> None:
@@ -192,14 +194,17 @@ def test_a_deletion_that_failed_half_way_is_carried_on(cut: Bench) -> None:
     with pytest.raises(OSError, match="fails by the test"):
         cut.deletions[0].run(cut.disk)
     cut.disk.well()
-    cut.broker.retirement_failed()
+    cut.broker.housekeeping.failed()
     assert len(cut.segments()) == len(before) - 1
     cut.deletions = None
     cut.advance(1_000)
     assert len(cut.segments()) == 1
     cut.reopen(KEEP_ONE)
     assert not cut.broker.damage
-    assert [one.state.value for one in cut.broker.halves(HalfFilter(), None, 9).halves] == ["OPEN", "OPEN"]
+    assert [one.state.value for one in cut.broker.half_views.page(HalfFilter(), None, 9).halves] == [
+        "OPEN",
+        "OPEN",
+    ]
 
 
 @pytest.mark.parametrize("has_snapshot", [False, True])
@@ -207,13 +212,13 @@ def test_a_start_deletes_what_was_cut_off_before_it(cut: Bench, has_snapshot: bo
     """Whether it reads of the cut in the log or in a snapshot: nobody sees what is left of the files."""
     if has_snapshot:
         cut.broker.checkpoint(cut.now_ms).write(cut.disk)
-    first_offset, ages = cut.broker.gauges().log_first_offset, cut.broker._store.segment_ages()
-    ranges = [cut.broker.queue_range("t", queue_id) for queue_id in range(4)]
+    first_offset, ages = cut.broker.gauges().log_first_offset, cut.broker.store.segment_ages()
+    ranges = [cut.broker.finding.queue_range("t", queue_id) for queue_id in range(4)]
     cut.reopen(KEEP_ALL)
     assert len(cut.segments()) > 3
     assert cut.broker.gauges().log_first_offset == first_offset
-    assert cut.broker._store.segment_ages() == ages
-    assert [cut.broker.queue_range("t", queue_id) for queue_id in range(4)] == ranges
+    assert cut.broker.store.segment_ages() == ages
+    assert [cut.broker.finding.queue_range("t", queue_id) for queue_id in range(4)] == ranges
     cut.deletions = None
     cut.advance(1_000)
     assert len(cut.segments()) == 1
@@ -283,15 +288,15 @@ def test_a_cut_of_many_queues_takes_several_records_of_which_the_last_cuts(
         (True, 1, 1),
     ]
     assert sum(row[-1] for one in cuts for row in one["skipped"]) == 40 - len(bench.receive("lagging"))
-    ranges = [bench.broker.queue_range("t", queue_id) for queue_id in range(4)]
+    ranges = [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)]
     bench.reopen(KEEP_ALL)
-    assert [bench.broker.queue_range("t", queue_id) for queue_id in range(4)] == ranges
+    assert [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)] == ranges
 
 
 def test_a_store_whose_segments_an_older_version_deleted_opens_as_it_did(cut: Bench) -> None:
     """Its records say how far, and nothing more; its snapshots no more than where the log may begin."""
     deletion, cut.deletions = cut.deletions[0], None
-    before = [cut.broker.queue_range("t", queue_id) for queue_id in range(4)]
+    before = [cut.broker.finding.queue_range("t", queue_id) for queue_id in range(4)]
     cut.retire(deletion)
     for name in cut.disk.list("snapshots"):
         found = snapshot.read(cut.disk, int(name))
@@ -300,11 +305,11 @@ def test_a_store_whose_segments_an_older_version_deleted_opens_as_it_did(cut: Be
         found.write(cut.disk)
     old = {"cut_offset": deletion.cut_offset, "done": True, "skipped": []}
     record = Record(topic=RETENTION_TOPIC, body=json.dumps(old).encode(), sys_flag=TYPE_SYSTEM)
-    cut.broker._store.append(record, cut.now_ms)
+    cut.broker.store.append(record, cut.now_ms)
     cut.flush()
     cut.reopen(KEEP_ONE)
     assert not cut.broker.damage
-    assert [cut.broker.queue_range("t", queue_id) for queue_id in range(4)] == before
+    assert [cut.broker.finding.queue_range("t", queue_id) for queue_id in range(4)] == before
     assert len(cut.receive("lagging")) > 0
     commit(cut, cut.halves[1])
 
@@ -317,7 +322,9 @@ def test_keep_files_go_when_nobody_needs_them() -> None:
     bench.reopen(KEEP_ONE)
     bench.advance(10_000)
     assert bench.disk.list("keep")
-    bench.broker.end_transaction("t", half.transaction_id, half.message_id, Resolution.ROLLBACK, bench.now_ms)
+    bench.broker.transactions.end(
+        "t", half.transaction_id, half.message_id, Resolution.ROLLBACK, bench.now_ms
+    )
     for _ in range(40):
         bench.send()
     bench.advance(10_000)
@@ -355,7 +362,7 @@ def test_a_segment_waits_for_two_snapshots_that_cover_it() -> None:
     bench.disk.flip_bit(f"snapshots/{newer:020d}", 400)
     bench.reopen(KEEP_ONE)
     assert not bench.broker.damaged
-    assert bench.broker.topic("t").queue_count == 4
+    assert bench.broker.topics.get("t").queue_count == 4
 
 
 def test_a_nearly_full_disk_refuses_messages_but_not_their_ends() -> None:
@@ -371,8 +378,8 @@ def test_a_nearly_full_disk_refuses_messages_but_not_their_ends() -> None:
     for attributes in ({}, {"transactional": True}, {"delivery_ms": NOW_MS}):
         with pytest.raises(errors.DiskFull, match="Receiving and acknowledging go on"):
             bench.send(**attributes)
-    bench.broker.ack("g", "t", got.receipt_handle, bench.now_ms)
-    bench.broker.end_transaction("t", half.transaction_id, half.message_id, Resolution.COMMIT, bench.now_ms)
+    bench.broker.receiving.ack("g", "t", got.receipt_handle, bench.now_ms)
+    bench.broker.transactions.end("t", half.transaction_id, half.message_id, Resolution.COMMIT, bench.now_ms)
     bench.advance(3_000)
     assert {one.message.message_id for one in bench.receive()} == {half.message_id, delayed.message_id}
     bench.disk.total_bytes = 1 << 40
@@ -453,7 +460,7 @@ def test_nothing_is_deleted_while_a_checkpoint_is_under_way() -> None:
         checkpoint.write(bench.disk)
         if number == 0:
             bench.broker.checkpointed(checkpoint)
-            bench.broker.send(Message(topic="t", body=b"x", message_id="last"), bench.now_ms)
+            bench.broker.sending.send(Message(topic="t", body=b"x", message_id="last"), bench.now_ms)
             while flush := bench.broker.take_flush():
                 flush.write(bench.disk)
                 bench.broker.flushed(flush, bench.now_ms)

@@ -16,6 +16,7 @@ from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.broker import Broker
 from services.broker.schedule import Missed, Schedule, ScheduleState, freeze_schedule, thaw_schedule
+from services.broker.schedules import preview
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Retire, Wake
 
@@ -39,7 +40,7 @@ class Bench:
         self.broker = Broker.open(self.disk, settings, self.now_ms)
 
     def set(self, name: str = "s", cron: str = "* * * * *", **attributes: Any) -> None:
-        self.broker.set_schedule(schedule(name, cron, **attributes), self.now_ms)
+        self.broker.schedules.set(schedule(name, cron, **attributes), self.now_ms)
         self.flush()
 
     def flush(self) -> list[object]:
@@ -87,8 +88,8 @@ class Bench:
     def sent(self, topic: str = "t") -> list[Delivery]:
         """Every message of a topic, in the order in which it was stored."""
         found: list[Delivery] = []
-        for queue_id in range(self.broker.topic(topic).queue_count):
-            found += self.broker.read(topic, queue_id, 0, 10_000)
+        for queue_id in range(self.broker.topics.get(topic).queue_count):
+            found += self.broker.finding.read(topic, queue_id, 0, 10_000)
         return sorted(found, key=lambda delivery: delivery.physical_offset)
 
     def occurrences(self, topic: str = "t") -> list[int]:
@@ -119,9 +120,9 @@ def test_an_occurrence_is_an_ordinary_message_at_its_time(bench: Bench) -> None:
         "TW_OCCURRENCE_MS": str(NOW_MS + MINUTE_MS),
     }
     assert got.message.message_id == f"report@{NOW_MS + MINUTE_MS}"
-    (found,) = bench.broker.find("t", f"report@{NOW_MS + MINUTE_MS}", 5)
+    (found,) = bench.broker.finding.find("t", f"report@{NOW_MS + MINUTE_MS}", 5).messages
     assert found.physical_offset == got.physical_offset
-    (leased,) = bench.broker.receive(
+    (leased,) = bench.broker.receiving.receive(
         "g", "t", parse_tags("daily"), 9, 20_000, "c", False, bench.now_ms
     ).deliveries
     assert leased.message.properties["TW_SCHEDULE"] == "report"
@@ -131,7 +132,7 @@ def test_one_occurrence_pends_and_each_comes_once(bench: Bench) -> None:
     bench.set()
     bench.advance(5 * MINUTE_MS)
     assert bench.occurrences() == minutes(1, 2, 3, 4, 5)
-    view = bench.broker.schedule("s", 2)
+    view = bench.broker.schedules.get("s", 2)
     assert [one.at_ms - NOW_MS for one in view.coming] == minutes(6, 7)
     assert (view.sent_count, view.last_ms, view.state) == (5, NOW_MS + 5 * MINUTE_MS, ScheduleState.ACTIVE)
 
@@ -148,16 +149,16 @@ def test_a_window_bounds_the_occurrences(bench: Bench) -> None:
     bench.set(start_ms=NOW_MS + 3 * MINUTE_MS, end_ms=NOW_MS + 5 * MINUTE_MS)
     bench.advance(HOUR_MS)
     assert bench.occurrences() == minutes(3, 4, 5)
-    view = bench.broker.schedule("s", 1)
+    view = bench.broker.schedules.get("s", 1)
     assert (view.state, view.coming) == (ScheduleState.ENDED, ())
     bench.reopen()
     bench.advance(HOUR_MS)
-    assert bench.broker.schedule("s", 1).sent_count == 3
+    assert bench.broker.schedules.get("s", 1).sent_count == 3
 
 
 def test_the_local_time_is_that_of_the_zone(bench: Bench) -> None:
     bench.set(cron="0 9 * * *", time_zone="Europe/Berlin")
-    coming = bench.broker.schedule("s", 1).coming
+    coming = bench.broker.schedules.get("s", 1).coming
     assert coming[0].local == "2025-11-21T09:00:00+01:00"
     assert coming[0].at_ms == NOW_MS + 3 * HOUR_MS + 20 * MINUTE_MS
 
@@ -172,16 +173,16 @@ def test_a_restart_repeats_nothing_and_loses_nothing(bench: Bench) -> None:
         bench.reopen()
     bench.advance(MINUTE_MS)
     assert bench.occurrences() == minutes(1, 2, 3, 4, 5)
-    assert bench.broker.schedule("s", 1).sent_count == 5
+    assert bench.broker.schedules.get("s", 1).sent_count == 5
 
 
 def test_what_was_appended_and_not_durable_comes_again_and_only_then_counts(bench: Bench) -> None:
     bench.set()
     bench.now_ms += MINUTE_MS
     bench.broker.tick(bench.now_ms)
-    assert bench.broker.schedule("s", 1).sent_count == 1
+    assert bench.broker.schedules.get("s", 1).sent_count == 1
     bench.crash(random.Random(7))
-    assert bench.broker.schedule("s", 1).sent_count == 0
+    assert bench.broker.schedules.get("s", 1).sent_count == 0
     bench.tick()
     assert bench.occurrences() == minutes(1)
 
@@ -189,22 +190,24 @@ def test_what_was_appended_and_not_durable_comes_again_and_only_then_counts(benc
 def test_a_dead_letter_of_an_old_run_is_no_run(bench: Bench) -> None:
     bench.set()
     bench.advance(3 * MINUTE_MS)
-    for lease in bench.broker.receive("g", "t", EVERYTHING, 9, 20_000, "c", False, bench.now_ms).deliveries:
-        bench.broker.forward_to_dead_letter("g", "t", lease.receipt_handle, bench.now_ms)
+    for lease in bench.broker.receiving.receive(
+        "g", "t", EVERYTHING, 9, 20_000, "c", False, bench.now_ms
+    ).deliveries:
+        bench.broker.receiving.forward_to_dead_letter("g", "t", lease.receipt_handle, bench.now_ms)
     bench.flush()
     assert len(bench.occurrences("%DLQ%g")) == 3
     bench.reopen()
-    view = bench.broker.schedule("s", 1)
+    view = bench.broker.schedules.get("s", 1)
     assert (view.sent_count, view.last_ms) == (3, NOW_MS + 3 * MINUTE_MS)
     bench.advance(MINUTE_MS)
     assert sorted(bench.occurrences()) == minutes(1, 2, 3, 4)
 
 
 def test_a_schedule_that_was_never_durable_is_gone(bench: Bench) -> None:
-    view = bench.broker.set_schedule(schedule(), NOW_MS)
+    view = bench.broker.schedules.set(schedule(), NOW_MS)
     assert view.durable_at > bench.broker.durable_offset
     bench.crash(random.Random(7))
-    assert bench.broker.schedules() == []
+    assert bench.broker.schedules.page() == []
 
 
 def test_a_snapshot_keeps_schedules_and_retention_may_take_their_records() -> None:
@@ -212,25 +215,25 @@ def test_a_snapshot_keeps_schedules_and_retention_may_take_their_records() -> No
     bench = Bench(settings)
     bench.set("minutely", "* * * * *", body=b"m" * 300, missed=Missed.ALL, missed_max=7, keys=("a", "b"))
     bench.set("rests", "* * * * *")
-    bench.broker.pause_schedule("rests", NOW_MS)
+    bench.broker.schedules.pause("rests", NOW_MS)
     bench.set("gone", "0 0 1 1 *")
-    bench.broker.delete_schedule("gone", NOW_MS)
+    bench.broker.schedules.delete("gone", NOW_MS)
     bench.flush()
-    before = bench.broker.schedule("minutely", 0).schedule
+    before = bench.broker.schedules.get("minutely", 0).schedule
     for _ in range(60):
         for effect in bench.advance(MINUTE_MS):
             if isinstance(effect, Retire):
                 effect.retirement.run(bench.disk)
-                bench.broker.retired(effect.retirement, bench.now_ms)
+                bench.broker.housekeeping.retired(effect.retirement, bench.now_ms)
                 bench.flush()
         if bench.broker.is_checkpoint_due:
             bench.checkpoint()
     assert bench.broker.gauges().log_first_offset > 4096, "the record that set it is deleted"
     bench.reopen()
-    view = bench.broker.schedule("minutely", 1)
+    view = bench.broker.schedules.get("minutely", 1)
     assert (view.schedule, view.sent_count, view.last_ms) == (before, 60, bench.now_ms)
-    assert [one.schedule.name for one in bench.broker.schedules()] == ["minutely", "rests"]
-    assert bench.broker.schedule("rests", 1).state is ScheduleState.PAUSED
+    assert [one.schedule.name for one in bench.broker.schedules.page()] == ["minutely", "rests"]
+    assert bench.broker.schedules.get("rests", 1).state is ScheduleState.PAUSED
     bench.advance(MINUTE_MS)
     assert bench.occurrences()[-2:] == minutes(60, 61)
 
@@ -241,7 +244,7 @@ def test_a_store_from_before_there_were_schedules_opens(bench: Bench) -> None:
     del checkpoint.snapshot.parts["schedules"]
     checkpoint.write(bench.disk)
     bench.reopen()
-    assert bench.broker.schedules() == []
+    assert bench.broker.schedules.page() == []
 
 
 def test_the_template_survives_as_it_was() -> None:
@@ -285,7 +288,7 @@ def test_missed_runs_go_by_the_policy(
     bench.reopen()
     bench.tick()
     assert bench.occurrences() == expected
-    passed_ms = bench.broker.schedule("s", 1).passed_ms - NOW_MS
+    passed_ms = bench.broker.schedules.get("s", 1).passed_ms - NOW_MS
     assert minutes(56)[0] <= passed_ms < minutes(62)[0]
 
 
@@ -294,7 +297,7 @@ def test_a_run_that_is_a_little_late_was_not_missed(bench: Bench) -> None:
     bench.jump(MINUTE_MS + limits.SCHEDULE_LATE_MS_MAX)
     bench.jump(MINUTE_MS + 1)
     assert bench.occurrences() == minutes(1)
-    assert bench.broker.schedule("skips", 1).passed_ms == NOW_MS + 2 * MINUTE_MS
+    assert bench.broker.schedules.get("skips", 1).passed_ms == NOW_MS + 2 * MINUTE_MS
 
 
 def test_fewer_missed_than_the_bound_are_all_made_up_in_order(bench: Bench) -> None:
@@ -305,8 +308,8 @@ def test_fewer_missed_than_the_bound_are_all_made_up_in_order(bench: Bench) -> N
         one.message.properties["TW_OCCURRENCE_MS"] for one in bench.sent() if one.message.message_id[0] == "a"
     ]
     assert times == [str(NOW_MS + number * MINUTE_MS) for number in range(1, 61)]
-    assert bench.broker.schedule("b", 1).sent_count == 2
-    assert bench.broker.schedule("a", 1).passed_ms == 0
+    assert bench.broker.schedules.get("b", 1).sent_count == 2
+    assert bench.broker.schedules.get("a", 1).passed_ms == 0
 
 
 @pytest.mark.parametrize("missed", Missed)
@@ -317,7 +320,7 @@ def test_years_of_seconds_are_decided_about_at_once(bench: Bench, missed: Missed
     if missed is not Missed.SKIP:
         last = bench.sent()[-1].message.properties["TW_OCCURRENCE_MS"]
         assert int(last) == NOW_MS + 5 * 366 * 24 * HOUR_MS - (40 * 60 + 1) * 1000 - HOUR_MS + HOUR_MS
-    assert bench.broker.schedule("s", 1).coming[0].at_ms > bench.now_ms
+    assert bench.broker.schedules.get("s", 1).coming[0].at_ms > bench.now_ms
 
 
 def test_a_tick_decides_about_so_many_and_the_next_about_the_rest(bench: Bench) -> None:
@@ -326,13 +329,13 @@ def test_a_tick_decides_about_so_many_and_the_next_about_the_rest(bench: Bench) 
     bench.now_ms += 10 * HOUR_MS
     ticks = 0
     while (bench.broker.next_due_ms() or bench.now_ms + 1) <= bench.now_ms:
-        before = sum(one.passed_ms > 0 for one in bench.broker.schedules())
+        before = sum(one.passed_ms > 0 for one in bench.broker.schedules.page())
         bench.broker.tick(bench.now_ms)
         bench.flush()
-        decided = sum(one.passed_ms > 0 for one in bench.broker.schedules()) - before
+        decided = sum(one.passed_ms > 0 for one in bench.broker.schedules.page()) - before
         assert decided * 200 * 5 <= limits.SCHEDULE_SEARCHES_PER_TICK_MAX
         ticks += 1
-    assert [one.sent_count for one in bench.broker.schedules()] == [200] * 30
+    assert [one.sent_count for one in bench.broker.schedules.page()] == [200] * 30
     assert ticks >= 30 * 200 * 5 / limits.SCHEDULE_SEARCHES_PER_TICK_MAX
 
 
@@ -352,7 +355,7 @@ def test_a_missed_run_that_ended_with_the_window_still_goes_by_the_policy(bench:
     bench.set("skip", missed=Missed.SKIP, end_ms=NOW_MS + 10 * MINUTE_MS)
     bench.jump(HOUR_MS)
     assert bench.occurrences() == minutes(10)
-    assert {one.state for one in bench.broker.schedules()} == {ScheduleState.ENDED}
+    assert {one.state for one in bench.broker.schedules.page()} == {ScheduleState.ENDED}
 
 
 # The clock.
@@ -364,7 +367,7 @@ def test_a_clock_that_goes_back_repeats_nothing_and_sends_nothing_early(bench: B
     bench.now_ms -= 5 * MINUTE_MS + 10_000
     bench.tick()
     bench.reopen()
-    assert bench.broker.schedule("s", 1).coming[0].at_ms == NOW_MS + 11 * MINUTE_MS
+    assert bench.broker.schedules.get("s", 1).coming[0].at_ms == NOW_MS + 11 * MINUTE_MS
     bench.advance(6 * MINUTE_MS)
     assert bench.occurrences() == minutes(*range(1, 11))
     bench.advance(MINUTE_MS)
@@ -378,9 +381,9 @@ def test_nothing_that_is_done_to_a_schedule_makes_it_repeat_what_the_clock_repea
     bench.set()
     bench.advance(10 * MINUTE_MS)
     if change == "set anew":
-        bench.broker.delete_schedule("s", bench.now_ms)
+        bench.broker.schedules.delete("s", bench.now_ms)
     if "paused" in change or change == "resumed":
-        bench.broker.pause_schedule("s", bench.now_ms)
+        bench.broker.schedules.pause("s", bench.now_ms)
     bench.flush()
     bench.now_ms -= 5 * MINUTE_MS
     if change == "paused over a restart":
@@ -389,7 +392,7 @@ def test_nothing_that_is_done_to_a_schedule_makes_it_repeat_what_the_clock_repea
     if "set" in change or change == "changed":
         bench.set(body=b"other")
     else:
-        bench.broker.resume_schedule("s", bench.now_ms)
+        bench.broker.schedules.resume("s", bench.now_ms)
     bench.flush()
     bench.reopen()
     bench.advance(8 * MINUTE_MS)
@@ -402,12 +405,12 @@ def test_nothing_that_is_done_to_a_schedule_makes_it_repeat_what_the_clock_repea
 def test_a_pause_is_not_made_up(bench: Bench) -> None:
     bench.set(missed=Missed.ALL)
     bench.advance(MINUTE_MS)
-    assert bench.broker.pause_schedule("s", bench.now_ms).coming == ()
+    assert bench.broker.schedules.pause("s", bench.now_ms).coming == ()
     bench.flush()
     bench.advance(10 * MINUTE_MS)
     bench.reopen()
-    assert bench.broker.schedule("s", 1).state is ScheduleState.PAUSED
-    bench.broker.resume_schedule("s", bench.now_ms)
+    assert bench.broker.schedules.get("s", 1).state is ScheduleState.PAUSED
+    bench.broker.schedules.resume("s", bench.now_ms)
     bench.flush()
     bench.advance(2 * MINUTE_MS)
     assert bench.occurrences() == minutes(1, 12, 13)
@@ -416,17 +419,17 @@ def test_a_pause_is_not_made_up(bench: Bench) -> None:
 def test_a_deleted_schedule_sends_no_more(bench: Bench) -> None:
     bench.set()
     bench.advance(2 * MINUTE_MS)
-    assert bench.broker.delete_schedule("s", bench.now_ms).sent_count == 2
+    assert bench.broker.schedules.delete("s", bench.now_ms).sent_count == 2
     bench.flush()
     bench.advance(HOUR_MS)
     bench.reopen()
     bench.advance(HOUR_MS)
     assert bench.occurrences() == minutes(1, 2)
-    for verb in (bench.broker.delete_schedule, bench.broker.pause_schedule, bench.broker.resume_schedule):
+    for verb in (bench.broker.schedules.delete, bench.broker.schedules.pause, bench.broker.schedules.resume):
         with pytest.raises(errors.ScheduleNotFound, match="There is no 's'"):
             verb("s", bench.now_ms)
     with pytest.raises(errors.ScheduleNotFound):
-        bench.broker.schedule("s", 1)
+        bench.broker.schedules.get("s", 1)
 
 
 def test_a_changed_schedule_goes_on_as_it_is_now(bench: Bench) -> None:
@@ -437,27 +440,27 @@ def test_a_changed_schedule_goes_on_as_it_is_now(bench: Bench) -> None:
     bench.reopen()
     assert bench.occurrences() == minutes(1, 2, 10, 20)
     assert [one.message.body for one in bench.sent()] == [b"go", b"go", b"changed", b"changed"]
-    assert bench.broker.schedule("s", 1).sent_count == 4
+    assert bench.broker.schedules.get("s", 1).sent_count == 4
 
 
 def test_what_is_repeated_stores_nothing(bench: Bench) -> None:
     bench.set()
     end_offset = bench.broker.end_offset
     bench.set()
-    bench.broker.resume_schedule("s", NOW_MS)
+    bench.broker.schedules.resume("s", NOW_MS)
     assert bench.broker.end_offset == end_offset
-    bench.broker.pause_schedule("s", NOW_MS)
+    bench.broker.schedules.pause("s", NOW_MS)
     end_offset = bench.broker.end_offset
-    bench.broker.pause_schedule("s", NOW_MS)
+    bench.broker.schedules.pause("s", NOW_MS)
     assert bench.broker.end_offset == end_offset
 
 
 def test_a_preview_shows_what_would_come_and_keeps_nothing(bench: Bench) -> None:
-    coming = bench.broker.preview_schedule(schedule(cron="0 0 29 2 *"), 2, NOW_MS)
+    coming = preview(schedule(cron="0 0 29 2 *"), NOW_MS, 2)
     assert [one.local for one in coming] == ["2028-02-29T00:00:00+00:00", "2032-02-29T00:00:00+00:00"]
-    assert len(bench.broker.preview_schedule(schedule(), 10**9, NOW_MS)) == limits.SCHEDULE_PREVIEW_COUNT_MAX
-    assert bench.broker.preview_schedule(schedule(cron="0 0 30 2 *"), 5, NOW_MS) == ()
-    assert bench.broker.schedules() == []
+    assert len(preview(schedule(), NOW_MS, 10**9)) == limits.SCHEDULE_PREVIEW_COUNT_MAX
+    assert preview(schedule(cron="0 0 30 2 *"), NOW_MS, 5) == ()
+    assert bench.broker.schedules.page() == []
 
 
 @pytest.mark.parametrize(
@@ -495,17 +498,17 @@ def test_a_preview_shows_what_would_come_and_keeps_nothing(bench: Bench) -> None
 def test_what_cannot_be_is_refused_and_nothing_is_stored(
     bench: Bench, attributes: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    bench.broker.create_topic("delays", MessageType.DELAY, 1, NOW_MS)
+    bench.broker.topics.create("delays", MessageType.DELAY, 1, NOW_MS)
     end_offset = bench.broker.end_offset
     with pytest.raises(error, match=words):
-        bench.broker.set_schedule(schedule(**attributes), NOW_MS)
+        bench.broker.schedules.set(schedule(**attributes), NOW_MS)
     assert bench.broker.end_offset == end_offset
-    assert (bench.broker.schedules(), len(bench.broker.topics())) == ([], 1)
+    assert (bench.broker.schedules.page(), len(bench.broker.topics.all())) == ([], 1)
 
 
 def test_a_topic_that_is_not_there_is_made_only_where_that_is_allowed(bench: Bench) -> None:
     bench.set()
-    assert bench.broker.topic("t").message_type is MessageType.MIXED
+    assert bench.broker.topics.get("t").message_type is MessageType.MIXED
     strict = Bench(replace(SETTINGS, auto_create_topics=False))
     with pytest.raises(errors.TopicNotFound):
         strict.set()
@@ -514,7 +517,7 @@ def test_a_topic_that_is_not_there_is_made_only_where_that_is_allowed(bench: Ben
 def test_nobody_can_send_in_the_name_of_a_schedule(bench: Bench) -> None:
     message = schedule().message(NOW_MS, NOW_MS)
     with pytest.raises(errors.IllegalProperty, match="'TW_SCHEDULE' is empty or reserved"):
-        bench.broker.send(message, NOW_MS)
+        bench.broker.sending.send(message, NOW_MS)
 
 
 def test_there_is_room_for_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,7 +530,7 @@ def test_there_is_room_for_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch
     bench.set("b", body=b"x" * 41)
     with pytest.raises(errors.IllegalSchedule, match="There are 2 already"):
         bench.set("c", body=b"x")
-    bench.broker.delete_schedule("a", NOW_MS)
+    bench.broker.schedules.delete("a", NOW_MS)
     bench.set("c", body=b"x")
 
 
@@ -551,13 +554,13 @@ def test_many_that_are_due_at_once_go_as_fast_as_the_disk_takes_them(
 
 def test_while_the_disk_is_full_runs_wait_and_then_go_by_the_policy(bench: Bench) -> None:
     bench.set(missed=Missed.ONCE)
-    bench.broker._housekeeping.has_reserve = False
+    bench.broker.housekeeping.has_reserve = False
     bench.broker.postpone_housekeeping(NOW_MS + HOUR_MS)
     bench.advance(10 * MINUTE_MS)
     assert bench.sent() == []
     with pytest.raises(errors.DiskFull):
         bench.set("another")
-    bench.broker._housekeeping.see_to_room()
+    bench.broker.housekeeping.see_to_room()
     bench.advance(20_000)
     assert bench.occurrences() == minutes(10)
 
@@ -604,6 +607,6 @@ def check_log(bench: Bench) -> None:
             assert found.record.store_ms >= int(at_ms), f"{message_id} is early"
     for name, times in seen.items():
         assert times == sorted(set(times)), f"{name} occurred twice, or out of order"
-    one = bench.broker.schedule("all", 0).schedule
+    one = bench.broker.schedules.get("all", 0).schedule
     assert seen["all"] == list(one.recurrence.between(NOW_MS, seen["all"][-1]))
     assert one.next_after(seen["all"][-1]) > max(bench.now_ms, seen["all"][-1])  # type: ignore[operator]

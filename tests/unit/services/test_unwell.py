@@ -216,11 +216,11 @@ def test_on_a_small_volume_messages_are_taken_until_it_is_nearly_full_and_both_e
     settings = BrokerSettings(segment_bytes=choose_segment_bytes(disk, None), housekeeping_ms=1_000)
     broker = Broker.open(disk, settings, NOW_MS)
     assert disk.total_bytes - disk.usage()[0] <= 2 * settings.segment_bytes
-    assert broker.refusal() is None
+    assert broker.housekeeping.refusal() is None
     body, count = bytes(4 * MIB), 0
     now_ms, warnings = NOW_MS, []
-    while broker.refusal() is None:
-        broker.send(Message(topic="t", body=body, message_id=f"M{count}"), now_ms)
+    while broker.housekeeping.refusal() is None:
+        broker.sending.send(Message(topic="t", body=body, message_id=f"M{count}"), now_ms)
         flush = broker.take_flush()
         assert flush is not None
         flush.write(disk)
@@ -237,7 +237,7 @@ def test_on_a_small_volume_messages_are_taken_until_it_is_nearly_full_and_both_e
 def test_a_reserve_that_cannot_be_made_is_the_reason_that_is_told() -> None:
     disk = SmallDisk(24 * MIB)
     broker = Broker.open(disk, BrokerSettings(segment_bytes=16 * MIB), NOW_MS)
-    refusal = broker.refusal()
+    refusal = broker.housekeeping.refusal()
     assert refusal is not None
     assert "The reserve of 16777216 bytes cannot be made: that would leave less than a segment" in str(
         refusal

@@ -43,29 +43,29 @@ class Bench:
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.broker = Broker.open(self.disk, SETTINGS, NOW_MS)
-        self.broker.create_topic("%DLQ%g", MessageType.LITE, 1, NOW_MS)
-        self.broker.send(Message(topic="%DLQ%g", body=b"x", message_id="L", lite_topic="l"), NOW_MS)
+        self.broker.topics.create("%DLQ%g", MessageType.LITE, 1, NOW_MS)
+        self.broker.sending.send(Message(topic="%DLQ%g", body=b"x", message_id="L", lite_topic="l"), NOW_MS)
         self.expired, self.committed = self.half("E"), self.half("C")
-        self.broker.check_asked(self.expired.transaction_id, True, NOW_MS)
+        self.broker.transactions.check_asked(self.expired.transaction_id, True, NOW_MS)
         self.end(self.committed, Resolution.COMMIT)
         self.broker.tick(NOW_MS + 1_000)
         self.open = self.half("O")
 
     def half(self, message_id: str) -> SendReceipt:
-        receipt = self.broker.send(
+        receipt = self.broker.sending.send(
             Message(topic="t", body=b"x", message_id=message_id, transactional=True), NOW_MS
         )
         self.flush()
         return receipt
 
     def end(self, half: SendReceipt, how: Resolution) -> None:
-        self.broker.end_transaction("t", half.transaction_id, half.message_id, how, NOW_MS)
+        self.broker.transactions.end("t", half.transaction_id, half.message_id, how, NOW_MS)
 
     def receive(self, topic: str) -> None:
-        self.broker.receive("h", topic, EVERYTHING, 1, 10_000, "c", False, NOW_MS)
+        self.broker.receiving.receive("h", topic, EVERYTHING, 1, 10_000, "c", False, NOW_MS)
 
     def send_many(self) -> None:
-        [refused] = self.broker.send_many([EMPTY], NOW_MS)
+        [refused] = self.broker.sending_many.send([EMPTY], NOW_MS)
         assert isinstance(refused, TidewheelError)
         raise refused
 
@@ -78,19 +78,19 @@ class Bench:
 EARLIEST, LAST = Start(From.EARLIEST), LiteStart(LiteFrom.LAST)
 REFUSALS: Final[dict[str, list[Callable[[Bench], object]]]] = {
     "send": [
-        lambda bench: bench.broker.send(EMPTY, NOW_MS),
-        lambda bench: bench.broker.send(replace(EMPTY, topic="t"), NOW_MS),
-        lambda bench: bench.broker.send(replace(EMPTY, topic="no name"), NOW_MS),
+        lambda bench: bench.broker.sending.send(EMPTY, NOW_MS),
+        lambda bench: bench.broker.sending.send(replace(EMPTY, topic="t"), NOW_MS),
+        lambda bench: bench.broker.sending.send(replace(EMPTY, topic="no name"), NOW_MS),
     ],
     "send_many": [Bench.send_many],
     "receive": [lambda bench: bench.receive("new"), lambda bench: bench.receive("t")],
     "create_group": [
-        lambda bench: bench.broker.create_group("h", "new", EARLIEST, NOW_MS),
-        lambda bench: bench.broker.create_group("no name", "new", EARLIEST, NOW_MS),
+        lambda bench: bench.broker.group_views.create("h", "new", EARLIEST, NOW_MS),
+        lambda bench: bench.broker.group_views.create("no name", "new", EARLIEST, NOW_MS),
     ],
     "redrive": [
-        lambda bench: bench.broker.redrive("g", 0, "new", NOW_MS),
-        lambda bench: bench.broker.redrive("g", 7, "new", NOW_MS),
+        lambda bench: bench.broker.dead_letters.redrive("g", 0, "new", NOW_MS),
+        lambda bench: bench.broker.dead_letters.redrive("g", 7, "new", NOW_MS),
     ],
     "lite.subscribe": [
         lambda bench: bench.broker.lite.subscribe(Subscriber("h", "new", "c"), ["l"], LAST, NOW_MS)
@@ -101,22 +101,24 @@ REFUSALS: Final[dict[str, list[Callable[[Bench], object]]]] = {
         lambda bench: bench.end(replace_id(bench.open), Resolution.COMMIT),
     ],
     "resolve_transaction": [
-        lambda bench: bench.broker.resolve_transaction(
+        lambda bench: bench.broker.transactions.resolve(
             bench.committed.transaction_id, Resolution.ROLLBACK, "why", NOW_MS
         )
     ],
-    "check_now": [lambda bench: bench.broker.check_now(bench.expired.transaction_id)],
-    "create_topic": [lambda bench: bench.broker.create_topic("t", MessageType.FIFO, 1, NOW_MS)],
+    "check_now": [lambda bench: bench.broker.transactions.check_now(bench.expired.transaction_id)],
+    "create_topic": [lambda bench: bench.broker.topics.create("t", MessageType.FIFO, 1, NOW_MS)],
     "set_check_back": [
-        lambda bench: bench.broker.set_check_back("t", replace(SETTINGS.check_back, count_max=0), NOW_MS),
-        lambda bench: bench.broker.set_check_back("new", None, NOW_MS),
+        lambda bench: bench.broker.transactions.set_check_back(
+            "t", replace(SETTINGS.check_back, count_max=0), NOW_MS
+        ),
+        lambda bench: bench.broker.transactions.set_check_back("new", None, NOW_MS),
     ],
-    "recall": [lambda bench: bench.broker.recall("t", "no handle", NOW_MS)],
-    "move_timer": [lambda bench: bench.broker.move_timer(TimerName("t", "M"), -1, NOW_MS)],
-    "ack": [lambda bench: bench.broker.ack("g", "t", "no handle", NOW_MS)],
-    "purge": [lambda bench: bench.broker.purge("g", 7, NOW_MS)],
-    "delete_group": [lambda bench: bench.broker.delete_group("nobody", "", NOW_MS)],
-    "delete_schedule": [lambda bench: bench.broker.delete_schedule("none", NOW_MS)],
+    "recall": [lambda bench: bench.broker.timers.recall("t", "no handle", NOW_MS)],
+    "move_timer": [lambda bench: bench.broker.timers.move(TimerName("t", "M"), -1, NOW_MS)],
+    "ack": [lambda bench: bench.broker.receiving.ack("g", "t", "no handle", NOW_MS)],
+    "purge": [lambda bench: bench.broker.dead_letters.purge("g", 7, NOW_MS)],
+    "delete_group": [lambda bench: bench.broker.group_views.delete("nobody", "", NOW_MS)],
+    "delete_schedule": [lambda bench: bench.broker.schedules.delete("none", NOW_MS)],
 }
 
 

@@ -17,7 +17,7 @@ from commitlog.recovery import Found
 from consumequeue.entry import tags_code
 from services.broker.broker import Broker
 from services.broker.copies import Copies
-from services.broker.sending_timers import _copies, _hashes, _Waiting
+from services.broker.sending_many import _copies, _hashes, _Waiting
 from services.broker.settings import BrokerSettings
 from services.broker.timer_records import Replaced, due_ms_of
 from services.broker.timer_source import name_hashes, ready_record
@@ -61,7 +61,7 @@ class Pair:
         self.disks = MemoryDisk(), MemoryDisk()
         self.by_run, self.by_row = (Broker.open(disk, SETTINGS, NOW_MS) for disk in self.disks)
         for broker in (self.by_run, self.by_row):
-            broker.create_topic("a", MessageType.DELAY, 1, NOW_MS)
+            broker.topics.create("a", MessageType.DELAY, 1, NOW_MS)
         self.set: list[Record] = []
 
     def step(self, kind: str, given: Any) -> None:
@@ -86,7 +86,7 @@ class Pair:
                 broker.flushed(flush, self.now_ms)
 
     def compare(self) -> None:
-        mine, others = self.by_run._timers, self.by_row._timers
+        mine, others = self.by_run.timers, self.by_row.timers
         assert (mine.crowding._rows == others.crowding._rows).all()
         assert +mine.pending_by_topic == +others.pending_by_topic
         assert mine.near.deviating == others.near.deviating
@@ -98,14 +98,14 @@ class Pair:
     def _append(self, copies: Copies) -> None:
         done = 0
         while done < len(copies):
-            run = self.by_run._store.append_copies(copies.part(done, len(copies)), self.now_ms)
+            run = self.by_run.store.append_copies(copies.part(done, len(copies)), self.now_ms)
             self.by_row._log.room_for(run.copies.record_bytes.tolist())
             self.by_row._log.append_encoded(bytearray(run.copies.content))
             ends = np.cumsum(run.copies.record_bytes).tolist()
             for end, record_bytes in zip(ends, run.copies.record_bytes.tolist(), strict=True):
                 record = records.decode(bytes(run.copies.content), end - record_bytes)
                 end_offset = record.physical_offset + record_bytes
-                self.by_row._store._appended.append((end_offset, Found(record, record_bytes)))
+                self.by_row.store._appended.append((end_offset, Found(record, record_bytes)))
                 self.by_row.apply(record)
                 if copies.timers is not None:
                     self.set.append(record)
@@ -114,11 +114,11 @@ class Pair:
     def _come_due(self, count: int) -> None:
         """The first timers that wait in partitions are delivered, and the frontier passes them."""
         known = {timer.physical_offset: timer for timer in self.set}
-        rows = [row for rows, _ in self.by_run._timers.partitions.scan(0, 1 << 62) for row in rows.tolist()]
-        due = list(takewhile(lambda row: row[1] not in self.by_run._timers.near, rows))[:count]
+        rows = [row for rows, _ in self.by_run.timers.partitions.scan(0, 1 << 62) for row in rows.tolist()]
+        due = list(takewhile(lambda row: row[1] not in self.by_run.timers.near, rows))[:count]
         if due:
             for broker in (self.by_run, self.by_row):
-                broker._timers.partitions.frontier = due[-1][:2]
+                broker.timers.partitions.frontier = due[-1][:2]
             self._append(self._deliveries([known[row[1]] for row in due]))
 
     def _timers(self, given: list[Any]) -> Copies:
@@ -130,7 +130,7 @@ class Pair:
             )
             old = None if replaced is None else self._replaced(replaced)
             waiting.append(_Waiting(number, message, queue_id, old))
-        return _copies(waiting, _hashes(waiting), self.by_run._store)
+        return _copies(waiting, _hashes(waiting), self.by_run.store)
 
     def _replaced(self, number: int) -> Replaced | None:
         if not self.set:

@@ -22,7 +22,7 @@ def bench() -> Bench:
 
 
 def letters(bench: Bench) -> list[DeadLetter]:
-    return bench.broker.dead_letters("g", None, 1_000).letters
+    return bench.broker.dead_letters.page("g", None, 1_000).letters
 
 
 def letter_ids(bench: Bench) -> list[str]:
@@ -49,14 +49,14 @@ def test_a_push_consumer_that_dies_with_the_last_attempt_buries_it(bench: Bench)
     bench.send()
     for _ in range(2):
         bench.receive(auto_renew=True)
-        bench.broker.client_gone("c", bench.now_ms)
+        bench.broker.receiving.client_gone("c", bench.now_ms)
         bench.advance(1)
     assert letter_ids(bench) == ["M1"]
     assert letters(bench)[0].last_error.endswith("its consumer was gone, consumer c")
 
 
 def test_a_buried_message_gives_its_message_group_the_turn_and_wakes_who_waits(bench: Bench) -> None:
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), bench.now_ms)
     bench.send("a")
     bench.send("a")
     bench.receive()
@@ -66,28 +66,28 @@ def test_a_buried_message_gives_its_message_group_the_turn_and_wakes_who_waits(b
 
 def test_a_paused_group_buries_too(bench: Bench) -> None:
     bench.send()
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), bench.now_ms)
     bench.receive()
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1, is_paused=True), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1, is_paused=True), bench.now_ms)
     bench.advance(LEASE_MS)
     assert letter_ids(bench) == ["M1"]
 
 
 def test_fewer_attempts_for_a_group_bury_what_has_had_them_wherever_it_waits(bench: Bench) -> None:
     """M1 is leased, M2 waits behind it, M4 has come back; what is leased has its time."""
-    bench.broker.set_group("g", GroupPolicy(attempts_max=9, fifo_run_max=2), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=9, fifo_run_max=2), bench.now_ms)
     for message_group in ("a", "a", "a", ""):
         bench.send(message_group)
     first, second, plain = bench.receive()
     for one in (second, plain):
-        bench.broker.change_invisible("g", "t", one.receipt_handle, 0, False, bench.now_ms)
+        bench.broker.receiving.change_invisible("g", "t", one.receipt_handle, 0, False, bench.now_ms)
     bench.advance(1)
-    (view,) = bench.broker.group("g", bench.now_ms).queues
+    (view,) = bench.broker.group_views.one("g").queues
     assert (view.in_flight, view.waiting) == (1, 3)
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1, fifo_run_max=2), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1, fifo_run_max=2), bench.now_ms)
     bench.flush()
     bench.advance(1)
-    (view,) = bench.broker.group("g", bench.now_ms).queues
+    (view,) = bench.broker.group_views.one("g").queues
     assert (view.in_flight, view.waiting) == (1, 1)
     assert letter_ids(bench) == ["M2", "M4"]
     bench.ack(first)
@@ -99,16 +99,16 @@ def test_fewer_attempts_reach_what_is_leased_also_when_that_attempt_does_not_cou
     bench: Bench, ends: str
 ) -> None:
     """Found by the simulation, seed 1077: the lease ends without failure, and nobody looks again."""
-    bench.broker.set_group("g", GroupPolicy(attempts_max=9), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=9), bench.now_ms)
     bench.send()
     bench.receive()
     bench.advance(LEASE_MS)
     (second,) = bench.receive()
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), bench.now_ms)
     if ends == "released":
-        bench.broker.release("g", "t", second.receipt_handle, bench.now_ms)
+        bench.broker.receiving.release("g", "t", second.receipt_handle, bench.now_ms)
     else:
-        bench.broker.change_invisible("g", "t", second.receipt_handle, 5, True, bench.now_ms)
+        bench.broker.receiving.change_invisible("g", "t", second.receipt_handle, 5, True, bench.now_ms)
     bench.advance(10)
     bench.advance(10)
     assert (letter_ids(bench), letters(bench)[0].attempts) == (["M1"], 1)
@@ -116,17 +116,17 @@ def test_fewer_attempts_reach_what_is_leased_also_when_that_attempt_does_not_cou
 
 def test_more_attempts_spare_what_waits_to_be_buried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNFLUSHED_BYTES_MAX", 100)
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), bench.now_ms)
     for _ in range(3):
         bench.send(body=bytes(600))
     bench.receive()
     bench.now_ms += LEASE_MS
     bench.broker.tick(bench.now_ms)
-    bench.broker.set_group("g", GroupPolicy(attempts_max=2), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=2), bench.now_ms)
     # Found by the simulation, seeds 576 and 982: nobody was woken, and leases stood until the disk was well.
     assert bench.broker.next_due_ms() <= bench.now_ms
     assert Wake("t") in bench.broker.tick(bench.now_ms)
-    assert bench.broker.groups(bench.now_ms)[0].queues[0].in_flight == 0
+    assert bench.broker.group_views.all()[0].queues[0].in_flight == 0
     bench.flush()
     assert letter_ids(bench) == ["M1"]
     assert [one.attempt for one in bench.receive()] == [2, 2]
@@ -135,12 +135,12 @@ def test_more_attempts_spare_what_waits_to_be_buried(bench: Bench, monkeypatch: 
 def test_what_an_older_broker_left_without_attempts_is_buried_after_a_start(bench: Bench) -> None:
     """Until 102b719 the end of the last attempt waited in the log for the next receive."""
     bench.send()
-    bench.broker.set_group("g", GroupPolicy(attempts_max=9), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=9), bench.now_ms)
     bench.receive()
     bench.advance(LEASE_MS)
     bench.flush()
     bench.settings = replace(SETTINGS, attempts_max=1)
-    bench.broker._groups._policies.clear()
+    bench.broker.groups._policies.clear()
     bench.checkpoint()
     bench.reopen()
     bench.advance(1)
@@ -148,8 +148,8 @@ def test_what_an_older_broker_left_without_attempts_is_buried_after_a_start(benc
 
 
 def test_a_lite_topic_goes_on_behind_what_was_buried(bench: Bench) -> None:
-    bench.broker.create_topic("l", MessageType.LITE, 1, NOW_MS)
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1), NOW_MS)
+    bench.broker.topics.create("l", MessageType.LITE, 1, NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), NOW_MS)
     bench.broker.lite.subscribe(Subscriber("g", "l", "c"), ["x"], LiteStart(), NOW_MS)
     for _ in range(2):
         bench.send(topic="l", lite_topic="x")
@@ -162,7 +162,7 @@ def test_many_are_buried_as_fast_as_the_disk_takes_them_and_no_faster(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "UNFLUSHED_BYTES_MAX", 1_000)
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), bench.now_ms)
     for _ in range(10):
         bench.send(body=bytes(600))
     held = bench.receive()

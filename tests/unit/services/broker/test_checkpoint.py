@@ -27,14 +27,14 @@ def test_a_checkpoint_of_the_same_offset_leaves_what_the_older_snapshot_names() 
 def test_a_checkpoint_writes_the_queue_entries_that_a_full_disk_kept_in_memory() -> None:
     store = Store()
     store.send("first", None)
-    store.broker.send(store.message("second", None), store.now_ms)
+    store.broker.sending.send(store.message("second", None), store.now_ms)
     flush = store.broker.take_flush()
     assert flush is not None
     flush.write(store.disk)
     store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
     store.broker.flushed(flush, store.now_ms)
     store.disk.well()
-    assert store.broker._store.dispatch.unwritten()
+    assert store.broker.store.dispatch.unwritten()
     store.checkpoint()
     store.crash()
     assert store.broker.made_anew == []
@@ -52,7 +52,9 @@ def test_a_start_from_the_older_snapshot_finds_its_key_index() -> None:
     store.disk.delete(snapshot.path_of(newer))
     store.crash()
     assert store.broker.made_anew == []
-    assert [len(store.broker.find("t", message_id, 9)) for message_id in ("M10", "M80", "M87")] == [1, 1, 1]
+    assert [
+        len(store.broker.finding.find("t", message_id, 9).messages) for message_id in ("M10", "M80", "M87")
+    ] == [1, 1, 1]
 
 
 def test_an_index_that_is_made_anew_leaves_what_the_snapshot_names_until_another_one_is_there() -> None:

@@ -154,15 +154,15 @@ def broker() -> Broker:
     ],
 )
 def test_a_time_too_far_ahead_is_refused_and_nothing_is_stored(broker: Broker, given: dict[str, str]) -> None:
-    broker.create_topic("t", MessageType.MIXED, 1, NOW_MS)
+    broker.topics.create("t", MessageType.MIXED, 1, NOW_MS)
     end = broker.gauges()
     with pytest.raises(IllegalDeliveryTime, match="the limit is"):
-        broker.send(dated(message(**given), NOW_MS), NOW_MS)
+        broker.sending.send(dated(message(**given), NOW_MS), NOW_MS)
     assert broker.gauges() == end
 
 
 def test_the_farthest_time_is_taken(broker: Broker) -> None:
-    receipt = broker.send(dated(message(TIMER_DELAY_MS=str(limits.DELAY_MS_MAX)), NOW_MS), NOW_MS)
+    receipt = broker.sending.send(dated(message(TIMER_DELAY_MS=str(limits.DELAY_MS_MAX)), NOW_MS), NOW_MS)
     assert recall.decode(receipt.recall_handle).due_ms == NOW_MS + limits.DELAY_MS_MAX
 
 
@@ -170,4 +170,4 @@ def test_the_farthest_time_is_taken(broker: Broker) -> None:
 def test_one_that_reaches_the_core_unread_is_refused_not_overlooked(broker: Broker, name: str) -> None:
     assert name in properties.RESERVED
     with pytest.raises(IllegalProperty, match=name):
-        broker.send(message(**{name: "1"}), NOW_MS)
+        broker.sending.send(message(**{name: "1"}), NOW_MS)

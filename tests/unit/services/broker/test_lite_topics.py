@@ -26,13 +26,13 @@ class Bench:
     def __init__(self, settings: BrokerSettings = SETTINGS) -> None:
         self.disk, self.settings, self.now_ms, self.count = MemoryDisk(), settings, NOW_MS, 0
         self.broker = Broker.open(self.disk, settings, self.now_ms)
-        self.broker.create_topic("t", MessageType.LITE, settings.queue_count, self.now_ms)
+        self.broker.topics.create("t", MessageType.LITE, settings.queue_count, self.now_ms)
         self.flush()
 
     def send(self, lite_topic: str, **attributes: object) -> str:
         self.count += 1
         given = {"topic": "t", "body": b"x", "message_id": f"M{self.count}", "lite_topic": lite_topic}
-        self.broker.send(Message(**given | attributes), self.now_ms)
+        self.broker.sending.send(Message(**given | attributes), self.now_ms)
         self.effects = self.flush()
         return f"M{self.count}"
 
@@ -61,8 +61,13 @@ class Bench:
         return self.broker.lite.replace(Subscriber(group, "t", client), list(lite_topics), self.now_ms)
 
     def receive(self, client: str = "c", group: str = "g", batch: int = 32, **more: object) -> list[Delivery]:
-        options = {"topic": "t", "invisible_ms": 20_000, "client_id": client, "auto_renew": False} | more
-        received = self.broker.receive(
+        options = {
+            "topic_name": more.pop("topic", "t"),
+            "invisible_ms": 20_000,
+            "client_id": client,
+            "auto_renew": False,
+        } | more
+        received = self.broker.receiving.receive(
             group=group, wanted=parse_tags("*"), batch_size=batch, now_ms=self.now_ms, **options
         )
         self.flush()
@@ -73,7 +78,7 @@ class Bench:
         return [one.message.message_id for one in self.receive(*arguments, **options)]
 
     def ack(self, delivery: Delivery, group: str = "g") -> list[object]:
-        self.broker.ack(group, delivery.message.topic, delivery.receipt_handle, self.now_ms)
+        self.broker.receiving.ack(group, delivery.message.topic, delivery.receipt_handle, self.now_ms)
         return self.flush()
 
     def finish(self, client: str = "c", group: str = "g") -> list[str]:
@@ -102,7 +107,7 @@ class Bench:
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
 
     def lag(self, group: str = "g") -> int:
-        return sum(queue.lag for queue in self.broker.group(group, self.now_ms).queues)
+        return sum(queue.lag for queue in self.broker.group_views.one(group).queues)
 
 
 @pytest.fixture
@@ -140,7 +145,7 @@ def test_messages_of_a_lite_topic_come_one_at_a_time_and_in_order(bench: Bench) 
 
 
 def test_a_policy_may_allow_runs(bench: Bench) -> None:
-    bench.broker.set_group("g", GroupPolicy(fifo_run_max=2), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(fifo_run_max=2), NOW_MS)
     sent = [bench.send("a") for _ in range(3)]
     other = bench.send("b")
     bench.subscribe("a", "b")
@@ -181,7 +186,7 @@ def test_a_filter_still_lets_only_its_tags_through(bench: Bench) -> None:
     bench.send("a", tag="x")
     wanted = bench.send("a", tag="y")
     bench.subscribe("a")
-    received = bench.broker.receive("g", "t", parse_tags("y"), 32, 20_000, "c", False, NOW_MS)
+    received = bench.broker.receiving.receive("g", "t", parse_tags("y"), 32, 20_000, "c", False, NOW_MS)
     assert [one.message.message_id for one in received.deliveries] == [wanted]
 
 
@@ -218,7 +223,7 @@ def test_a_client_that_is_silent_for_long_is_forgotten_and_one_that_is_heard_is_
     bench.subscribe("a", client="silent")
     bench.subscribe("a", client="heard")
     bench.advance(limits.LITE_SILENT_MS_MAX)
-    bench.broker.client_alive("heard", bench.now_ms)
+    bench.broker.receiving.client_alive("heard", bench.now_ms)
     bench.advance(2 * bench.settings.housekeeping_ms)
     assert bench.broker.lite.subscribed(Subscriber("g", "t", "silent")) == []
     assert bench.broker.lite.subscribed(Subscriber("g", "t", "heard")) == ["a"]
@@ -233,7 +238,7 @@ def test_only_those_who_subscribed_are_woken(bench: Bench) -> None:
 
 
 def test_in_an_exclusive_group_the_last_to_subscribe_takes_a_lite_topic_over(bench: Bench) -> None:
-    bench.broker.set_group("g", GroupPolicy(is_lite_exclusive=True), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(is_lite_exclusive=True), NOW_MS)
     bench.subscribe("a", "b", client="old")
     sent = bench.send("a")
     assert bench.subscribe("a", client="new").lost == [("old", "a")]
@@ -242,7 +247,7 @@ def test_in_an_exclusive_group_the_last_to_subscribe_takes_a_lite_topic_over(ben
 
 
 def test_in_an_exclusive_group_saying_the_whole_set_again_takes_nothing_back(bench: Bench) -> None:
-    bench.broker.set_group("g", GroupPolicy(is_lite_exclusive=True), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(is_lite_exclusive=True), NOW_MS)
     bench.subscribe("a", "b", client="old")
     bench.subscribe("a", client="new")
     assert bench.replace("a", "b", client="old").lost == [("old", "a")]
@@ -274,7 +279,7 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter_and_the_next_comes(be
         assert bench.ids() == [first]
         bench.advance(20_000)
     assert bench.ids() == [second]
-    (letter,) = bench.broker.dead_letters("g", None, 10).letters
+    (letter,) = bench.broker.dead_letters.page("g", None, 10).letters
     assert (letter.message.message_id, letter.message.lite_topic) == (first, "a")
 
 
@@ -283,29 +288,31 @@ def test_a_redriven_dead_letter_comes_back_in_its_lite_topic_to_its_group_alone(
     for group in ("g", "h"):
         bench.subscribe("a", group=group)
     (got,) = bench.receive()
-    bench.broker.forward_to_dead_letter("g", "t", got.receipt_handle, NOW_MS)
+    bench.broker.receiving.forward_to_dead_letter("g", "t", got.receipt_handle, NOW_MS)
     assert bench.finish(group="h") == [sent]
-    bench.broker.redrive("g", 0, "", NOW_MS)
+    bench.broker.dead_letters.redrive("g", 0, "", NOW_MS)
     bench.flush()
     assert bench.finish() == [sent]
     assert bench.finish(group="h") == []
 
 
 def test_a_dead_letter_without_lite_topic_is_not_redriven_into_one(bench: Bench) -> None:
-    bench.broker.send(Message(topic="u", body=b"x", message_id="M"), NOW_MS)
+    bench.broker.sending.send(Message(topic="u", body=b"x", message_id="M"), NOW_MS)
     bench.flush()
-    received = bench.broker.receive("g", "u", parse_tags("*"), 1, 20_000, "c", False, NOW_MS)
-    bench.broker.forward_to_dead_letter("g", "u", received.deliveries[0].receipt_handle, NOW_MS)
+    received = bench.broker.receiving.receive("g", "u", parse_tags("*"), 1, 20_000, "c", False, NOW_MS)
+    bench.broker.receiving.forward_to_dead_letter("g", "u", received.deliveries[0].receipt_handle, NOW_MS)
     bench.flush()
     with pytest.raises(errors.MessageTypeConflict):
-        bench.broker.redrive("g", 0, "t", NOW_MS)
+        bench.broker.dead_letters.redrive("g", 0, "t", NOW_MS)
 
 
 def test_a_shorter_lease_and_a_suspended_one_work_as_ever(bench: Bench) -> None:
     sent = bench.send("a")
     bench.subscribe("a")
     (got,) = bench.receive()
-    handle, _ = bench.broker.change_invisible("g", "t", got.receipt_handle, 1_000, True, bench.now_ms)
+    handle, _ = bench.broker.receiving.change_invisible(
+        "g", "t", got.receipt_handle, 1_000, True, bench.now_ms
+    )
     assert handle != got.receipt_handle
     bench.flush()
     assert bench.receive() == []
@@ -318,7 +325,7 @@ def test_what_is_released_comes_again_at_once(bench: Bench) -> None:
     sent = bench.send("a")
     bench.subscribe("a")
     (got,) = bench.receive()
-    bench.broker.release("g", "t", got.receipt_handle, NOW_MS)
+    bench.broker.receiving.release("g", "t", got.receipt_handle, NOW_MS)
     assert Wake(Subscriber("g", "t", "c")) in bench.flush()
     assert bench.ids() == [sent]
 
@@ -375,7 +382,7 @@ def test_a_new_group_begins_with_the_first_message_or_where_it_was_told_to(bench
     sent = [bench.send("a") for _ in range(2)]
     bench.subscribe("a")
     assert bench.finish() == sent
-    bench.broker.create_group("late", "t", Start(From.LATEST), NOW_MS)
+    bench.broker.group_views.create("late", "t", Start(From.LATEST), NOW_MS)
     bench.subscribe("a", group="late")
     after = bench.send("a")
     assert bench.finish(group="late") == [after]
@@ -454,17 +461,17 @@ def test_a_reset_group_gets_everything_again(bench: Bench) -> None:
     sent = [bench.send("a") for _ in range(3)]
     bench.subscribe("a")
     bench.finish()
-    bench.broker.reset_group("g", "t", Start(), False, NOW_MS)
+    bench.broker.group_views.reset("g", "t", Start(), False, NOW_MS)
     assert Wake(Subscriber("g", "t", "c")) in bench.flush()
     assert bench.finish() == sent
 
 
 def test_a_paused_group_gets_nothing_until_it_is_resumed(bench: Bench) -> None:
-    bench.broker.set_group("g", GroupPolicy(is_paused=True), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(is_paused=True), NOW_MS)
     bench.subscribe("a")
     sent = bench.send("a")
     assert bench.receive() == []
-    bench.broker.set_group("g", GroupPolicy(), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(), NOW_MS)
     assert Wake(Subscriber("g", "t", "c")) in bench.flush()
     assert bench.ids() == [sent]
 
@@ -496,11 +503,11 @@ def test_a_message_of_a_lite_topic_is_nothing_else(
     bench: Bench, topic: str, attributes: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(errors.MessageTypeConflict, match=sentence):
-        bench.broker.send(Message(topic=topic, body=b"x", message_id="M", **attributes), NOW_MS)
+        bench.broker.sending.send(Message(topic=topic, body=b"x", message_id="M", **attributes), NOW_MS)
 
 
 def test_only_topics_of_that_type_have_lite_topics(bench: Bench) -> None:
-    bench.broker.create_topic("mixed", MessageType.MIXED, 1, NOW_MS)
+    bench.broker.topics.create("mixed", MessageType.MIXED, 1, NOW_MS)
     with pytest.raises(errors.MessageTypeConflict, match="tidewheel topic create NAME --type lite"):
         bench.broker.lite.subscribe(Subscriber("g", "mixed", "c"), ["a"], LiteStart(), NOW_MS)
 
@@ -529,7 +536,7 @@ def test_a_topic_has_no_more_lite_topics_than_it_may() -> None:
     bench.send("b")
     with pytest.raises(errors.TooManyLiteTopics):
         bench.send("c")
-    assert bench.broker.lite.count(bench.broker.topic("t")) == 2
+    assert bench.broker.lite.count(bench.broker.topics.get("t")) == 2
 
 
 def test_the_stored_property_is_that_of_rocketmq(bench: Bench) -> None:

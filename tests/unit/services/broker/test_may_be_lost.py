@@ -40,14 +40,14 @@ class Bench:
         self.disk = MemoryDisk()
         self.now_ms = NOW_MS
         self.broker = Broker.open(self.disk, SETTINGS, NOW_MS)
-        self.broker.create_topic("lite", MessageType.LITE, 1, NOW_MS)
+        self.broker.topics.create("lite", MessageType.LITE, 1, NOW_MS)
         every_minute = Schedule(name="s", cron="* * * * *", time_zone="UTC", topic="t", body=b"x")
-        self.broker.set_schedule(every_minute, NOW_MS)
+        self.broker.schedules.set(every_minute, NOW_MS)
         self.send()
 
     def send(self, **attributes: object) -> str:
         message = Message(topic="t", body=b"x" * 500, message_id="M")
-        receipt = self.broker.send(replace(message, **attributes), self.now_ms)
+        receipt = self.broker.sending.send(replace(message, **attributes), self.now_ms)
         self.flush()
         return receipt.transaction_id
 
@@ -67,10 +67,10 @@ class Bench:
     def have_no_producer(self) -> None:
         half = self.send(transactional=True)
         self.tick(1)
-        self.broker.check_asked(half, False, self.now_ms)
+        self.broker.transactions.check_asked(half, False, self.now_ms)
 
     def lease(self) -> None:
-        assert self.broker.receive("g", "t", EVERYTHING, 1, HOUR, "c", False, NOW_MS).deliveries
+        assert self.broker.receiving.receive("g", "t", EVERYTHING, 1, HOUR, "c", False, NOW_MS).deliveries
 
     def subscribe(self) -> None:
         self.broker.lite.subscribe(CLIENT, ["l"], LiteStart(), NOW_MS)
@@ -83,9 +83,9 @@ class Bench:
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(Schedule, "next_after", refuse)
             self.tick(HOUR)
-            self.broker._schedules._look_at(self.broker._schedules._by_name["s"])
-            self.broker.pause_schedule("s", self.now_ms)
-            self.broker.resume_schedule("s", self.now_ms)
+            self.broker.schedules._look_at(self.broker.schedules._by_name["s"])
+            self.broker.schedules.pause("s", self.now_ms)
+            self.broker.schedules.resume("s", self.now_ms)
 
     def wish(self) -> None:
         for _ in range(40):
@@ -117,18 +117,20 @@ class Fact(NamedTuple):
 
 
 FACTS: Final = {
-    "half that waits for a producer": Fact(Bench.have_no_producer, Broker.unasked_topics),
-    "plain lease": Fact(Bench.lease, lambda broker: +broker.leased("g")),
+    "half that waits for a producer": Fact(
+        Bench.have_no_producer, lambda broker: broker.transactions.unasked.topics()
+    ),
+    "plain lease": Fact(Bench.lease, lambda broker: +broker.group_views.leased("g")),
     "subscription to lite topics": Fact(Bench.subscribe, lambda broker: broker.lite.subscribed(CLIENT)),
     "missed runs decided about": Fact(
-        Bench.miss_runs, lambda broker: broker._schedules._by_name["s"].cleared_ms
+        Bench.miss_runs, lambda broker: broker.schedules._by_name["s"].cleared_ms
     ),
     "why a schedule cannot be computed": Fact(
-        Bench.lose_the_time_zone, lambda broker: broker._schedules._by_name["s"].unreadable
+        Bench.lose_the_time_zone, lambda broker: broker.schedules._by_name["s"].unreadable
     ),
-    "retirement under way": Fact(Bench.begin_to_retire, lambda broker: broker._housekeeping._running),
-    "wish for a second snapshot": Fact(Bench.wish, lambda broker: broker._housekeeping._wished_offset),
-    "queue of the next message": Fact(Bench.send, lambda broker: +broker._sending._turns),
+    "retirement under way": Fact(Bench.begin_to_retire, lambda broker: broker.housekeeping._running),
+    "wish for a second snapshot": Fact(Bench.wish, lambda broker: broker.housekeeping._wished_offset),
+    "queue of the next message": Fact(Bench.send, lambda broker: +broker.sending._turns),
     "jump of the clock": Fact(
         lambda bench: bench.broker.clock_jumped(NOW_MS, NOW_MS + HOUR),
         lambda broker: broker._delivery._clock_until_ms,

@@ -29,7 +29,7 @@ def filled() -> Store:
         store.send(f"{message_id} cancelled", delay_ms + 1)
     store.checkpoint()
     for message_id in IDS:
-        store.broker.cancel_timer(by_id(f"{message_id} cancelled"), "", store.now_ms)
+        store.broker.timers.cancel(by_id(f"{message_id} cancelled"), "", store.now_ms)
     store.checkpoint()
     return store
 
@@ -71,7 +71,7 @@ def forget_log(store: Store) -> None:
     store.checkpoint()
     store.send("last", None)
     store.checkpoint()
-    store.broker._store.may_begin_at = store.settings.segment_bytes
+    store.broker.store.may_begin_at = store.settings.segment_bytes
     store.send("very last", None)
     store.checkpoint()
     store.disk.delete(layout.segment_path(0))
@@ -99,7 +99,7 @@ def test_a_damaged_partition_costs_nothing_while_the_log_has_its_records(spoil: 
         reopen(store)
         assert drained(store) == sorted(IDS), path
         assert any(path in one.what for one in store.broker.damage), path
-        assert store.broker.lost_timers() == []
+        assert store.broker.timer_views.lost() == []
         assert store.broker.gauges().pending_timers == 0
 
 
@@ -127,7 +127,7 @@ def test_a_rebuilt_timer_is_found_by_its_names_and_survives_a_crash_at_any_step(
         store.crash()
         store.go(0)
         assert sorted(store.waiting()) == sorted(IDS)
-        verdict = store.broker.cancel_timer(by_id("month"), "", store.now_ms)
+        verdict = store.broker.timers.cancel(by_id("month"), "", store.now_ms)
         assert verdict.verdict is Verdict.CANCELLED
         assert drained(store) == sorted(set(IDS) - {"month"})
 
@@ -140,23 +140,25 @@ def test_what_nobody_has_any_more_is_told_listed_and_never_pending_again() -> No
     reopen(store)
     due_ms = store.now_ms + DELAYS["month"]
     store.go(0)
-    (lost,) = store.broker.lost_timers()
+    (lost,) = store.broker.timer_views.lost()
     assert (lost.due_ms, lost.ended_ms) == (due_ms, store.now_ms)
     (told,) = [one for one in store.broker.damage if one.part == "partition"]
     assert (told.path, told.lost_count, told.rebuilt_count) == (path, 1, 0)
     assert store.broker.gauges().pending_timers == len(IDS) - 1
     assert "month" not in store.waiting()
-    verdict = store.broker.timer(by_id("month"), store.now_ms)
+    verdict = store.broker.timers.get(by_id("month"), store.now_ms)
     assert isinstance(verdict, TimerVerdict)
     assert verdict.verdict is Verdict.TOO_LATE
     store.crash()
-    assert [one.timer_offset for one in store.broker.lost_timers()] == [lost.timer_offset], "it is a record"
+    assert [one.timer_offset for one in store.broker.timer_views.lost()] == [lost.timer_offset], (
+        "it is a record"
+    )
     assert store.broker.gauges().pending_timers == len(IDS) - 1
     store.go(0)
     store.checkpoint()
     reopen(store)
     store.go(0)
-    assert [one.timer_offset for one in store.broker.lost_timers()] == [lost.timer_offset]
+    assert [one.timer_offset for one in store.broker.timer_views.lost()] == [lost.timer_offset]
     assert not store.broker.damage, "it is known"
     assert set(drained(store)) & set(IDS) == {*IDS} - {"month"}
 
@@ -168,14 +170,14 @@ def test_a_timer_that_no_checkpoint_could_read_ends_by_a_record() -> None:
     store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
     store.checkpoint()
     store.flush()
-    told = store.broker.timer(by_id("gone"), store.now_ms)
+    told = store.broker.timers.get(by_id("gone"), store.now_ms)
     assert isinstance(told, TimerVerdict)
     assert (told.verdict, told.ended_offset > offset) == (Verdict.TOO_LATE, True)
     window = TimerFilter(from_ms=store.now_ms, until_ms=store.now_ms + DAY)
     for _ in range(2):
-        assert store.broker.timer(by_id("gone"), store.now_ms) == told
-        assert [one.timer_offset for one in store.broker.lost_timers()] == [offset]
-        assert store.broker.gauges().pending_timers == store.broker.count_timers(window) == 1
+        assert store.broker.timers.get(by_id("gone"), store.now_ms) == told
+        assert [one.timer_offset for one in store.broker.timer_views.lost()] == [offset]
+        assert store.broker.gauges().pending_timers == store.broker.timer_views.count(window) == 1
         assert store.waiting() == ["kept"]
         store.crash()
     assert drained(store) == ["kept"]
@@ -190,18 +192,18 @@ def test_a_rebuilt_timer_has_the_same_names_under_another_history() -> None:
     [path] = files(store)
     store.now_ms += 3 * HOUR
     store.send("new", MINUTE, key="k")
-    store.broker.fire_timer(by_id("new"), store.now_ms)
+    store.broker.timers.fire(by_id("new"), store.now_ms)
     store.now_ms += 3 * HOUR
     spoil_batch(store, path, 0)
     reopen(store)
     store.go(0)
     by_key = TimerName("t", key="k")
-    told = store.broker.timer(by_key, store.now_ms)
+    told = store.broker.timers.get(by_key, store.now_ms)
     assert isinstance(told, TimerVerdict)
-    assert told == replace(store.broker.timer(by_id("old"), store.now_ms), message_id="")
+    assert told == replace(store.broker.timers.get(by_id("old"), store.now_ms), message_id="")
     store.settings = replace(store.settings, timer_history_ms=400 * DAY)
     reopen(store)
-    assert store.broker.timer(by_key, store.now_ms) == told, "whose the key is stands in its record"
+    assert store.broker.timers.get(by_key, store.now_ms) == told, "whose the key is stands in its record"
 
 
 def test_a_record_that_an_older_file_has_is_rebuilt_from_there() -> None:
@@ -216,14 +218,14 @@ def test_a_record_that_an_older_file_has_is_rebuilt_from_there() -> None:
     spoil_record(store, children[-1])
     reopen(store)
     assert "month" in drained(store)
-    assert store.broker.lost_timers() == []
+    assert store.broker.timer_views.lost() == []
 
 
 def test_timers_without_a_name_of_their_own_are_found_in_the_log() -> None:
     store = Store()
     for number in range(3):
         message = store.message("twin", HOUR + number * MINUTE)
-        store.broker.send(message, store.now_ms)
+        store.broker.sending.send(message, store.now_ms)
         store.flush()
         store.now_ms += 11 * MINUTE
     store.checkpoint()
@@ -253,11 +255,13 @@ def test_names_and_ends_are_made_again_at_a_start(folder: str, fault: str) -> No
     }
     assert store.broker.damage
     for message_id in IDS:
-        found = store.broker.timer(by_id(f"{message_id} cancelled"), store.now_ms)
+        found = store.broker.timers.get(by_id(f"{message_id} cancelled"), store.now_ms)
         assert isinstance(found, TimerVerdict)
         assert found.verdict is Verdict.ALREADY
-    assert sorted(one.message_id for one in store.broker.timers(TimerFilter(), None, 9).timers) == sorted(IDS)
-    assert store.broker.cancel_timer(by_id("day"), "", store.now_ms).verdict is Verdict.CANCELLED
+    assert sorted(
+        one.message_id for one in store.broker.timer_views.page(TimerFilter(), None, 9).timers
+    ) == sorted(IDS)
+    assert store.broker.timers.cancel(by_id("day"), "", store.now_ms).verdict is Verdict.CANCELLED
     store.checkpoint()
     reopen(store)
     assert not store.broker.damage, "the runs were written anew"
@@ -308,8 +312,8 @@ def test_a_rebuilt_timer_says_why_in_the_log() -> None:
         spoil_batch(store, path, 0)
     reopen(store)
     store.go(0)
-    log = store.broker._store.log
-    newest = [store.broker.timer(by_id(one), store.now_ms) for one in IDS]
+    log = store.broker.store.log
+    newest = [store.broker.timers.get(by_id(one), store.now_ms) for one in IDS]
     offsets = [one.timer_offset for one in newest if not isinstance(one, TimerVerdict)]
     reasons = [properties.value_of(log.read(one).properties, properties.REASON) for one in offsets]
     assert len(reasons) == len(IDS)
@@ -326,7 +330,7 @@ def test_the_frontier_passes_a_timer_that_was_delivered_from_the_log_as_its_row_
         spoil_record(store, path)
     store.go(2 * MINUTE)
     assert [one.message_id for one in store.delivered()] == ["last"]
-    assert store.broker._timers.partitions.frontier >= (store.now_ms - MINUTE, last)
+    assert store.broker.timers.partitions.frontier >= (store.now_ms - MINUTE, last)
     store.checkpoint()
     store.crash()
     store.go(MINUTE)
@@ -359,5 +363,5 @@ def test_a_timer_without_a_record_is_lost_when_it_is_due_if_a_crash_took_the_rec
         if is_read_again:
             store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
         assert drained(store) == (["gone", "kept"] if is_read_again else ["kept"])
-        assert len(store.broker.lost_timers()) == (not is_read_again)
+        assert len(store.broker.timer_views.lost()) == (not is_read_again)
         assert store.broker.gauges().pending_timers == 0

@@ -48,9 +48,9 @@ def test_what_a_turn_acknowledges_is_one_record_with_the_newest_time_of_it(bench
         bench.send()
     held = bench.receive()
     bench.now_ms += 7
-    told = [bench.broker.ack("g", "t", one.receipt_handle, bench.now_ms) for one in held[:3]]
+    told = [bench.broker.receiving.ack("g", "t", one.receipt_handle, bench.now_ms) for one in held[:3]]
     bench.now_ms -= 5
-    told += [bench.broker.ack("g", "t", held[5].receipt_handle, bench.now_ms)]
+    told += [bench.broker.receiving.ack("g", "t", held[5].receipt_handle, bench.now_ms)]
     assert not bench.broker.is_quiet
     bench.flush()
     assert bench.broker.is_quiet
@@ -95,7 +95,7 @@ def test_a_turn_that_has_more_than_a_record_may_is_told_when_all_of_it_is_durabl
         bench.send(f"m{number % 8}" if number % 2 else "")
     told, turn_count = [], 1
     while held := bench.receive(batch=5):
-        told += [bench.broker.ack("g", "t", one.receipt_handle, bench.now_ms) for one in held]
+        told += [bench.broker.receiving.ack("g", "t", one.receipt_handle, bench.now_ms) for one in held]
         assert max(told) > bench.broker.durable_offset
         turn_count += 1
     for topic in (LEASE_TOPIC, ACK_TOPIC):
@@ -110,8 +110,8 @@ def test_a_turn_that_has_more_than_a_record_may_is_told_when_all_of_it_is_durabl
 def test_a_reset_comes_behind_what_was_acknowledged_before_it(bench: Bench) -> None:
     bench.send("a")
     (one,) = bench.receive()
-    bench.broker.ack("g", "t", one.receipt_handle, bench.now_ms)
-    bench.broker.reset_group("g", "t", Start(From.EARLIEST), False, bench.now_ms)
+    bench.broker.receiving.ack("g", "t", one.receipt_handle, bench.now_ms)
+    bench.broker.group_views.reset("g", "t", Start(From.EARLIEST), False, bench.now_ms)
     bench.flush()
     before = frozen(bench)
     assert bench.broker.gauges().lag == {("t", "g"): 1}
@@ -129,30 +129,30 @@ def test_a_cut_of_the_log_comes_behind_the_leases_that_were_given_out_before_it(
             if isinstance(effect, Retire):
                 effect.retirement.run(bench.disk)
                 if not cut:
-                    given = bench.broker.receive(
+                    given = bench.broker.receiving.receive(
                         "g", "t", EVERYTHING, 1, 600_000, "c", False, bench.now_ms
                     ).deliveries
                     assert [one.message.message_id for one in given] == [sent]
-                bench.broker.retired(effect.retirement, bench.now_ms)
+                bench.broker.housekeeping.retired(effect.retirement, bench.now_ms)
                 cut = True
         bench.flush()
         if bench.broker.is_checkpoint_due:
             bench.checkpoint()
-    assert bench.broker.queue_range("t", 0)[0] > 0
+    assert bench.broker.finding.queue_range("t", 0)[0] > 0
     before = tables(bench.broker)
-    assert bench.broker.leased("g") == {"c": 1}
+    assert bench.broker.group_views.leased("g") == {"c": 1}
     bench.reopen()
     assert tables(bench.broker)["groups.progress"] == before["groups.progress"]
-    assert bench.broker.leased("g") == {"c": 1}
+    assert bench.broker.group_views.leased("g") == {"c": 1}
 
 
 def test_looking_makes_neither_offsets_nor_queues(bench: Bench) -> None:
-    bench.broker.create_topic("u", MessageType.NORMAL, 3, bench.now_ms)
+    bench.broker.topics.create("u", MessageType.NORMAL, 3, bench.now_ms)
     bench.flush()
     before = tables(bench.broker)
-    bench.broker.read("u", 2, 0, 9)
-    bench.broker.queue_range("u", 1)
-    bench.broker.groups(bench.now_ms)
+    bench.broker.finding.read("u", 2, 0, 9)
+    bench.broker.finding.queue_range("u", 1)
+    bench.broker.group_views.all()
     assert tables(bench.broker) == before
     bench.receive(topic="u")
     assert tables(bench.broker)["groups.progress"] == tables(bench.broker)["queues"] == []

@@ -24,7 +24,7 @@ def disk() -> MemoryDisk:
 @pytest.fixture
 def broker(disk: MemoryDisk) -> Broker:
     opened = Broker.open(disk, BrokerSettings(segment_bytes=1 << 16), NOW_MS)
-    opened.create_topic("jobs", MessageType.PRIORITY, 4, NOW_MS)
+    opened.topics.create("jobs", MessageType.PRIORITY, 4, NOW_MS)
     return opened
 
 
@@ -37,11 +37,11 @@ def test_the_priority_is_the_queue_as_far_as_there_are_queues(
     broker: Broker, disk: MemoryDisk, priority: int, queue_id: int
 ) -> None:
     for _ in range(2):
-        broker.send(message(priority=priority), NOW_MS)
+        broker.sending.send(message(priority=priority), NOW_MS)
     while flush := broker.take_flush():
         flush.write(disk)
         broker.flushed(flush, NOW_MS)
-    stored = broker.read("jobs", queue_id, 0, 10)
+    stored = broker.finding.read("jobs", queue_id, 0, 10)
     assert [one.message.priority for one in stored] == [priority, priority]
     assert {one.message.message_type for one in stored} == {MessageType.PRIORITY}
     assert stored[0].message.properties == {}
@@ -71,16 +71,16 @@ def test_a_stored_priority_that_is_none_is_left_out(stored: str) -> None:
     ],
 )
 def test_what_does_not_go_with_a_priority_is_refused(broker: Broker, sent: Message, why: str) -> None:
-    broker.create_topic("plain", MessageType.NORMAL, 1, NOW_MS)
+    broker.topics.create("plain", MessageType.NORMAL, 1, NOW_MS)
     with pytest.raises(errors.MessageTypeConflict, match=why):
-        broker.send(sent, NOW_MS)
+        broker.sending.send(sent, NOW_MS)
 
 
 def test_a_priority_below_zero_is_refused(broker: Broker) -> None:
     with pytest.raises(errors.ClientMistake, match="counts from 0"):
-        broker.send(message(priority=-1), NOW_MS)
+        broker.sending.send(message(priority=-1), NOW_MS)
 
 
 def test_its_property_cannot_be_set_by_hand(broker: Broker) -> None:
     with pytest.raises(errors.IllegalProperty):
-        broker.send(message(priority=1, properties={"_SYS_MSG_PRIORITY_": "9"}), NOW_MS)
+        broker.sending.send(message(priority=1, properties={"_SYS_MSG_PRIORITY_": "9"}), NOW_MS)

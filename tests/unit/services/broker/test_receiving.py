@@ -29,7 +29,7 @@ class Bench:
     def send(self, message_group: str = "", **attributes: object) -> str:
         self.count += 1
         given = {"topic": "t", "body": b"x", "message_id": f"M{self.count}", "message_group": message_group}
-        self.broker.send(Message(**given | attributes), self.now_ms)
+        self.broker.sending.send(Message(**given | attributes), self.now_ms)
         self.flush()
         return f"M{self.count}"
 
@@ -41,8 +41,13 @@ class Bench:
         return effects
 
     def receive(self, group: str = "g", tags: str = "*", batch: int = 32, **more: object) -> list[Delivery]:
-        options = {"topic": "t", "invisible_ms": 20_000, "client_id": "c", "auto_renew": False} | more
-        received = self.broker.receive(
+        options = {
+            "topic_name": more.pop("topic", "t"),
+            "invisible_ms": 20_000,
+            "client_id": "c",
+            "auto_renew": False,
+        } | more
+        received = self.broker.receiving.receive(
             group=group, wanted=parse_tags(tags), batch_size=batch, now_ms=self.now_ms, **options
         )
         self.flush()
@@ -53,7 +58,7 @@ class Bench:
         return [one.message.message_id for one in self.receive(*arguments, **options)]
 
     def ack(self, delivery: Delivery, group: str = "g") -> list[object]:
-        self.broker.ack(group, delivery.message.topic, delivery.receipt_handle, self.now_ms)
+        self.broker.receiving.ack(group, delivery.message.topic, delivery.receipt_handle, self.now_ms)
         return self.flush()
 
     def advance(self, by_ms: int) -> list[object]:
@@ -114,7 +119,7 @@ def test_a_failed_message_comes_before_its_successors(bench: Bench) -> None:
     bench.advance(20_000)
     (after_the_dead_letter,) = bench.receive()
     assert after_the_dead_letter.message.message_id == "M2"
-    assert [one.message.message_id for one in bench.broker.dead_letters("g", None, 9).letters] == ["M1"]
+    assert [one.message.message_id for one in bench.broker.dead_letters.page("g", None, 9).letters] == ["M1"]
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
@@ -146,10 +151,10 @@ def test_a_push_consumer_may_come_back_after_a_restart(bench: Bench) -> None:
     bench.send("a")
     (got,) = bench.receive(auto_renew=True, client_id="listener")
     bench.advance(25_000)
-    bench.broker.client_alive("listener", bench.now_ms)
+    bench.broker.receiving.client_alive("listener", bench.now_ms)
     bench.reopen()
     bench.advance(25_000)
-    bench.broker.client_alive("listener", bench.now_ms)
+    bench.broker.receiving.client_alive("listener", bench.now_ms)
     bench.advance(25_000)
     bench.ack(got)
     assert bench.broker.gauges().lag == {("t", "g"): 0}
@@ -175,19 +180,19 @@ def test_a_group_is_forgotten_whole_by_one_record(bench: Bench) -> None:
     bench.send(topic="u")
     bench.receive()
     bench.receive(topic="u")
-    bench.broker.set_group("g", GroupPolicy(attempts_max=9), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=9), NOW_MS)
     before = bench.broker.end_offset
-    bench.broker.delete_group("g", "", NOW_MS)
+    bench.broker.group_views.delete("g", "", NOW_MS)
     bench.flush()
     assert bench.broker.end_offset - before < 300
     bench.reopen()
-    assert bench.broker.groups(NOW_MS) == []
+    assert bench.broker.group_views.all() == []
     assert sorted(bench.ids() + bench.ids(topic="u")) == ["M1", "M2"]
-    assert bench.broker.group("g", NOW_MS).policy.attempts_max == SETTINGS.attempts_max
+    assert bench.broker.group_views.one("g").policy.attempts_max == SETTINGS.attempts_max
 
 
 def test_a_run_takes_several_of_a_message_group_and_closes_it_until_all_are_done(bench: Bench) -> None:
-    bench.broker.set_group("g", GroupPolicy(attempts_max=5, fifo_run_max=2), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=5, fifo_run_max=2), NOW_MS)
     for _ in range(5):
         bench.send("a")
     first, second = bench.receive()
@@ -207,13 +212,13 @@ def test_what_was_not_acknowledged_of_a_run_comes_again_before_anything_later(
     bench: Bench, restarts: str
 ) -> None:
     """Only what a run had comes again with it, also what its consumer set aside without counting."""
-    bench.broker.set_group("g", GroupPolicy(attempts_max=5, fifo_run_max=4), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=5, fifo_run_max=4), NOW_MS)
     for _ in range(6):
         bench.send("a")
     first, second, third, fourth = bench.receive()
     bench.ack(second)
-    bench.broker.change_invisible("g", "t", third.receipt_handle, 5_000, True, NOW_MS)
-    bench.broker.release("g", "t", fourth.receipt_handle, NOW_MS)
+    bench.broker.receiving.change_invisible("g", "t", third.receipt_handle, 5_000, True, NOW_MS)
+    bench.broker.receiving.release("g", "t", fourth.receipt_handle, NOW_MS)
     bench.flush()
     bench.advance(20_000)
     if restarts != "never":
@@ -231,11 +236,11 @@ def test_what_was_not_acknowledged_of_a_run_comes_again_before_anything_later(
 
 
 def test_a_run_that_comes_again_keeps_its_bound(bench: Bench) -> None:
-    bench.broker.set_group("g", GroupPolicy(attempts_max=5, fifo_run_max=4), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=5, fifo_run_max=4), NOW_MS)
     for _ in range(4):
         bench.send("a")
     assert len(bench.receive()) == 4
-    bench.broker.set_group("g", GroupPolicy(attempts_max=5, fifo_run_max=2), NOW_MS)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=5, fifo_run_max=2), NOW_MS)
     bench.advance(20_000)
     assert bench.ids() == ["M1", "M2"]
 
@@ -247,11 +252,11 @@ def test_attempts_outlive_a_restart_and_their_errors_are_in_the_dead_letter(benc
     bench.reopen()
     (second,) = bench.receive(client_id="two")
     assert second.attempt == 2
-    bench.broker.change_invisible("g", "t", second.receipt_handle, 5_000, False, bench.now_ms)
+    bench.broker.receiving.change_invisible("g", "t", second.receipt_handle, 5_000, False, bench.now_ms)
     bench.advance(5_000)
     bench.reopen()
     assert bench.receive() == []
-    (letter,) = bench.broker.dead_letters("g", None, 9).letters
+    (letter,) = bench.broker.dead_letters.page("g", None, 9).letters
     assert (letter.topic, letter.message.message_id, letter.attempts) == ("t", "M1", 2)
     assert letter.reason == "attempts used up"
     assert letter.first_error == f"{NOW_MS + 20_000} not acknowledged in time, consumer one"
@@ -263,11 +268,11 @@ def test_an_attempt_that_is_suspended_or_never_heard_of_does_not_count(bench: Be
     for _ in range(5):
         (got,) = bench.receive()
         assert got.attempt == 1
-        bench.broker.release("g", "t", got.receipt_handle, bench.now_ms)
+        bench.broker.receiving.release("g", "t", got.receipt_handle, bench.now_ms)
     for _ in range(5):
         (got,) = bench.receive()
         assert got.attempt == 1
-        bench.broker.change_invisible("g", "t", got.receipt_handle, 100, True, bench.now_ms)
+        bench.broker.receiving.change_invisible("g", "t", got.receipt_handle, 100, True, bench.now_ms)
         bench.advance(100)
         bench.reopen()
 
@@ -283,7 +288,7 @@ def test_a_filter_that_lets_nothing_through_is_done_in_slices(
     read_all = replace(colliding, tags_codes=None)  # as an expression, which must read every record
     seen = []
     for _ in range(3):
-        received = bench.broker.receive("g", "t", read_all, 32, 20_000, "c", False, NOW_MS)
+        received = bench.broker.receiving.receive("g", "t", read_all, 32, 20_000, "c", False, NOW_MS)
         seen.append((len(received.deliveries), received.is_unfinished))
     assert seen == [(0, True), (0, True), (1, False)]
     assert bench.ids("tags", tags="mine") == ["M26"]
@@ -308,7 +313,7 @@ def test_one_crowded_message_group_parks_only_so_many(bench: Bench, monkeypatch:
         bench.send("hot")
     bench.send("cold")
     got = bench.receive()
-    (view,) = bench.broker.group("g", NOW_MS).queues
+    (view,) = bench.broker.group_views.one("g").queues
     assert (view.in_flight, view.waiting, view.fresh_offset) == (1, 4, 5)
     seen = []
     while got:
@@ -334,10 +339,10 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
         bench.send()
     first, *_ = bench.receive()
     bench.ack(first)
-    plan = bench.broker.reset_group("g", "t", Start(From.EARLIEST), True, NOW_MS)
+    plan = bench.broker.group_views.reset("g", "t", Start(From.EARLIEST), True, NOW_MS)
     assert [(one.before, one.after, one.next_offset) for one in plan.moves] == [(1, 0, 4)]
     assert bench.ids() == []
-    bench.broker.reset_group("g", "", Start(From.OFFSET, 2), False, NOW_MS)
+    bench.broker.group_views.reset("g", "", Start(From.OFFSET, 2), False, NOW_MS)
     bench.flush()
     with pytest.raises(errors.InvalidReceiptHandle):
         bench.ack(first)
@@ -348,62 +353,62 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
 
 def test_a_paused_group_gets_nothing(bench: Bench) -> None:
     bench.send()
-    policy = bench.broker.set_group("g", GroupPolicy(is_paused=True), NOW_MS).policy
+    policy = bench.broker.group_views.set_policy("g", GroupPolicy(is_paused=True), NOW_MS).policy
     assert bench.ids() == []
     bench.reopen()
     assert bench.ids() == []
-    bench.broker.set_group("g", replace(policy, is_paused=False), NOW_MS)
+    bench.broker.group_views.set_policy("g", replace(policy, is_paused=False), NOW_MS)
     assert bench.ids() == ["M1"]
 
 
 def test_groups_that_are_not_there_are_said_to_be_missing(bench: Bench) -> None:
     with pytest.raises(errors.GroupNotFound, match="tidewheel group ls"):
-        bench.broker.group("nobody", NOW_MS)
+        bench.broker.group_views.one("nobody")
     bench.send()
     bench.receive()
     with pytest.raises(errors.GroupNotFound, match="it receives t"):
-        bench.broker.reset_group("g", "elsewhere", Start(), False, NOW_MS)
+        bench.broker.group_views.reset("g", "elsewhere", Start(), False, NOW_MS)
     with pytest.raises(errors.GroupExists, match="tidewheel group reset"):
-        bench.broker.create_group("g", "t", Start(), NOW_MS)
-    bench.broker.delete_group("g", "", NOW_MS)
+        bench.broker.group_views.create("g", "t", Start(), NOW_MS)
+    bench.broker.group_views.delete("g", "", NOW_MS)
     with pytest.raises(errors.GroupNotFound):
-        bench.broker.group("g", NOW_MS)
+        bench.broker.group_views.one("g")
 
 
 def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench: Bench) -> None:
     for _ in range(3):
         bench.send(keys=("k",))
     for one in bench.receive():
-        bench.broker.forward_to_dead_letter("g", "t", one.receipt_handle, NOW_MS)
+        bench.broker.receiving.forward_to_dead_letter("g", "t", one.receipt_handle, NOW_MS)
     bench.flush()
     for one in bench.receive("other"):
         bench.ack(one, "other")
-    assert [one.reason for one in bench.broker.dead_letters("g", None, 9).letters] == [
+    assert [one.reason for one in bench.broker.dead_letters.page("g", None, 9).letters] == [
         "its consumer gave it up"
     ] * 3
-    bench.broker.redrive("g", 0, "", NOW_MS)
-    bench.broker.redrive("g", 1, "elsewhere", NOW_MS)
-    bench.broker.purge("g", 2, NOW_MS)
+    bench.broker.dead_letters.redrive("g", 0, "", NOW_MS)
+    bench.broker.dead_letters.redrive("g", 1, "elsewhere", NOW_MS)
+    bench.broker.dead_letters.purge("g", 2, NOW_MS)
     bench.flush()
     bench.reopen()
-    assert bench.broker.dead_letters("g", None, 9).letters == []
+    assert bench.broker.dead_letters.page("g", None, 9).letters == []
     assert bench.ids("other") == []
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == ("M1", 1)
     assert again.message.properties[properties.REDRIVE_OF] == "%DLQ%g:0"
     assert bench.ids("anybody", topic="elsewhere") == ["M2"]
     with pytest.raises(errors.MessageNotFound, match="tidewheel dlq ls g"):
-        bench.broker.redrive("g", 0, "", NOW_MS)
+        bench.broker.dead_letters.redrive("g", 0, "", NOW_MS)
 
 
 def test_dead_letters_come_in_pages(bench: Bench) -> None:
     for _ in range(5):
         bench.send()
     for one in bench.receive():
-        bench.broker.forward_to_dead_letter("g", "t", one.receipt_handle, NOW_MS)
+        bench.broker.receiving.forward_to_dead_letter("g", "t", one.receipt_handle, NOW_MS)
     bench.flush()
-    bench.broker.purge("g", 1, NOW_MS)
-    page = bench.broker.dead_letters("g", None, 2)
+    bench.broker.dead_letters.purge("g", 1, NOW_MS)
+    page = bench.broker.dead_letters.page("g", None, 2)
     assert [one.queue_offset for one in page.letters] == [0, 2]
-    page = bench.broker.dead_letters("g", page.after, 2)
+    page = bench.broker.dead_letters.page("g", page.after, 2)
     assert ([one.queue_offset for one in page.letters], page.after) == ([3, 4], None)

@@ -43,17 +43,17 @@ def test_after_a_restart_a_filter_passes_over_nothing_that_is_wanted(bench: Benc
 
 
 def test_a_run_takes_nothing_whose_attempts_are_used_up(bench: Bench) -> None:
-    bench.broker.set_group("g", GroupPolicy(attempts_max=1, fifo_run_max=2), bench.now_ms)
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1, fifo_run_max=2), bench.now_ms)
     bench.send("a")
     bench.send("a")
     unheard, _ = bench.receive()
-    bench.broker.release("g", "t", unheard.receipt_handle, bench.now_ms)
+    bench.broker.receiving.release("g", "t", unheard.receipt_handle, bench.now_ms)
     bench.advance(20_000)
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == ("M1", 1)
     bench.ack(again)
     assert bench.receive() == []
-    assert [one.message.message_id for one in bench.broker.dead_letters("g", None, 9).letters] == ["M2"]
+    assert [one.message.message_id for one in bench.broker.dead_letters.page("g", None, 9).letters] == ["M2"]
 
 
 def test_an_attempt_under_way_at_a_checkpoint_is_counted_by_nobody(bench: Bench) -> None:
@@ -70,7 +70,7 @@ def test_an_attempt_that_was_suspended_does_not_count_after_a_restart_either(
 ) -> None:
     bench.send("a")
     (delivery,) = bench.receive()
-    bench.broker.change_invisible("g", "t", delivery.receipt_handle, 30_000, True, bench.now_ms)
+    bench.broker.receiving.change_invisible("g", "t", delivery.receipt_handle, 30_000, True, bench.now_ms)
     bench.flush()
     if is_checkpointed:
         bench.checkpoint()
@@ -92,9 +92,9 @@ def test_a_handle_of_before_a_restart_is_refused_though_the_clock_was_set_back(b
 
 
 def test_looking_at_the_dead_letters_of_a_group_that_has_none_leaves_nothing_behind(bench: Bench) -> None:
-    before = bench.broker._groups.freeze()
-    assert bench.broker.dead_letters("nobody", None, 9).letters == []
-    assert bench.broker._groups.freeze() == before
+    before = bench.broker.groups.freeze()
+    assert bench.broker.dead_letters.page("nobody", None, 9).letters == []
+    assert bench.broker.groups.freeze() == before
 
 
 def test_a_new_group_does_not_look_for_what_was_deleted_before_it_came(
@@ -103,11 +103,11 @@ def test_a_new_group_does_not_look_for_what_was_deleted_before_it_came(
     monkeypatch.setattr(limits, "SCANNED_PER_RECEIVE_MAX", 1)
     bench = Bench(FORGETFUL)
     _fill(bench, 30)
-    first, _ = bench.broker.queue_range("t", 0)
+    first, _ = bench.broker.finding.queue_range("t", 0)
     assert first > 0
     assert bench.ids() == [f"M{first + 1}"]
     _fill(bench, 30)
-    after, _ = bench.broker.queue_range("t", 0)
+    after, _ = bench.broker.finding.queue_range("t", 0)
     assert bench.broker.statistics.skipped[("t", "g")] == after - first
 
 
@@ -120,14 +120,14 @@ def test_what_was_deleted_with_the_file_of_its_queue_can_be_forwarded_and_asked_
         bench.send()
     held, *others = bench.receive(invisible_ms=3_600_000)
     for one in others:
-        bench.broker.forward_to_dead_letter("g", "t", one.receipt_handle, bench.now_ms)
+        bench.broker.receiving.forward_to_dead_letter("g", "t", one.receipt_handle, bench.now_ms)
     _fill(bench, 30)
-    assert bench.broker.queue_range("t", 0)[0] > 4
-    bench.broker.forward_to_dead_letter("g", "t", held.receipt_handle, bench.now_ms)
+    assert bench.broker.finding.queue_range("t", 0)[0] > 4
+    bench.broker.receiving.forward_to_dead_letter("g", "t", held.receipt_handle, bench.now_ms)
     bench.flush()
-    assert bench.broker.queue_range("%DLQ%g", 0)[0] > 4
+    assert bench.broker.finding.queue_range("%DLQ%g", 0)[0] > 4
     with pytest.raises(MessageNotFound):
-        bench.broker.purge("g", 0, bench.now_ms)
+        bench.broker.dead_letters.purge("g", 0, bench.now_ms)
 
 
 def _fill(bench: Bench, count: int) -> None:
@@ -137,7 +137,7 @@ def _fill(bench: Bench, count: int) -> None:
         for effect in bench.advance(1_000):
             if isinstance(effect, Retire):
                 effect.retirement.run(bench.disk)
-                bench.broker.retired(effect.retirement, bench.now_ms)
+                bench.broker.housekeeping.retired(effect.retirement, bench.now_ms)
                 bench.flush()
         if bench.broker.is_checkpoint_due:
             bench.checkpoint()

@@ -34,7 +34,7 @@ class Bench:
         message = Message(
             topic=topic, body=b"x", message_id=f"M{self.count}", delivery_ms=self.now_ms + delay_ms
         )
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self.flush()
         return receipt
 
@@ -68,7 +68,7 @@ class Bench:
 
     def delivered(self, number: int, topic: str = "t") -> int:
         """How often message M<number> lies in its real queue."""
-        found = self.broker.find(topic, f"M{number}", 100)
+        found = self.broker.finding.find(topic, f"M{number}", 100).messages
         return sum(delivery.stored_topic == topic for delivery in found)
 
 
@@ -82,7 +82,7 @@ def test_a_send_into_a_crowded_second_is_told_how_many_share_it_until_they_have_
     bench.reopen()
     assert bench.set(HOUR_MS).sharing_count == CROWDED_SECOND_MIN + 2
     for number in (1, 2):
-        bench.broker.cancel_timer(TimerName("t", f"M{number}"), "", bench.now_ms)
+        bench.broker.timers.cancel(TimerName("t", f"M{number}"), "", bench.now_ms)
     assert bench.set(HOUR_MS).sharing_count == CROWDED_SECOND_MIN + 3 - 2
 
 
@@ -111,7 +111,7 @@ def test_no_more_timers_than_the_limit_wait_for_one_topic() -> None:
         bench.set(HOUR_MS)
     assert bench.broker.end_offset == end_offset
     bench.set(HOUR_MS, "u")
-    bench.broker.cancel_timer(TimerName("t", "M1"), "", bench.now_ms)
+    bench.broker.timers.cancel(TimerName("t", "M1"), "", bench.now_ms)
     bench.set(HOUR_MS)
 
 
@@ -155,7 +155,7 @@ def test_what_was_due_while_nobody_served_is_late_for_the_restart() -> None:
     bench.reopen()
     bench.at(bench.now_ms)
     assert bench.broker.statistics.lateness_by_cause == {("t", "restart"): 1}
-    found = bench.broker.timer(TimerName("t", "M1"), bench.now_ms)
+    found = bench.broker.timers.get(TimerName("t", "M1"), bench.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict is Verdict.TOO_LATE
 

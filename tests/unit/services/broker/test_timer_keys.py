@@ -39,7 +39,7 @@ def test_a_key_that_cannot_be_is_refused(
     broker: Broker, given: dict[str, str], refusal: type[ClientMistake]
 ) -> None:
     with pytest.raises(refusal, match="TW_TIMER_"):
-        broker.send(message(**given), NOW_MS)
+        broker.sending.send(message(**given), NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_key_that_cannot_be_is_refused(
     ],
 )
 def test_a_key_that_can_be_is_taken(broker: Broker, given: dict[str, str]) -> None:
-    assert broker.send(message(**given), NOW_MS).recall_handle
+    assert broker.sending.send(message(**given), NOW_MS).recall_handle

@@ -45,7 +45,7 @@ class Store:
 
     def send(self, message_id: str, delay_ms: int | None, key: str = "", **given: str) -> int:
         """Sends durably; returns the offset."""
-        offset = self.broker.send(
+        offset = self.broker.sending.send(
             self.message(message_id, delay_ms, key, **given), self.now_ms
         ).physical_offset
         self.flush()
@@ -77,18 +77,20 @@ class Store:
                 elif isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
-                    self.broker.retired(effect.retirement, self.now_ms)
+                    self.broker.housekeeping.retired(effect.retirement, self.now_ms)
             self.flush()
             if self.broker.is_checkpoint_due:
                 self.checkpoint()
 
     def delivered(self) -> list[Message]:
-        queues = self.broker.topic("t").queue_count
-        return [one.message for queue in range(queues) for one in self.broker.read("t", queue, 0, 999)]
+        queues = self.broker.topics.get("t").queue_count
+        return [
+            one.message for queue in range(queues) for one in self.broker.finding.read("t", queue, 0, 999)
+        ]
 
     def waiting(self) -> list[str]:
-        listed = [one.message_id for one in self.broker.timers(TimerFilter(), None, 99).timers]
-        assert self.broker.count_timers(TimerFilter()) == len(listed)
+        listed = [one.message_id for one in self.broker.timer_views.page(TimerFilter(), None, 99).timers]
+        assert self.broker.timer_views.count(TimerFilter()) == len(listed)
         return listed
 
 
@@ -101,9 +103,9 @@ def test_one_key_has_one_timer_when_a_transaction_sets_it() -> None:
     store.send("first", HOUR, "k")
     half = store.message("second", 2 * HOUR, "k")
     half.transactional = True
-    receipt = store.broker.send(half, store.now_ms)
+    receipt = store.broker.sending.send(half, store.now_ms)
     store.flush()
-    store.broker.end_transaction("t", receipt.transaction_id, "second", Resolution.COMMIT, store.now_ms)
+    store.broker.transactions.end("t", receipt.transaction_id, "second", Resolution.COMMIT, store.now_ms)
     store.flush()
     assert store.waiting() == ["second"]
     store.crash()
@@ -124,7 +126,7 @@ def test_a_timer_that_carries_a_verb_on_its_own_key_ends_the_old_one_once(
     store = Store()
     store.send("old", HOUR, "k")
     store.send("new", 2 * HOUR, "k", **given)
-    found = store.broker.timer(by_id("new"), store.now_ms)
+    found = store.broker.timers.get(by_id("new"), store.now_ms)
     assert isinstance(found, PendingTimer)
     assert found.message is not None
     assert found.message.properties["TW_TIMER_VERDICT"] == verdict
@@ -136,9 +138,9 @@ def test_a_timer_that_carries_a_verb_on_its_own_key_ends_the_old_one_once(
 def test_a_retry_of_a_timer_that_was_cancelled_before_it_was_durable_is_answered() -> None:
     store = Store()
     message = store.message("m", HOUR)
-    first = store.broker.send(message, store.now_ms)
-    assert store.broker.cancel_timer(by_id("m"), "", store.now_ms).verdict is Verdict.CANCELLED
-    assert store.broker.send(message, store.now_ms).physical_offset == first.physical_offset
+    first = store.broker.sending.send(message, store.now_ms)
+    assert store.broker.timers.cancel(by_id("m"), "", store.now_ms).verdict is Verdict.CANCELLED
+    assert store.broker.sending.send(message, store.now_ms).physical_offset == first.physical_offset
     store.flush()
     assert store.waiting() == []
 
@@ -150,8 +152,10 @@ def test_a_timer_whose_due_time_is_long_past_is_known_by_its_name() -> None:
     store.go(SECOND)
     assert len(store.delivered()) == 1
     again = store.message("m", -30 * DAY)
-    assert store.broker.send(again, store.now_ms).physical_offset == first, "a retry made a second timer"
-    found = store.broker.timer(by_id("m"), store.now_ms)
+    assert store.broker.sending.send(again, store.now_ms).physical_offset == first, (
+        "a retry made a second timer"
+    )
+    found = store.broker.timers.get(by_id("m"), store.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict is Verdict.TOO_LATE
 
@@ -166,7 +170,7 @@ def test_what_was_forgotten_does_not_wait_again_when_the_clock_is_set_back() -> 
     store.checkpoint()
     store.now_ms -= 3 * HOUR
     for name in (by_id("m"), TimerName("t", key="k")):
-        verdict = store.broker.cancel_timer(name, "", store.now_ms).verdict
+        verdict = store.broker.timers.cancel(name, "", store.now_ms).verdict
         assert verdict in (Verdict.FORGOTTEN, Verdict.NEVER_SET)
     assert store.waiting() == ["other"]
 
@@ -177,8 +181,8 @@ def test_a_timer_in_a_partition_is_listed_by_its_timer_key() -> None:
     store.send("other", HOUR, "l")
     store.checkpoint()
     wanted = TimerFilter(topic="t", key="k")
-    assert [one.message_id for one in store.broker.timers(wanted, None, 9).timers] == ["m"]
-    assert store.broker.count_timers(wanted) == 1
+    assert [one.message_id for one in store.broker.timer_views.page(wanted, None, 9).timers] == ["m"]
+    assert store.broker.timer_views.count(wanted) == 1
 
 
 def test_after_a_restart_the_older_snapshot_can_still_start_the_broker() -> None:
@@ -190,7 +194,7 @@ def test_after_a_restart_the_older_snapshot_can_still_start_the_broker() -> None
     store.go(6 * HOUR)
     store.send("between", SECOND)
     store.go(MINUTE)
-    store.broker.cancel_timer(by_id("late"), "", store.now_ms)
+    store.broker.timers.cancel(by_id("late"), "", store.now_ms)
     store.checkpoint()
     assert len(snapshot.offsets(store.disk)) == 2
     store.crash()
@@ -200,7 +204,7 @@ def test_after_a_restart_the_older_snapshot_can_still_start_the_broker() -> None
     assert store.broker.lost == []
     assert store.waiting() == []
     assert len(store.delivered()) == 4
-    found = store.broker.timer(by_id("late"), store.now_ms)
+    found = store.broker.timers.get(by_id("late"), store.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict is Verdict.ALREADY
 
@@ -212,13 +216,13 @@ def test_what_is_set_after_a_clock_was_far_ahead_is_known() -> None:
     store.checkpoint()  # and nothing is stored at the wrong time
     store.now_ms -= 4_000 * DAY
     store.send("after", HOUR, "k")
-    assert store.broker.cancel_timer(TimerName("t", key="k"), "", store.now_ms).verdict is Verdict.CANCELLED
-    assert store.broker.cancel_timer(by_id("before"), "", store.now_ms).verdict is Verdict.CANCELLED
+    assert store.broker.timers.cancel(TimerName("t", key="k"), "", store.now_ms).verdict is Verdict.CANCELLED
+    assert store.broker.timers.cancel(by_id("before"), "", store.now_ms).verdict is Verdict.CANCELLED
 
 
 def test_a_clock_that_is_set_back_does_not_ask_for_checkpoints_for_ever() -> None:
     store = Store()
-    store.broker._timers.partitions._rows_max = 1  # so that two timers are many, and are split
+    store.broker.timers.partitions._rows_max = 1  # so that two timers are many, and are split
     for number in range(3):
         store.send(f"m{number}", 2 * DAY)
     store.checkpoint()
@@ -241,18 +245,18 @@ def test_what_waits_outlives_the_log_that_it_was_written_to() -> None:
     for hours in range(60):
         for number in range(20):
             filler = Message(topic="other", body=BODY, message_id=f"filler-{hours}-{number}")
-            store.broker.send(filler, store.now_ms)
+            store.broker.sending.send(filler, store.now_ms)
         store.go(HOUR)
     assert store.broker.gauges().log_first_offset > last, "the log still has them"
     assert sorted(store.waiting()) == ["fires", "goes", "moves", "stays"]
 
     assert (
-        store.broker.cancel_timer(TimerName("t", key="key-goes"), "", store.now_ms).verdict
+        store.broker.timers.cancel(TimerName("t", key="key-goes"), "", store.now_ms).verdict
         is Verdict.CANCELLED
     )
-    moved = store.broker.move_timer(by_id("moves"), NOW_MS + 40 * DAY, store.now_ms)
+    moved = store.broker.timers.move(by_id("moves"), NOW_MS + 40 * DAY, store.now_ms)
     assert moved.verdict is Verdict.MOVED
-    assert store.broker.fire_timer(by_id("fires"), store.now_ms).verdict is Verdict.FIRED
+    assert store.broker.timers.fire(by_id("fires"), store.now_ms).verdict is Verdict.FIRED
     store.flush()
     store.crash()
     assert sorted(store.waiting()) == ["moves", "stays"]
@@ -277,7 +281,7 @@ def test_the_frontier_has_passed_what_is_forgotten() -> None:
     store.send("waits", DAY)
     store.go(5 * MINUTE)
     store.crash()
-    partitions, ends = store.broker._timers.partitions, store.broker._timers.ends
+    partitions, ends = store.broker.timers.partitions, store.broker.timers.ends
     assert partitions.frontier == (0, 0)
     store.go(2 * HOUR)
     store.send("newest", None)
@@ -298,11 +302,11 @@ def test_the_history_of_a_timer_that_waits_is_not_forgotten_however_late_it_is()
             store.broker.read_ahead_failed(effect.job)  # nobody reads its file
     store.send("other", MINUTE)
     store.checkpoint()
-    assert store.broker._timers.ends.forgotten_ms <= NOW_MS
+    assert store.broker.timers.ends.forgotten_ms <= NOW_MS
     store.go(2 * SECOND)
     store.checkpoint()
     assert [one.message_id for one in store.delivered()] == ["late"]
-    assert store.broker._timers.ends.forgotten_ms == store.now_ms - HOUR
+    assert store.broker.timers.ends.forgotten_ms == store.now_ms - HOUR
 
 
 def test_a_late_timer_that_was_not_durable_before_a_later_delivery_comes_after_a_restart() -> None:
@@ -312,7 +316,7 @@ def test_a_late_timer_that_was_not_durable_before_a_later_delivery_comes_after_a
     store.send("early", MINUTE)
     store.go(MINUTE - 1)
     store.now_ms += 1
-    store.broker.send(store.message("late", -MINUTE // 2), store.now_ms)  # appended, not durable
+    store.broker.sending.send(store.message("late", -MINUTE // 2), store.now_ms)  # appended, not durable
     store.broker.tick(store.now_ms)
     store.flush()
     assert [one.message_id for one in store.delivered()] == ["early"]

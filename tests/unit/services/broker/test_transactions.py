@@ -36,7 +36,7 @@ class Bench:
     def send(self, **attributes: object) -> SendReceipt:
         self.count += 1
         message = Message(topic="t", body=b"x", message_id=f"M{self.count}", transactional=True)
-        receipt = self.broker.send(replace(message, **attributes), self.now_ms)
+        receipt = self.broker.sending.send(replace(message, **attributes), self.now_ms)
         self.flush()
         return receipt
 
@@ -50,7 +50,7 @@ class Bench:
         self.now_ms += ms
         asked = [effect for effect in self.broker.tick(self.now_ms) if isinstance(effect, CheckBack)]
         for question in asked:
-            self.broker.check_asked(question.transaction_id, True, self.now_ms)
+            self.broker.transactions.check_asked(question.transaction_id, True, self.now_ms)
         self.flush()
         return asked
 
@@ -65,7 +65,7 @@ class Bench:
         self.broker = Broker.open(self.disk, SETTINGS, self.now_ms)
 
     def end(self, half: SendReceipt, how: Resolution) -> None:
-        self.broker.end_transaction("t", half.transaction_id, half.message_id, how, self.now_ms)
+        self.broker.transactions.end("t", half.transaction_id, half.message_id, how, self.now_ms)
         self.flush()
 
 
@@ -77,17 +77,17 @@ def bench() -> Bench:
 def test_open_and_expired_halves_are_listed_oldest_first_in_pages(bench: Bench) -> None:
     expired = bench.expire()
     opened = [bench.send() for _ in range(3)]
-    first = bench.broker.halves(HalfFilter(), None, 3)
+    first = bench.broker.half_views.page(HalfFilter(), None, 3)
     assert [one.state for one in first.halves] == [State.EXPIRED, State.OPEN, State.OPEN]
-    rest = bench.broker.halves(HalfFilter(), first.after, 3)
+    rest = bench.broker.half_views.page(HalfFilter(), first.after, 3)
     assert [one.transaction_id for one in rest.halves] == [opened[2].transaction_id]
     assert rest.after is None
-    only = bench.broker.halves(HalfFilter(state=State.EXPIRED), None, 9).halves
+    only = bench.broker.half_views.page(HalfFilter(state=State.EXPIRED), None, 9).halves
     assert [(one.transaction_id, one.check_count, one.keys) for one in only] == [
         (expired.transaction_id, 2, ("order-1",))
     ]
-    assert bench.broker.halves(HalfFilter(topic="other"), None, 9).halves == []
-    assert bench.broker.halves(HalfFilter(stored_before_ms=NOW_MS + 1), None, 9).halves == only
+    assert bench.broker.half_views.page(HalfFilter(topic="other"), None, 9).halves == []
+    assert bench.broker.half_views.page(HalfFilter(stored_before_ms=NOW_MS + 1), None, 9).halves == only
 
 
 def test_a_late_end_of_an_expired_half_is_refused_and_listed(bench: Bench) -> None:
@@ -95,9 +95,9 @@ def test_a_late_end_of_an_expired_half_is_refused_and_listed(bench: Bench) -> No
     with pytest.raises(TransactionEnded, match=r"EXPIRED at .*tidewheel txn resolve"):
         bench.end(half, Resolution.COMMIT)
     late = (("COMMIT", bench.now_ms),)
-    assert bench.broker.half(half.transaction_id).late == late
+    assert bench.broker.half_views.one(half.transaction_id).late == late
     bench.restart()
-    assert bench.broker.half(half.transaction_id).late == late
+    assert bench.broker.half_views.one(half.transaction_id).late == late
 
 
 def test_of_late_ends_the_first_are_noted_and_the_log_does_not_grow_by_more(bench: Bench) -> None:
@@ -107,22 +107,22 @@ def test_of_late_ends_the_first_are_noted_and_the_log_does_not_grow_by_more(benc
         with pytest.raises(TransactionEnded):
             bench.end(half, list(Resolution)[number % 2])
         sizes.add(bench.broker.end_offset)
-    assert len(sizes) == len(bench.broker.half(half.transaction_id).late) == outcomes.LATE_ENDS_MAX
+    assert len(sizes) == len(bench.broker.half_views.one(half.transaction_id).late) == outcomes.LATE_ENDS_MAX
     with pytest.raises(TransactionEnded):
-        bench.broker.check_now(half.transaction_id)
-    bench.broker.resolve_transaction(half.transaction_id, Resolution.COMMIT, "why", bench.now_ms)
+        bench.broker.transactions.check_now(half.transaction_id)
+    bench.broker.transactions.resolve(half.transaction_id, Resolution.COMMIT, "why", bench.now_ms)
     bench.restart()
-    assert bench.broker.half(half.transaction_id).state is State.COMMITTED
+    assert bench.broker.half_views.one(half.transaction_id).state is State.COMMITTED
 
 
 def test_a_start_with_other_settings_asks_when_the_records_say(bench: Bench) -> None:
     halves = [bench.send() for _ in range(2)]
-    bench.broker.check_asked(halves[1].transaction_id, True, bench.now_ms)
+    bench.broker.transactions.check_asked(halves[1].transaction_id, True, bench.now_ms)
     bench.flush()
-    before = [bench.broker.half(one.transaction_id).next_check_ms for one in halves]
+    before = [bench.broker.half_views.one(one.transaction_id).next_check_ms for one in halves]
     other = replace(SETTINGS, check_back=CheckBackPolicy(immunity_ms=9, interval_ms=9, count_max=9))
     bench.broker = Broker.open(bench.disk, other, bench.now_ms)
-    assert [bench.broker.half(one.transaction_id).next_check_ms for one in halves] == before
+    assert [bench.broker.half_views.one(one.transaction_id).next_check_ms for one in halves] == before
 
 
 def test_a_retry_after_a_start_gets_the_first_receipt(bench: Bench) -> None:
@@ -136,17 +136,17 @@ def test_a_retry_after_a_start_gets_the_first_receipt(bench: Bench) -> None:
 @pytest.mark.parametrize("how", list(Resolution))
 def test_an_operator_resolves_what_expired_and_the_reason_is_kept(bench: Bench, how: Resolution) -> None:
     half = bench.expire()
-    bench.broker.resolve_transaction(half.transaction_id, how, "the database has it", bench.now_ms)
+    bench.broker.transactions.resolve(half.transaction_id, how, "the database has it", bench.now_ms)
     bench.restart()
-    found = bench.broker.half(half.transaction_id)
+    found = bench.broker.half_views.one(half.transaction_id)
     assert (found.state.value[:6], found.reason) == (how.value[:6] if how is Resolution.COMMIT else "ROLLED",
                                                      "the database has it")  # fmt: skip
-    again = bench.broker.resolve_transaction(half.transaction_id, how, "again", bench.now_ms)
+    again = bench.broker.transactions.resolve(half.transaction_id, how, "again", bench.now_ms)
     assert again.repeated
     other = next(one for one in Resolution if one is not how)
     with pytest.raises(TransactionEnded):
-        bench.broker.resolve_transaction(half.transaction_id, other, "no", bench.now_ms)
-    got = bench.broker.receive("g", "t", EVERYTHING, 9, 10_000, "c", False, bench.now_ms).deliveries
+        bench.broker.transactions.resolve(half.transaction_id, other, "no", bench.now_ms)
+    got = bench.broker.receiving.receive("g", "t", EVERYTHING, 9, 10_000, "c", False, bench.now_ms).deliveries
     assert [one.message.message_id for one in got] == ([half.message_id] if how is Resolution.COMMIT else [])
 
 
@@ -159,7 +159,7 @@ def test_an_end_that_is_not_remembered_is_found_in_the_log(
     bench.end(half, how)
     for _ in range(5):
         bench.end(bench.send(), Resolution.COMMIT)
-    assert bench.broker.half(half.transaction_id).state.value.startswith(how.value[:4])
+    assert bench.broker.half_views.one(half.transaction_id).state.value.startswith(how.value[:4])
     bench.end(half, how)
     other = next(one for one in Resolution if one is not how)
     with pytest.raises(TransactionEnded):
@@ -170,38 +170,41 @@ def test_an_end_that_is_not_remembered_is_found_in_the_log(
 def test_a_forged_id_names_nothing(bench: Bench, forged: str) -> None:
     bench.send()
     with pytest.raises(InvalidTransactionId):
-        bench.broker.half(forged)
+        bench.broker.half_views.one(forged)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.resolve_transaction(forged, Resolution.COMMIT, "why", bench.now_ms)
+        bench.broker.transactions.resolve(forged, Resolution.COMMIT, "why", bench.now_ms)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.end_transaction("t", forged, "M1", Resolution.COMMIT, bench.now_ms)
+        bench.broker.transactions.end("t", forged, "M1", Resolution.COMMIT, bench.now_ms)
 
 
 def test_the_id_of_another_record_names_no_half(bench: Bench) -> None:
     normal = bench.send(transactional=False)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.half(transaction_id(normal.physical_offset, normal.message_id))
+        bench.broker.half_views.one(transaction_id(normal.physical_offset, normal.message_id))
 
 
 def test_a_topic_may_have_check_backs_of_its_own(bench: Bench) -> None:
     bench.send()
     policy = CheckBackPolicy(immunity_ms=5_000, interval_ms=1_000, interval_ms_max=9_000, count_max=1)
-    bench.broker.set_check_back("t", policy, bench.now_ms)
+    bench.broker.transactions.set_check_back("t", policy, bench.now_ms)
     bench.restart()
     half = bench.send()
-    assert [one.check_count_max for one in bench.broker.halves(HalfFilter(), None, 9).halves] == [1, 1]
+    assert [one.check_count_max for one in bench.broker.half_views.page(HalfFilter(), None, 9).halves] == [
+        1,
+        1,
+    ]
     assert half.transaction_id not in [one.transaction_id for one in bench.pass_time(4_999)]
     assert half.transaction_id in [one.transaction_id for one in bench.pass_time(1)]
     with pytest.raises(ClientMistake):
-        bench.broker.set_check_back("t", replace(policy, count_max=0), bench.now_ms)
+        bench.broker.transactions.set_check_back("t", replace(policy, count_max=0), bench.now_ms)
 
 
 def test_a_producer_can_be_asked_at_once(bench: Bench) -> None:
     half = bench.send()
-    assert bench.broker.check_now(half.transaction_id).transaction_id == half.transaction_id
+    assert bench.broker.transactions.check_now(half.transaction_id).transaction_id == half.transaction_id
     bench.end(half, Resolution.COMMIT)
     with pytest.raises(TransactionEnded, match="COMMITTED"):
-        bench.broker.check_now(half.transaction_id)
+        bench.broker.transactions.check_now(half.transaction_id)
 
 
 def test_a_half_that_waits_for_a_producer_is_not_asked_about_because_the_clock_was_set_back(
@@ -210,19 +213,19 @@ def test_a_half_that_waits_for_a_producer_is_not_asked_about_because_the_clock_w
     half = bench.send()
     bench.now_ms += 600
     [question] = [one for one in bench.broker.tick(bench.now_ms) if isinstance(one, CheckBack)]
-    bench.broker.check_asked(question.transaction_id, False, bench.now_ms)  # nobody is there
+    bench.broker.transactions.check_asked(question.transaction_id, False, bench.now_ms)  # nobody is there
     bench.now_ms -= 300  # by this clock it is not due yet
-    bench.broker.check_now(half.transaction_id)
-    bench.broker.check_asked(half.transaction_id, False, bench.now_ms)
+    bench.broker.transactions.check_now(half.transaction_id)
+    bench.broker.transactions.check_asked(half.transaction_id, False, bench.now_ms)
     assert bench.pass_time(10_000) == []
-    bench.broker.producer_came("t", bench.now_ms)
+    bench.broker.transactions.producer_came("t", bench.now_ms)
     assert [one.transaction_id for one in bench.pass_time(0)] == [half.transaction_id]
 
 
 def test_halves_are_found_by_key(bench: Bench) -> None:
     half = bench.send(keys=("order-7",))
     bench.end(half, Resolution.COMMIT)
-    [found] = bench.broker.halves_of("t", "order-7", 9)
+    [found] = bench.broker.half_views.of_key("t", "order-7", 9)
     assert (found.transaction_id, found.state) == (half.transaction_id, State.COMMITTED)
 
 
@@ -242,12 +245,12 @@ def test_what_came_of_a_carried_verb_is_told_with_the_half(bench: Bench) -> None
     due_ms = NOW_MS + 60_000
     bench.send(delivery_ms=due_ms, transactional=False, properties={"TW_TIMER_KEY": "k"})
     half = bench.send(properties={"TW_TIMER_CANCEL": "k"})
-    assert bench.broker.half(half.transaction_id).verdict == ""
+    assert bench.broker.half_views.one(half.transaction_id).verdict == ""
     bench.end(half, Resolution.COMMIT)
-    assert bench.broker.half(half.transaction_id).verdict == "CANCELLED"
+    assert bench.broker.half_views.one(half.transaction_id).verdict == "CANCELLED"
     late = bench.send(properties={"TW_TIMER_CANCEL": "k"})
     bench.end(late, Resolution.COMMIT)
-    assert bench.broker.half(late.transaction_id).verdict.startswith("ALREADY at ")
+    assert bench.broker.half_views.one(late.transaction_id).verdict.startswith("ALREADY at ")
 
 
 def test_what_became_of_an_imported_half_is_not_guessed(
@@ -258,20 +261,20 @@ def test_what_became_of_an_imported_half_is_not_guessed(
     bench.broker.checkpoint(bench.now_ms).write(bench.disk)
     foreign.write_imported(bench.disk, bench.broker.end_offset)
     bench.restart()
-    assert bench.broker.half(half.transaction_id).state is State.COMMITTED
+    assert bench.broker.half_views.one(half.transaction_id).state is State.COMMITTED
     monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 0)
     bench.end(bench.send(), Resolution.COMMIT)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.half(half.transaction_id)
-    assert bench.broker.halves_of("t", half.message_id, 9) == []
+        bench.broker.half_views.one(half.transaction_id)
+    assert bench.broker.half_views.of_key("t", half.message_id, 9) == []
 
 
 def test_an_end_by_another_topic_is_refused_even_when_the_half_is_deleted(bench: Bench) -> None:
     half = bench.send()
     bench.end(half, Resolution.COMMIT)
-    bench.broker._store.log.first_offset = bench.broker.durable_offset
+    bench.broker.store.log.first_offset = bench.broker.durable_offset
     bench.end(half, Resolution.COMMIT)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.end_transaction(
+        bench.broker.transactions.end(
             "other", half.transaction_id, half.message_id, Resolution.COMMIT, bench.now_ms
         )

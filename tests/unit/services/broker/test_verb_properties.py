@@ -89,7 +89,7 @@ def test_the_time_of_a_move_is_the_brokers_inside_and_the_callers_outside() -> N
     sent = message(TW_TIMER_MOVE="k", TW_TIMER_TO=str(LATER_MS))
     inside = clock.inward(sent)
     assert inside.properties["TW_TIMER_TO"] == str(LATER_MS + offset_ms)
-    assert clock.outward_message(inside).properties == sent.properties
+    assert clock.outward(inside).properties == sent.properties
 
 
 @pytest.mark.parametrize("to", ["", "soon", "30m", "9" * 19])

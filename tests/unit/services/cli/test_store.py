@@ -45,7 +45,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     disk = RealDisk(root)
     broker = Broker.open(disk, BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=2), NOW_MS)
     for number in range(60):
-        broker.send(Message(topic="orders", body=b"order %d" % number, message_id=f"M{number}"), NOW_MS)
+        broker.sending.send(
+            Message(topic="orders", body=b"order %d" % number, message_id=f"M{number}"), NOW_MS
+        )
         flush = broker.take_flush()
         assert flush is not None
         flush.write(disk)
@@ -243,7 +245,7 @@ def timer_store(tmp_path: Path) -> Path:
     for name, delay_ms in (("soon", 10), ("later", 86_400_000)):
         message = Message(topic="orders", body=b"x", message_id=name, delivery_ms=NOW_MS + delay_ms)
         message.properties = {"TW_TIMER_KEY": f"key of {name}"}
-        broker.send(message, NOW_MS)
+        broker.sending.send(message, NOW_MS)
     for now_ms in (NOW_MS, NOW_MS + 10):
         broker.tick(now_ms)
         flush = broker.take_flush()

@@ -75,7 +75,7 @@ async def receive(live: LiveBroker, auto_renew: bool = False, client_id: str = "
 
 def stored(live: LiveBroker) -> list[tuple[str, int]]:
     """(message id, store time in the broker's time) of topic `t`, in log order."""
-    found = [one for queue_id in range(4) for one in live.core.read("t", queue_id, 0, 100)]
+    found = [one for queue_id in range(4) for one in live.core.finding.read("t", queue_id, 0, 100)]
     return [
         (one.message.message_id, one.store_ms) for one in sorted(found, key=lambda one: one.physical_offset)
     ]
@@ -89,7 +89,9 @@ def test_everything_due_on_the_way_comes_in_due_order_at_its_own_time() -> None:
         minutes = [(store_ms - NOW_MS) / MINUTE_MS for _, store_ms in stored(live)]
         assert minutes == [5, 5, 20, 30]
         assert live.core.durable_offset == live.core.end_offset
-        assert [timer.due_ms for timer in live.pending_timers("t", 10)] == [NOW_MS + MINUTE_MS]
+        assert [timer.due_ms for timer in live.look(live.core.timer_views.pending, "t", 10)] == [
+            NOW_MS + MINUTE_MS
+        ]
 
     play(scenario)
 
@@ -109,13 +111,13 @@ def test_callers_stay_in_real_time() -> None:
         await live.advance(10 * MINUTE_MS)
         receipt = await delayed(live, "ID-1", MINUTE_MS)
         assert await receive(live) == []
-        (waiting,) = live.pending_timers("", 10)
+        (waiting,) = live.look(live.core.timer_views.pending, "", 10)
         assert (waiting.message_id, waiting.due_ms) == ("ID-1", NOW_MS + MINUTE_MS)
         await live.advance(MINUTE_MS)
         (delivery,) = await receive(live)
         assert delivery.message.born_ms == NOW_MS - MINUTE_MS
         assert delivery.message.delivery_ms == delivery.store_ms == NOW_MS
-        assert (await live.recall("t", receipt.recall_handle)).ended_ms == NOW_MS
+        assert (await live.call(live.core.timers.recall, "t", receipt.recall_handle)).ended_ms == NOW_MS
         assert live.now_ms() == NOW_MS
         assert live.clock.now_ms() == NOW_MS + 11 * MINUTE_MS
 
@@ -149,7 +151,9 @@ def test_a_producer_that_is_asked_may_answer_before_time_goes_on() -> None:
 
         async def answer(question: CheckBack) -> None:
             await asyncio.sleep(0.01)
-            await live.end_transaction("t", question.transaction_id, "ID-1", Resolution.COMMIT)
+            await live.call(
+                live.core.transactions.end, "t", question.transaction_id, "ID-1", Resolution.COMMIT
+            )
             live.answered(question.transaction_id)
 
         answers: list[asyncio.Task[None]] = []
@@ -224,7 +228,9 @@ def test_the_offset_outlives_a_power_cut() -> None:
 
     async def second(live: LiveBroker) -> None:
         assert live.clock.offset_ms == 60 * MINUTE_MS
-        assert [timer.due_ms for timer in live.pending_timers("t", 9)] == [NOW_MS + 30 * MINUTE_MS]
+        assert [timer.due_ms for timer in live.look(live.core.timer_views.pending, "t", 9)] == [
+            NOW_MS + 30 * MINUTE_MS
+        ]
 
     play(first, disk)
     play(second, disk)

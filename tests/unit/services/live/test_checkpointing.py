@@ -58,7 +58,7 @@ def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatc
         disk.allowed.set()
         await live.well()
         assert live.core is not core
-        assert [one.message.message_id for one in live.core.find("t", "k", 9)] == ["kept"]
+        assert [one.message.message_id for one in live.core.finding.find("t", "k", 9).messages] == ["kept"]
         await live.close()
 
     with ThreadPoolExecutor(2) as threads:

@@ -82,10 +82,12 @@ def test_a_refusal_that_rests_on_a_record_waits_for_it() -> None:
     async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
         half = await live.send(message("M1", transactional=True))
         disk.free.clear()
-        first = asyncio.create_task(live.end_transaction("t", half.transaction_id, "M1", Resolution.COMMIT))
+        first = asyncio.create_task(
+            live.call(live.core.transactions.end, "t", half.transaction_id, "M1", Resolution.COMMIT)
+        )
         await settle()
         second = asyncio.create_task(
-            live.end_transaction("t", half.transaction_id, "M1", Resolution.ROLLBACK)
+            live.call(live.core.transactions.end, "t", half.transaction_id, "M1", Resolution.ROLLBACK)
         )
         await settle()
         assert not second.done()

@@ -95,15 +95,19 @@ def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there
         unwell: list[Callable[[], object]] = [
             lambda: live.core,
             lambda: live.find("t", "k", 9),
-            lambda: live.read("t", 0, 0, 1),
-            lambda: live.groups.all(),
+            lambda: live.look(live.core.finding.read, "t", 0, 0, 1),
+            lambda: live.look(live.core.group_views.all),
         ]
         for look in unwell:
             with pytest.raises(StoreUnwell, match="EIO"):
                 look()
-        for attempt in (live.send(message("refused")), live.route("t"), live.recall("t", "x")):
+        for attempt in (
+            lambda: live.send(message("refused")),
+            lambda: live.call(live.core.topics.route, "t"),
+            lambda: live.call(live.core.timers.recall, "t", "x"),
+        ):
             with pytest.raises(StoreUnwell):
-                await attempt
+                await attempt()
         with pytest.raises(StoreUnwell):
             await receive(live)
         live.client_alive("c")

@@ -37,7 +37,9 @@ async def give_up(desk: Desk, topic: str, *keys: str, group: str = "g", tag: str
         message = Message(topic=topic, body=b"x", message_id=f"{topic}-{key}", keys=(key,), tag=tag)
         await desk.live.send(message)
     for delivery in await take(desk, group, topic):
-        await desk.live.forward_to_dead_letter(group, topic, delivery.receipt_handle)
+        await desk.live.call(
+            desk.live.core.receiving.forward_to_dead_letter, group, topic, delivery.receipt_handle
+        )
 
 
 async def keys_of(desk: Desk, group: str = "g", query: str = "") -> list[str]:
@@ -115,7 +117,7 @@ def test_one_says_why_it_was_given_up_and_goes_back_for_its_group_alone(at_desk:
     async def scenario(desk: Desk) -> None:
         await give_up(desk, "t", "a")
         for delivery in await take(desk, "other", "t"):
-            await desk.live.ack("other", "t", delivery.receipt_handle)
+            await desk.live.call(desk.live.core.receiving.ack, "other", "t", delivery.receipt_handle)
         letter = await call(desk, "GET", "/groups/g/0")
         assert (letter["topic"], letter["message"]["body"], letter["message_id"]) == ("t", "x", "t-a")
         assert letter["reason"]
@@ -184,14 +186,15 @@ def test_a_letter_that_somebody_else_took_is_counted_under_its_code(
 ) -> None:
     async def scenario(desk: Desk) -> None:
         await give_up(desk, "t", *"abc")
-        purge = desk.live.groups.purge
+        letters = desk.live.core.dead_letters
+        purge = letters.purge
 
-        async def purge_after_somebody(group: str, offset: int) -> None:
+        def purge_after_somebody(group: str, offset: int, now_ms: int) -> int:
             if offset == 0:
-                await purge(group, 1)
-            await purge(group, offset)
+                purge(group, 1, now_ms)
+            return purge(group, offset, now_ms)
 
-        monkeypatch.setattr(desk.live.groups, "purge", purge_after_somebody)
+        monkeypatch.setattr(letters, "purge", purge_after_somebody)
         begun = await call(desk, "POST", "/tasks", {"verb": "purge", "group": "g"}, 202)
         assert (await ended(desk, begun["id"]))["by_verdict"] == {"PURGED": 2, "TW-152": 1}
 
@@ -202,12 +205,12 @@ def test_nothing_goes_back_to_a_topic_that_the_group_has_left(at_desk: AtDesk) -
     async def scenario(desk: Desk) -> None:
         await give_up(desk, "t", "a")
         await give_up(desk, "u", "b")
-        await desk.live.groups.delete("g", "t")
+        await desk.live.call(desk.live.core.group_views.delete, "g", "t")
         refused = await call(desk, "POST", "/groups/g/0/redrive", {}, 404)
         assert "does not receive 't' any more" in refused["message"]
         begun = await call(desk, "POST", "/tasks", {"verb": "redrive", "group": "g"}, 202)
         assert (await ended(desk, begun["id"]))["by_verdict"] == {"REDRIVEN": 1, "TW-154": 1}
-        await desk.live.groups.delete("g")
+        await desk.live.call(desk.live.core.group_views.delete, "g", "")
         await call(desk, "POST", "/tasks", {"verb": "redrive", "group": "g"}, 404)
         await call(desk, "POST", "/groups/g/0/redrive", {"target": "u"})
 

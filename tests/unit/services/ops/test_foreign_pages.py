@@ -54,7 +54,7 @@ def changed(desk: Any) -> tuple[int, ...]:
     """What an attack would have changed."""
     access = desk.live.access
     core = desk.live.core
-    return len(core.topics()), len(access.users()), len(access.rules()), core.gauges().log_end_offset
+    return len(core.topics.all()), len(access.users()), len(access.rules()), core.gauges().log_end_offset
 
 
 @pytest.mark.parametrize(

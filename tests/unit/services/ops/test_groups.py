@@ -44,7 +44,7 @@ def test_a_group_is_there_from_its_first_receive_on_and_shows_what_it_has_to_do(
         assert await call(desk, "GET", "") == {"groups": []}
         await send(desk, "t", "a", "b", "c")
         first, _ = await take(desk, "g", "t", 2)
-        await desk.live.ack("g", "t", first)
+        await desk.live.call(desk.live.core.receiving.ack, "g", "t", first)
         [group] = (await call(desk, "GET", ""))["groups"]
         counts = {name: group[name] for name in ("lag", "in_flight", "waiting", "consumers")}
         assert counts == {"lag": 2, "in_flight": 1, "waiting": 0, "consumers": 0}
@@ -88,7 +88,7 @@ def test_a_group_is_made_with_its_policy_before_anybody_uses_it(at_desk: AtDesk)
         await send(desk, "t", "a")
         assert len(await take(desk, "g", "t")) == 1
         await desk.advance("61s")
-        assert desk.live.core.dead_letter_counts()[0].count == 1, "its one attempt is used up"
+        assert desk.live.core.dead_letters.counts()[0].count == 1, "its one attempt is used up"
         assert (await call(desk, "GET", "/g"))["topics"] == ["t"]
 
     at_desk(scenario)
@@ -125,7 +125,7 @@ def test_a_policy_is_set_field_by_field(at_desk: AtDesk) -> None:
         await call(desk, "PUT", "/g", {"attempts_max": 3})
         after = (await call(desk, "PUT", "/g", {"retry_after_ms": [1_000, 5_000]}))["policy"]
         assert after == before | {"attempts_max": 3, "retry_after_ms": [1_000, 5_000]}
-        assert desk.live.groups.get("g").policy.retry_after_ms == (1_000, 5_000)
+        assert desk.live.look(desk.live.core.group_views.one, "g").policy.retry_after_ms == (1_000, 5_000)
         assert (await call(desk, "PUT", "/g", {"is_lite_exclusive": True}))["policy"]["is_lite_exclusive"]
         assert not (await call(desk, "PUT", "/g", {"is_lite_exclusive": False}))["policy"][
             "is_lite_exclusive"
@@ -140,7 +140,7 @@ def test_a_paused_group_gets_nothing_until_it_goes_on_and_may_still_acknowledge(
         [held] = await take(desk, "g", "t", 1)
         assert (await call(desk, "POST", "/g/pause"))["policy"]["is_paused"]
         assert await take(desk, "g", "t") == []
-        await desk.live.ack("g", "t", held)
+        await desk.live.call(desk.live.core.receiving.ack, "g", "t", held)
         assert not (await call(desk, "POST", "/g/resume"))["policy"]["is_paused"]
         assert len(await take(desk, "g", "t")) == 1
 
@@ -151,7 +151,7 @@ def test_a_reset_says_what_it_would_move_before_it_does(at_desk: AtDesk) -> None
     async def scenario(desk: Desk) -> None:
         await send(desk, "t", "a", "b", "c")
         for handle in await take(desk, "g", "t"):
-            await desk.live.ack("g", "t", handle)
+            await desk.live.call(desk.live.core.receiving.ack, "g", "t", handle)
         shown = await call(desk, "POST", "/g/reset", {"to": "offset:1", "topic": "t", "dry_run": True})
         [move] = shown["moves"]
         assert (shown["dry_run"], move["before"], move["after"], move["next_offset"]) == (True, "3", "1", "3")
@@ -256,9 +256,12 @@ def test_how_far_groups_are_is_measured_by_topic(at_desk: AtDesk) -> None:
         await desk.advance("1h")
         await send(desk, "t", "d")
         for handle in await take(desk, "g", "t", 1):
-            await desk.live.ack("g", "t", handle)
+            await desk.live.call(desk.live.core.receiving.ack, "g", "t", handle)
         await take(desk, "g", "t", 2)
-        measured = {name: rows for name, _, rows in standings(desk.live, desk.live.groups.all())}
+        measured = {
+            name: rows
+            for name, _, rows in standings(desk.live, desk.live.look(desk.live.core.group_views.all))
+        }
         expected = {
             "lag_messages": 3,
             "inflight_messages": 2,

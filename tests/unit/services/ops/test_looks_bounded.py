@@ -80,8 +80,10 @@ def test_dead_letters_are_looked_at_in_pieces_and_all_of_them(at_desk: AtDesk, s
     async def scenario(desk: Desk) -> None:
         await send(desk, 4, 1)
         for one in await desk.live.receive("g", "t", EVERYTHING, 32, 60_000, "c", False, 0):
-            await desk.live.forward_to_dead_letter("g", "t", one.receipt_handle)
-        page = desk.live.groups.dead_letters("g", None, 32)
+            await desk.live.call(
+                desk.live.core.receiving.forward_to_dead_letter, "g", "t", one.receipt_handle
+            )
+        page = desk.live.look(desk.live.core.dead_letters.page, "g", None, 32)
         assert (len(page.letters), page.after) == (shown, shown - 1)
         listed = await get(desk, "/api/dead-letters/groups/g")
         assert (len(listed["letters"]), listed["after"]) == (4, None)

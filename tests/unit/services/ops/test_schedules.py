@@ -138,7 +138,7 @@ def test_a_preview_keeps_nothing() -> None:
         ]
         never = await desk.http.post("/api/schedules/preview", json={"cron": "0 0 30 2 *"})
         assert (never.status_code, never.json()) == (200, {"coming": []})
-        assert desk.live.core.schedules() == []
+        assert desk.live.core.schedules.page() == []
 
     play(scenario)
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused(attributes: dict[str, Any], status: int, code
         answer = await desk.http.put("/api/schedules/s", json=WANTED | attributes)
         assert (answer.status_code, answer.json()["code"]) == (status, code)
         assert words in answer.json()["message"]
-        assert desk.live.core.schedules() == []
+        assert desk.live.core.schedules.page() == []
 
     play(scenario)
 
@@ -198,7 +198,9 @@ def test_a_virtual_clock_moves_schedules_and_their_times_are_those_of_callers() 
     async def scenario(desk: Desk) -> None:
         await desk.put("s", cron="0 * * * *", end_ms=NOW_MS + 5 * 3_600_000)
         await desk.live.advance(90 * MINUTE_MS)
-        (first, second) = [one for queue in range(4) for one in desk.live.read("t", queue, 0, 9)]
+        (first, second) = [
+            one for queue in range(4) for one in desk.live.look(desk.live.core.finding.read, "t", queue, 0, 9)
+        ]
         assert sorted((first.store_ms, second.store_ms)) == [NOW_MS - 70 * MINUTE_MS, NOW_MS - 10 * MINUTE_MS]
         kept = await desk.get("s", count=1)
         assert kept["coming"] == [

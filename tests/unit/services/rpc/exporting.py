@@ -65,10 +65,10 @@ async def there(front: Any, *callers: Caller) -> None:
     """Have clients call, and a topic and its groups be there."""
     for caller in callers or (CLIENT,):
         await front.call("Heartbeat", service.HeartbeatRequest(), caller)
-    await front.live.create_topic("t", MessageType.NORMAL, 1)
+    await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
     for group in GROUPS:
-        if not front.live.core.receives(group, "t"):
-            await front.live.groups.create(group, "t", Start())
+        if not front.live.core.groups.receives(group, "t"):
+            await front.live.call(front.live.core.group_views.create, group, "t", Start())
 
 
 async def exported(front: Any, request: Any, caller: Caller = CLIENT) -> int:

@@ -28,8 +28,8 @@ def test_hostile_values_are_answered(play: Any, name: str) -> None:
     kind, chance = getattr(admin, METHODS[name].input_type.name), Random(name)
 
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.NORMAL, 2)
-        await front.live.groups.create("g", "t", Start())
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 2)
+        await front.live.call(front.live.core.group_views.create, "g", "t", Start())
         beat = service.HeartbeatRequest(client_type="PUSH_CONSUMER", group=wire.Resource(name="g"))
         await front.call("Heartbeat", beat)
         for body in (b"1", b"2"):

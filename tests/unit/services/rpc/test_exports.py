@@ -103,7 +103,7 @@ def test_names_in_a_namespace_are_those_of_the_store(play: Any) -> None:
     async def scenario(front: Any) -> None:
         theirs = replace(CLIENT, namespace="ours")
         await front.call("Heartbeat", service.HeartbeatRequest(), theirs)
-        await front.live.create_topic("ours%t", MessageType.NORMAL, 1)
+        await front.live.call(front.live.core.topics.create, "ours%t", MessageType.NORMAL, 1)
         assert await exported(front, histogram(named(), (1, *[0] * 7)), theirs) == 0
         assert [key.topic for key in front.measured.sums()] == ["ours%t"]
 
@@ -157,8 +157,8 @@ def test_behind_a_guard_a_user_tells_of_its_own_clients_and_topics(watch: Any) -
         await watched.allow("orders", Verb.SEND, Kind.TOPIC, "t")
         for user in ("orders", "carts"):
             await front.call("Heartbeat", service.HeartbeatRequest(), watched.callers[user])
-        await front.live.create_topic("t", MessageType.NORMAL, 1)
-        await front.live.groups.create("g", "t", Start())
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
+        await front.live.call(front.live.core.group_views.create, "g", "t", Start())
         request = histogram(named("client"), (1, *[0] * 7))
         assert await exported(front, request, watched.callers["carts"]) == 1
         assert await exported(front, request, watched.callers["orders"]) == 0

@@ -176,7 +176,7 @@ def test_nobody_calls_without_saying_who_it_is(watch: Any, name: str) -> None:
             assert status.code == Code.UNAUTHORIZED
             assert status.message.startswith("TW-181 ")
             assert watched.refusals.latest(1)[0].reason == reason
-        assert watched.live.core.topics() == []
+        assert watched.live.core.topics.all() == []
         assert not list(watched.front.sessions)
 
     watch(scenario)
@@ -235,7 +235,7 @@ def test_a_namespace_is_part_of_the_name_however_it_is_split(watch: Any) -> None
         ):
             reply = await watched.send(wire.Resource(resource_namespace=namespace, name=name))
             assert reply.status.code == code, (namespace, name)
-        assert [topic.name for topic in watched.live.core.topics()] == ["ours%t"]
+        assert [topic.name for topic in watched.live.core.topics.all()] == ["ours%t"]
 
     watch(scenario)
 
@@ -248,7 +248,7 @@ def test_a_request_is_refused_as_a_whole_and_stores_nothing(watch: Any) -> None:
         other.CopyFrom(request.messages[0])
         other.topic.name = "carts"
         assert (await watched.call("SendMessage", request)).code == Code.FORBIDDEN
-        assert watched.live.core.topics() == []
+        assert watched.live.core.topics.all() == []
 
     watch(scenario)
 

@@ -54,7 +54,7 @@ def lite(play: Any) -> Any:
 
     def run(scenario: Any, **options: Any) -> None:
         async def with_topic(front: Any) -> None:
-            await front.live.create_topic("t", MessageType.LITE, 4)
+            await front.live.call(front.live.core.topics.create, "t", MessageType.LITE, 4)
             await scenario(front)
 
         play(with_topic, **options)
@@ -173,7 +173,9 @@ def test_a_subscription_says_where_the_group_goes_on(
         for body in (b"1", b"2"):
             await front.send("t", body, lite_topic="a")
             (got,) = await receive(front)
-            await front.live.ack("g", "t", got.system_properties.receipt_handle)
+            await front.live.call(
+                front.live.core.receiving.ack, "g", "t", got.system_properties.receipt_handle
+            )
         status = await sync(front, "PARTIAL_ADD", "a", offset_option=wire.OffsetOption(**option))
         assert status.code == Code.OK
         assert bodies(await receive(front)) == expected

@@ -95,7 +95,7 @@ def test_a_transaction_id_of_nobody_is_refused(play: Any) -> None:
 
 def test_a_recall_handle_of_nobody_is_refused(play: Any) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.DELAY, 1)
+        await front.live.call(front.live.core.topics.create, "t", MessageType.DELAY, 1)
         request = service.RecallMessageRequest(topic=TOPIC, recall_handle="nonsense")
         assert (await front.call("RecallMessage", request)).status.code == Code.BAD_REQUEST
 
@@ -124,14 +124,14 @@ def test_only_a_message_that_will_not_arrive_is_recalled_with_ok(verdict: Verdic
 )
 def test_a_property_delays_a_message_as_the_protocol_does(play: Any, given: dict[str, str]) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.DELAY, 1)
+        await front.live.call(front.live.core.topics.create, "t", MessageType.DELAY, 1)
         [entry] = (await send(front, given | {"colour": "blue"})).entries
         assert recall.decode(entry.recall_handle).due_ms == NOW_MS + 60_000
         front.pass_time(60_000)
         front.live.tick()
-        verdict = await front.live.recall("t", entry.recall_handle)
+        verdict = await front.live.call(front.live.core.timers.recall, "t", entry.recall_handle)
         assert (verdict.verdict, verdict.ended_ms) == (Verdict.TOO_LATE, NOW_MS + 60_000)
-        [delivery] = front.live.read("t", 0, 0, 10)
+        [delivery] = front.live.look(front.live.core.finding.read, "t", 0, 0, 10)
         assert delivery.message.properties == {"colour": "blue"}
         assert delivery.message.delivery_ms == NOW_MS + 60_000
 
@@ -152,12 +152,12 @@ def test_a_delay_that_cannot_be_is_refused_and_nothing_is_stored(
     play: Any, given: dict[str, str], code: int
 ) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.NORMAL, 1)
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
         before = front.live.core.durable_offset
         reply = await send(front, given)
         assert (reply.status.code, [entry.message_id for entry in reply.entries]) == (code, ["ID"])
         await send(front, {})
-        [delivery] = front.live.read("t", 0, 0, 10)
+        [delivery] = front.live.look(front.live.core.finding.read, "t", 0, 0, 10)
         assert delivery.physical_offset == before
 
     play(scenario)
@@ -173,7 +173,7 @@ def test_a_delay_inside_a_transaction_counts_from_its_send(play: Any) -> None:
             topic=TOPIC, message_id="ID", transaction_id=half.transaction_id, resolution="COMMIT"
         )
         assert (await front.call("EndTransaction", request)).status.code == Code.OK
-        [timer] = front.live.pending_timers("", 10)
+        [timer] = front.live.look(front.live.core.timer_views.pending, "", 10)
         assert timer.due_ms == NOW_MS + 60_000
 
     play(scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def ids(replies: list[Any]) -> list[str]:
 
 
 def record_bytes(front: Any) -> int:
-    queue = next(queue for topic, _, queue in front.live.core._store.dispatch.queues() if topic == "t")
+    queue = next(queue for topic, _, queue in front.live.core.store.dispatch.queues() if topic == "t")
     return int(queue.entry(0).record_bytes)
 
 
@@ -40,17 +41,20 @@ def test_an_answer_has_so_many_bytes_and_the_next_one_has_the_rest(
     play: Any, monkeypatch: pytest.MonkeyPatch, message_group: str
 ) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.FIFO if message_group else MessageType.NORMAL, 1)
+        await front.live.call(
+            front.live.core.topics.create, "t", MessageType.FIFO if message_group else MessageType.NORMAL, 1
+        )
         await send(front, 5, message_group=message_group)
         if message_group:
-            policy = front.live.groups.policy("g")
-            await front.live.groups.create("g", "t", Start(), replace(policy, fifo_run_max=32))
+            policy = front.live.core.groups.policy("g")
+            create = partial(front.live.core.group_views.create, policy=replace(policy, fifo_run_max=32))
+            await front.live.call(create, "g", "t", Start())
         monkeypatch.setattr(limits, "RECEIVE_BYTES_MAX", 2 * len(BODY) + record_bytes(front))
         first = await front.receive("t")
         assert ids(first) == ["0", "1", "2"], "at the limit"
         handles = [one.message.system_properties.receipt_handle for one in first if one.HasField("message")]
         for handle in handles:
-            await front.live.ack("g", "t", handle)
+            await front.live.call(front.live.core.receiving.ack, "g", "t", handle)
         assert ids(await front.receive("t")) == ["3", "4"]
 
     play(scenario)
@@ -60,7 +64,7 @@ def test_one_byte_less_is_one_message_less_and_one_message_comes_in_any_case(
     play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.NORMAL, 1)
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
         await send(front, 5)
         monkeypatch.setattr(limits, "RECEIVE_BYTES_MAX", len(BODY) + record_bytes(front) - 1)
         assert ids(await front.receive("t")) == ["0"]
@@ -76,7 +80,7 @@ def test_whoever_waits_beside_is_woken_for_what_did_not_fit(
     monkeypatch.setattr(limits, "RECEIVE_BYTES_MAX", 1)
 
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.NORMAL, 1)
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
         polls = [asyncio.create_task(front.receive("t")) for _ in range(3)]
         await asyncio.sleep(0)
         messages = [
@@ -133,7 +137,7 @@ def test_sends_wait_for_a_slow_disk_and_are_refused_when_too_many_wait(
     stuck = asyncio.Event()
 
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.NORMAL, 1)
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
         begin, front.live._flushing._begin = front.live._flushing._begin, stuck.set
         sends = [asyncio.create_task(front.send("t", BODY, message_id=f"M{number}")) for number in range(9)]
         for _ in range(200):

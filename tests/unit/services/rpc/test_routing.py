@@ -34,7 +34,7 @@ def test_a_route_names_every_queue_and_what_it_takes(
     play: Any, message_type: MessageType, accepted: list[str]
 ) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", message_type, 3)
+        await front.live.call(front.live.core.topics.create, "t", message_type, 3)
         reply = await front.call("QueryRoute", route("t"))
         assert reply.status.code == Code.OK
         assert [queue.id for queue in reply.message_queues] == [0, 1, 2]
@@ -88,7 +88,7 @@ def test_an_illegal_name_makes_no_topic(play: Any) -> None:
     async def scenario(front: Any) -> None:
         for name in ("no no", "", "RMQ_SYS_TRANS_HALF_TOPIC", "x" * 128):
             assert (await front.call("QueryRoute", route(name))).status.code == Code.ILLEGAL_TOPIC
-        assert front.live.core.topics() == []
+        assert front.live.core.topics.all() == []
 
     play(scenario)
 
@@ -96,7 +96,7 @@ def test_an_illegal_name_makes_no_topic(play: Any) -> None:
 def test_an_unknown_topic_is_not_found_when_topics_are_not_created_by_themselves(play: Any) -> None:
     async def scenario(front: Any) -> None:
         assert (await front.call("QueryRoute", route("nope"))).status.code == Code.TOPIC_NOT_FOUND
-        assert front.live.core.topics() == []
+        assert front.live.core.topics.all() == []
 
     play(scenario, auto_create_topics=False)
 
@@ -106,6 +106,6 @@ def test_the_same_topic_in_two_namespaces_is_two_topics(play: Any) -> None:
         for namespace in ("", "shop"):
             reply = await front.call("QueryRoute", route("t", namespace))
             assert reply.message_queues[0].topic == wire.Resource(name="t", resource_namespace=namespace)
-        assert [topic.name for topic in front.live.core.topics()] == ["shop%t", "t"]
+        assert [topic.name for topic in front.live.core.topics.all()] == ["shop%t", "t"]
 
     play(scenario)

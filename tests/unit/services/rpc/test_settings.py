@@ -26,8 +26,8 @@ def said(group: str, *topics: str) -> wire.Settings:
 
 def test_a_consumer_is_told_its_groups_attempts_and_pauses(play: Any) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("t", MessageType.NORMAL, 1)
-        await front.live.groups.create("g", "t", Start())
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
+        await front.live.call(front.live.core.group_views.create, "g", "t", Start())
         await front.live.groups.set("g", GroupPolicy(attempts_max=3, retry_after_ms=(1_000, 90_000)))
         told = settings.answer(said("g", "t"), front.live).settings.backoff_policy
         assert told.max_attempts == 3
@@ -57,8 +57,8 @@ def test_a_consumer_keeps_the_order_if_one_of_its_topics_is_fifo(
     play: Any, topics: tuple[str, ...], is_fifo: bool
 ) -> None:
     async def scenario(front: Any) -> None:
-        await front.live.create_topic("n", MessageType.NORMAL, 1)
-        await front.live.create_topic("f", MessageType.FIFO, 1)
+        await front.live.call(front.live.core.topics.create, "n", MessageType.NORMAL, 1)
+        await front.live.call(front.live.core.topics.create, "f", MessageType.FIFO, 1)
         assert settings.answer(said("g", *topics), front.live).settings.subscription.fifo is is_fifo
 
     play(scenario)

@@ -127,7 +127,7 @@ def test_bodies_topics_and_types_are_refused_in_rocketmqs_words_too(play: Any) -
             ("RMQ_SYS_TRANS_HALF_TOPIC", "cannot access system topic"),
         ):
             said((await front.send(topic)).status, "ILLEGAL_TOPIC", words)
-        await front.live.create_topic("orders", MessageType.FIFO, 1)
+        await front.live.call(front.live.core.topics.create, "orders", MessageType.FIFO, 1)
         words = "TopicMessageType validate failed, the expected type is FIFO, but actual type is NORMAL"
         said((await front.send("orders")).status, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE", words)
 

@@ -89,7 +89,7 @@ class Shop:
             message.delivery_ms = self.now_ms + (300 if number % 2 else 600_000)
         elif number % 7 == 3:
             message.transactional = True
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self.flush()
         if message.transactional:
             self._halves.append((message, receipt))
@@ -100,16 +100,16 @@ class Shop:
         if len(self._halves) > 2:
             message, receipt = self._halves.pop(0)
             end = Resolution.ROLLBACK if number % 3 == 0 else Resolution.COMMIT
-            self.broker.end_transaction(
+            self.broker.transactions.end(
                 "orders", receipt.transaction_id, message.message_id, end, self.now_ms
             )
         if number % 20 == 19:
-            self.broker.recall("orders", self._handles.pop(), self.now_ms)
+            self.broker.timers.recall("orders", self._handles.pop(), self.now_ms)
         if number % 5 == 0:
-            for one in self.broker.receive(
+            for one in self.broker.receiving.receive(
                 "carts", "orders", EVERYTHING, 3, 10_000, "c", False, self.now_ms
             ).deliveries:
-                self.broker.ack("carts", "orders", one.receipt_handle, self.now_ms)
+                self.broker.receiving.ack("carts", "orders", one.receipt_handle, self.now_ms)
 
 
 class TimerShop(Shop):
@@ -141,9 +141,9 @@ class TimerShop(Shop):
         )
         now_ms = self.now_ms
         verdicts = [
-            self.broker.move_timer(moved, now_ms + 7_200_000, now_ms).verdict,
-            self.broker.cancel_timer(cancelled, "why", now_ms).verdict,
-            self.broker.fire_timer(fired, now_ms).verdict,
+            self.broker.timers.move(moved, now_ms + 7_200_000, now_ms).verdict,
+            self.broker.timers.cancel(cancelled, "why", now_ms).verdict,
+            self.broker.timers.fire(fired, now_ms).verdict,
         ]
         assert verdicts == [Verdict.MOVED, Verdict.CANCELLED, Verdict.FIRED]
         self.flush()
@@ -151,7 +151,7 @@ class TimerShop(Shop):
         self._sent(f"{number}-carrier", TW_TIMER_CANCEL=carried.key)
         self.set(f"{number}-late carrier", 60_000, TW_TIMER_CANCEL=f"key {number}-{self.DELAYS_MS[1]}")
         late = TimerName("orders", key=f"key {number}-late carrier")
-        assert self.broker.move_timer(late, now_ms + 70_000, now_ms).verdict is Verdict.MOVED
+        assert self.broker.timers.move(late, now_ms + 70_000, now_ms).verdict is Verdict.MOVED
         self.flush()
 
     def send_plain(self, name: str) -> None:
@@ -164,7 +164,7 @@ class TimerShop(Shop):
         message.properties = marks
         if delay_ms:
             message.delivery_ms = self.now_ms + delay_ms
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self.flush()
         return receipt
 

@@ -78,7 +78,7 @@ def messages(broker: Broker) -> Messages:
     return {
         (queue_id, one.queue_offset): one.message.message_id
         for queue_id in range(2)
-        for one in broker.read("orders", queue_id, 0, 1_000)
+        for one in broker.finding.read("orders", queue_id, 0, 1_000)
     }
 
 
@@ -171,6 +171,6 @@ def check_timers(before: Before, waiting: dict[int, str], path: str, bit: int) -
 
 def delivered(broker: Broker) -> Counter[str]:
     """How often each message can be read."""
-    found = [one for queue_id in range(2) for one in broker.read("orders", queue_id, 0, 1_000)]
+    found = [one for queue_id in range(2) for one in broker.finding.read("orders", queue_id, 0, 1_000)]
     assert all(one.message.body == b"x" + one.message.message_id.encode() for one in found)
     return Counter(one.message.message_id for one in found)

@@ -46,7 +46,7 @@ def test_the_copy_opens_as_a_store(store_at: Callable[[str], Path]) -> None:
     copy_store(root, target)
     brokers = [Broker.open(RealDisk(one), BrokerSettings(), NOW_MS) for one in (root, target)]
     read = [
-        [one.message for queue_id in range(2) for one in broker.read("orders", queue_id, 0, 500)]
+        [one.message for queue_id in range(2) for one in broker.finding.read("orders", queue_id, 0, 500)]
         for broker in brokers
     ]
     assert read[0] == read[1]

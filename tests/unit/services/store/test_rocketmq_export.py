@@ -120,10 +120,12 @@ class Shop:
             segment_bytes=SEGMENT_BYTES, check_back=CheckBackPolicy(immunity_ms=0, count_max=0)
         )
         self.broker = Broker.open(self._disk, settings, NOW_MS)
-        self.broker.create_topic("t", MessageType.MIXED, 1, NOW_MS)
+        self.broker.topics.create("t", MessageType.MIXED, 1, NOW_MS)
 
     def send(self, name: str, **how: Any) -> Any:
-        return self.broker.send(Message(topic="t", body=name.encode(), message_id=name, **how), NOW_MS)
+        return self.broker.sending.send(
+            Message(topic="t", body=name.encode(), message_id=name, **how), NOW_MS
+        )
 
     def flush(self, now_ms: int = NOW_MS) -> None:
         while (write := self.broker.take_flush()) is not None:
@@ -193,13 +195,15 @@ def test_what_was_recalled_before_an_export_stays_so_when_that_is_imported_again
     shop = Shop(ours)
     receipts = [shop.send(f"timer {number}", delivery_ms=NOW_MS + 500_000) for number in range(3)]
     shop.flush()
-    shop.broker.recall("t", receipts[1].recall_handle, NOW_MS)
+    shop.broker.timers.recall("t", receipts[1].recall_handle, NOW_MS)
     exported(shop, ours, theirs)
     summary = import_store(theirs, again, lambda text: None, NOW_MS + 100_000)
     assert summary.pending_timer_count == 2
     shop = Shop(again)
     shop.wait_until(NOW_MS + 500_000)
-    got = shop.broker.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, NOW_MS + 500_000).deliveries
+    got = shop.broker.receiving.receive(
+        "g", "t", EVERYTHING, 32, 20_000, "c", False, NOW_MS + 500_000
+    ).deliveries
     assert sorted(one.message.body for one in got) == [b"timer 0", b"timer 2"]
     shop.close()
 
@@ -211,15 +215,15 @@ def test_every_end_of_a_timer_holds_over_an_export_and_an_import(tmp_path: Path)
         shop.send(name, delivery_ms=NOW_MS + 500_000, properties={"TW_TIMER_KEY": name})
     shop.flush()
     named = {name: TimerName("t", key=name) for name in ("moved", "replaced", "cancelled", "fired")}
-    shop.broker.move_timer(named["moved"], NOW_MS + 600_000, NOW_MS)
+    shop.broker.timers.move(named["moved"], NOW_MS + 600_000, NOW_MS)
     shop.send("anew", delivery_ms=NOW_MS + 700_000, properties={"TW_TIMER_KEY": "replaced"})
-    shop.broker.cancel_timer(named["cancelled"], "", NOW_MS)
+    shop.broker.timers.cancel(named["cancelled"], "", NOW_MS)
     carrying = {"TW_TIMER_KEY": "late", "TW_TIMER_CANCEL": "carried away"}
     shop.send("carrier", delivery_ms=NOW_MS + 800_000, properties=carrying)
-    shop.broker.fire_timer(named["fired"], NOW_MS)
+    shop.broker.timers.fire(named["fired"], NOW_MS)
     shop.flush()
     waiting = {"kept", "moved", "anew", "carrier"}
-    assert {one.message_id for one in shop.broker.pending_timers("", 100)} == waiting
+    assert {one.message_id for one in shop.broker.timer_views.pending("", 100)} == waiting
     for _ in range(2):
         for number in range(40):
             shop.send(f"plain {number}")
@@ -233,7 +237,7 @@ def test_every_end_of_a_timer_holds_over_an_export_and_an_import(tmp_path: Path)
     assert verify(open_store(again), NOW_MS).findings == []
     shop.wait_until(NOW_MS + 900_000)
     bodies: list[str] = []
-    while got := shop.broker.receive(
+    while got := shop.broker.receiving.receive(
         "g", "t", EVERYTHING, 32, 20_000, "c", False, NOW_MS + 900_000
     ).deliveries:
         bodies += [one.message.body.decode() for one in got]
@@ -250,7 +254,7 @@ def test_ended_halves_get_ops_open_ones_stay_and_expired_ones_are_kept_as_rocket
     shop.flush()
     for number, end in ((0, Resolution.ROLLBACK), (2, Resolution.COMMIT)):
         one = halves[number]
-        shop.broker.end_transaction("t", one.transaction_id, one.message_id, end, NOW_MS)
+        shop.broker.transactions.end("t", one.transaction_id, one.message_id, end, NOW_MS)
     shop.flush()
     summary = exported(shop, ours, theirs)
     assert (summary.open_half_count, summary.op_count) == (2, 1)
@@ -274,9 +278,11 @@ def test_acknowledgements_above_a_gap_are_named(tmp_path: Path) -> None:
     for number in range(6):
         shop.send(f"message {number}")
     shop.flush()
-    for delivery in shop.broker.receive("g", "t", EVERYTHING, 32, 60_000, "client", False, NOW_MS).deliveries:
+    for delivery in shop.broker.receiving.receive(
+        "g", "t", EVERYTHING, 32, 60_000, "client", False, NOW_MS
+    ).deliveries:
         if delivery.queue_offset not in (2, 4):
-            shop.broker.ack("g", "t", delivery.receipt_handle, NOW_MS)
+            shop.broker.receiving.ack("g", "t", delivery.receipt_handle, NOW_MS)
     summary = exported(shop, ours, theirs)
     [repeat] = summary.repeats
     assert (repeat.group, repeat.topic, repeat.from_offset, repeat.count) == ("g", "t", 3, 2)

@@ -89,7 +89,7 @@ def opened(target: Path) -> Broker:
 
 
 def numbers(broker: Broker, first: int = 0) -> list[int]:
-    found = broker.read("t", 0, first, 100)
+    found = broker.finding.read("t", 0, first, 100)
     return [int(one.message.message_id.removeprefix("ID")) for one in found]
 
 
@@ -114,7 +114,7 @@ def test_a_log_that_starts_late_keeps_its_offsets(tmp_path: Path, target: Path) 
         genuine.message(number, number)
     assert taken_over(genuine, target).first_offset == 7 * SEGMENT_BYTES
     broker = opened(target)
-    assert broker.queue_range("t", 0) == (500_000, 500_010)
+    assert broker.finding.queue_range("t", 0) == (500_000, 500_010)
     assert numbers(broker, 500_000) == list(range(500_000, 500_010))
 
 
@@ -148,7 +148,7 @@ def test_a_topic_that_was_made_again_shows_its_new_messages(genuine: Genuine, ta
     taken_over(genuine, target)
     broker = opened(target)
     assert numbers(broker) == [10, 11, 12]
-    assert broker.queue_range("t", 0) == (0, 3)
+    assert broker.finding.queue_range("t", 0) == (0, 3)
 
 
 def test_a_group_gets_again_what_it_held_or_was_to_retry_and_nothing_else(
@@ -164,7 +164,7 @@ def test_a_group_gets_again_what_it_held_or_was_to_retry_and_nothing_else(
     genuine.put(Record(topic="rmq_sys_wheel_timer", body=json.dumps(checkpoint).encode(), properties=stored))
     assert taken_over(genuine, target).redelivered_count == 2
     broker = opened(target)
-    given = broker.receive("g", "t", EVERYTHING, 32, 60_000, "client", False, NOW_MS).deliveries
+    given = broker.receiving.receive("g", "t", EVERYTHING, 32, 60_000, "client", False, NOW_MS).deliveries
     assert [one.queue_offset for one in given] == [1, 3, 6, 7]
 
 

@@ -89,7 +89,7 @@ def records_of(bodies: list[int]) -> Iterator[Record]:
     disk = MemoryDisk()
     broker = Broker.open(disk, BrokerSettings(segment_bytes=1 << 20, queue_count=1), NOW_MS)
     for number, body_bytes in enumerate(bodies):
-        broker.send(Message(topic="t", body=b"x" * body_bytes, message_id=f"M{number}"), NOW_MS)
+        broker.sending.send(Message(topic="t", body=b"x" * body_bytes, message_id=f"M{number}"), NOW_MS)
     flush = broker.take_flush()
     assert flush is not None
     flush.write(disk)
@@ -120,10 +120,10 @@ def started(root: Path) -> list[str]:
     disk = RealDisk(root)
     broker = Broker.open(disk, BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=1), NOW_MS)
     assert broker.damaged == []
-    first, end = broker.queue_range("t", 0)
-    found = [broker.read("t", 0, at, 1)[0].message for at in range(first, end)]
+    first, end = broker.finding.queue_range("t", 0)
+    found = [broker.finding.read("t", 0, at, 1)[0].message for at in range(first, end)]
     for number in range(end, end + 9):
-        broker.send(Message(topic="t", body=b"y" * (number * 50), message_id=f"M{number}"), NOW_MS)
+        broker.sending.send(Message(topic="t", body=b"y" * (number * 50), message_id=f"M{number}"), NOW_MS)
     flush = broker.take_flush()
     assert flush is not None
     flush.write(disk)

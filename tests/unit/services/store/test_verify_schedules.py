@@ -29,15 +29,15 @@ def kept_store() -> MemoryDisk:
     for name in ("sends", "rests", "gone", "skips"):
         missed = Missed.SKIP if name == "skips" else Missed.ALL
         schedule = Schedule(name=name, cron="* * * * *", time_zone="UTC", topic="t", body=b"x", missed=missed)
-        broker.set_schedule(schedule, NOW_MS)
+        broker.schedules.set(schedule, NOW_MS)
     for minute in (1, 2, 9, 10):
         now_ms = NOW_MS + minute * MINUTE_MS
         while (broker.next_due_ms() or now_ms + 1) <= now_ms:
             broker.tick(now_ms)
             flush_all(broker, disk, now_ms)
         if minute == 2:
-            broker.pause_schedule("rests", now_ms)
-            broker.delete_schedule("gone", now_ms)
+            broker.schedules.pause("rests", now_ms)
+            broker.schedules.delete("gone", now_ms)
         flush_all(broker, disk, now_ms)
         if minute in (2, 10):
             checkpoint = broker.checkpoint(now_ms)

@@ -38,10 +38,12 @@ def test_a_store_with_every_verb_on_timers_is_sound(timer_shop: Any) -> None:
 def test_a_dead_letter_does_not_end_again_what_its_message_ended(timer_shop: Any) -> None:
     broker, now_ms = timer_shop.broker, timer_shop.now_ms
     carriers = 0
-    while given := broker.receive("g", "orders", EVERYTHING, 32, 60_000, "c", False, now_ms).deliveries:
+    while given := broker.receiving.receive(
+        "g", "orders", EVERYTHING, 32, 60_000, "c", False, now_ms
+    ).deliveries:
         for one in given:
             carriers += "TW_TIMER_CANCEL" in one.message.properties
-            broker.forward_to_dead_letter("g", "orders", one.receipt_handle, now_ms)
+            broker.receiving.forward_to_dead_letter("g", "orders", one.receipt_handle, now_ms)
     timer_shop.flush()
     assert carriers == 3
     assert verify(look_at(timer_shop.disk, "store"), now_ms).findings == []

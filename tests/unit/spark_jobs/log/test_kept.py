@@ -41,7 +41,7 @@ class Bench:
     def send(self, **attributes: Any) -> Any:
         self.count += 1
         message = Message(topic="t", body=b"x" * 500, message_id=f"M{self.count}", **attributes)
-        receipt = self.broker.send(message, self.now_ms)
+        receipt = self.broker.sending.send(message, self.now_ms)
         self.flush()
         return receipt
 
@@ -71,7 +71,7 @@ class Bench:
             for effect in self.broker.tick(self.now_ms):
                 if isinstance(effect, Retire):
                     effect.retirement.run(self.disk)
-                    self.broker.retired(effect.retirement, self.now_ms)
+                    self.broker.housekeeping.retired(effect.retirement, self.now_ms)
             self.flush()
             self.checkpoint()
 
@@ -82,7 +82,7 @@ def bench(tmp_path: Path) -> Bench:
     made = Bench(tmp_path / "store")
     receipts = [made.send(delivery_ms=NOW_MS + HOUR_MS * hours) for hours in range(1, TIMER_COUNT + 1)]
     made.checkpoint()
-    made.broker.recall("t", receipts[3].recall_handle, made.now_ms)
+    made.broker.timers.recall("t", receipts[3].recall_handle, made.now_ms)
     made.flush()
     made.checkpoint()
     return made

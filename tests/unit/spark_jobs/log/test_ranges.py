@@ -104,11 +104,11 @@ def broker_store(tmp_path: Path) -> Path:
     def send(count: int) -> None:
         for number in range(count):
             topic = "many" if number % 5 else "few"
-            broker.send(Message(topic=topic, body=bytes(200), message_id=f"{number:032X}"), START_MS)
+            broker.sending.send(Message(topic=topic, body=bytes(200), message_id=f"{number:032X}"), START_MS)
         flush()
 
     for topic in ("many", "few"):
-        broker.create_topic(topic, MessageType.MIXED, 2, START_MS)
+        broker.topics.create(topic, MessageType.MIXED, 2, START_MS)
     send(200)
     broker.checkpoint(START_MS).write(disk)
     send(50)

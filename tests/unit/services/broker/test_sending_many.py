@@ -60,7 +60,7 @@ class Bench:
         answers: list[SendReceipt | TidewheelError] = []
         for message in batch:
             try:
-                answers.append(self.broker.send(message, self.now_ms))
+                answers.append(self.broker.sending.send(message, self.now_ms))
             except TidewheelError as error:
                 answers.append(error)
         return answers
@@ -87,7 +87,7 @@ def test_a_batch_is_what_its_messages_are_alone(batches: list[tuple[list[Message
     together, alone = Bench(), Bench()
     for batch, is_flushed in batches:
         expected = [told(answer) for answer in alone.alone(batch)]
-        answers = together.broker.send_many(batch, NOW_MS)
+        answers = together.broker.sending_many.send(batch, NOW_MS)
         assert [told(answer) for answer in answers] == expected
         assert all(
             one.physical_offset < one.durable_at <= together.broker.end_offset
@@ -100,11 +100,13 @@ def test_a_batch_is_what_its_messages_are_alone(batches: list[tuple[list[Message
         bench.flush()
     assert together.log() == alone.log()
     everything = TimerFilter()
-    assert together.broker.timers(everything, None, 99) == alone.broker.timers(everything, None, 99)
+    assert together.broker.timer_views.page(everything, None, 99) == alone.broker.timer_views.page(
+        everything, None, 99
+    )
     assert together.broker.gauges().pending_by_topic == alone.broker.gauges().pending_by_topic
     assert together.broker.statistics.messages_in == alone.broker.statistics.messages_in
-    assert [together.broker.find("a", f"M{number}", 9) for number in range(9)] == [
-        alone.broker.find("a", f"M{number}", 9) for number in range(9)
+    assert [together.broker.finding.find("a", f"M{number}", 9).messages for number in range(9)] == [
+        alone.broker.finding.find("a", f"M{number}", 9).messages for number in range(9)
     ]
 
 
@@ -118,11 +120,11 @@ def timers(count: int, **attributes: object) -> list[Message]:
 
 def test_a_timer_of_a_batch_is_cancelled_and_read_before_it_is_durable() -> None:
     bench = Bench()
-    bench.broker.send_many(timers(5), NOW_MS)
-    assert bench.broker.cancel_timer(TimerName("a", "M2"), "", NOW_MS).verdict is Verdict.CANCELLED
-    assert bench.broker.move_timer(TimerName("a", "M3"), NOW_MS + 7, NOW_MS).verdict is Verdict.MOVED
+    bench.broker.sending_many.send(timers(5), NOW_MS)
+    assert bench.broker.timers.cancel(TimerName("a", "M2"), "", NOW_MS).verdict is Verdict.CANCELLED
+    assert bench.broker.timers.move(TimerName("a", "M3"), NOW_MS + 7, NOW_MS).verdict is Verdict.MOVED
     bench.flush()
-    waiting = bench.broker.timers(TimerFilter(), None, 9).timers
+    waiting = bench.broker.timer_views.page(TimerFilter(), None, 9).timers
     assert [(one.message_id, one.due_ms - NOW_MS) for one in waiting] == [
         ("M3", 7),
         ("M0", 60_000),
@@ -134,15 +136,15 @@ def test_a_timer_of_a_batch_is_cancelled_and_read_before_it_is_durable() -> None
 def test_a_topic_takes_no_more_than_its_limit_in_one_batch() -> None:
     bench = Bench()
     bench.broker = Broker.open(bench.disk, replace(SETTINGS, timers_per_topic_max=3), NOW_MS)
-    answers = bench.broker.send_many(timers(5), NOW_MS)
+    answers = bench.broker.sending_many.send(timers(5), NOW_MS)
     assert [type(one) for one in answers] == [SendReceipt] * 3 + [TooManyTimers] * 2
 
 
 def test_a_batch_into_a_crowded_second_is_told_how_many_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.broker.crowding.CROWDED_SECOND_MIN", 4)
     bench = Bench()
-    first = bench.broker.send_many(timers(4), NOW_MS)
-    second = bench.broker.send_many(
+    first = bench.broker.sending_many.send(timers(4), NOW_MS)
+    second = bench.broker.sending_many.send(
         [replace(one, message_id=f"N{one.message_id}") for one in timers(4)], NOW_MS
     )
     counts = [

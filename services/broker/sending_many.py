@@ -30,6 +30,7 @@ from consumequeue.timerindex_fact import Facts
 from consumequeue.timerindex_filter import Words
 from services.broker import verb_properties
 from services.broker.copies import NO_TIMER, Appended, Copies, TimersSet
+from services.broker.housekeeping import Housekeeping
 from services.broker.sending import Sending
 from services.broker.store import Store
 from services.broker.timer_ends import Named, text_of
@@ -57,14 +58,19 @@ class _Waiting:
         return self.message.properties.get(properties.TIMER_KEY, "")
 
 
-class SendingTimers:
+class SendingMany:
     """The way in for many."""
 
-    def __init__(self, store: Store, topics: Topics, timers: Timers, sending: Sending) -> None:
-        self._store, self._topics, self._timers, self._sending = store, topics, timers, sending
+    def __init__(
+        self, store: Store, topics: Topics, timers: Timers, housekeeping: Housekeeping, sending: Sending
+    ) -> None:
+        self._store, self._topics, self._timers = store, topics, timers
+        self._housekeeping, self._sending = housekeeping, sending
 
     def send(self, messages: list[Message], now_ms: int) -> list[Answer]:
         """Stores messages; one that is refused is answered with its error."""
+        if (refusal := self._housekeeping.refusal()) is not None:
+            return [refusal] * len(messages)
         answers: list[Answer] = []
         runs = self._runs(messages) if len(messages) > 1 else [messages]
         for run in runs:
