@@ -77,6 +77,7 @@ SHOWN: Final = frozenset({
     REDRIVE_OF,
 })  # fmt: skip
 """Reserved names that consumers see: of which schedule a message is, and why it is a dead letter."""
+_HIDDEN: Final = RESERVED - SHOWN
 
 
 def encode(properties: dict[str, str]) -> bytes:
@@ -92,6 +93,14 @@ def decode(stored: bytes) -> dict[str, str]:
         if value:
             found[name] = value
     return found
+
+
+def of_record(record: Record) -> dict[str, str]:
+    """The pairs of a record's properties, which are parsed once; not to be changed."""
+    parsed = record.parsed
+    if parsed is None or parsed[0] is not record.properties:
+        parsed = record.parsed = record.properties, decode(record.properties)
+    return parsed[1]
 
 
 def encode_message(message: Message) -> bytes:
@@ -143,27 +152,27 @@ def to_message(record: Record) -> Message:
     Of the broker's own properties none is shown, except that `delivery_ms` is the time it was due. The body
     is plain or gzip; raises `LibraryMissing` for one from an imported log that cannot be unpacked here.
     """
-    stored = decode(record.properties)
-    due_ms = stored.get(DUE_MS, "")
-    immunity = stored.get(CHECK_IMMUNITY_SECONDS, "")
-    body, gzip = for_client(record.body, record.sys_flag)
+    stored = of_record(record)
+    get = stored.get
+    due_ms, immunity, priority = get(DUE_MS, ""), get(CHECK_IMMUNITY_SECONDS, ""), get(PRIORITY)
+    body, gzip = for_client(record.body, record.sys_flag) if record.sys_flag else (record.body, False)
     return Message(
-        topic=stored.get(REAL_TOPIC) or record.topic,
+        topic=get(REAL_TOPIC) or record.topic,
         body=body,
-        message_id=stored.get(MESSAGE_ID, ""),
-        tag=stored.get(TAG, ""),
-        keys=tuple(stored.get(KEYS, "").split()),
-        message_group=stored.get(MESSAGE_GROUP, ""),
+        message_id=get(MESSAGE_ID, ""),
+        tag=get(TAG, ""),
+        keys=tuple(get(KEYS, "").split()),
+        message_group=get(MESSAGE_GROUP, ""),
         delivery_ms=int(due_ms) if due_ms.isdigit() else None,
-        transactional=stored.get(TRANSACTIONAL) == "true",
-        properties={name: value for name, value in stored.items() if name not in RESERVED or name in SHOWN},
+        transactional=get(TRANSACTIONAL) == "true",
+        properties={name: value for name, value in stored.items() if name not in _HIDDEN},
         born_ms=record.born_ms,
         born_host=record.born_host,
         gzip=gzip,
-        trace_context=stored.get(TRACE_CONTEXT, ""),
+        trace_context=get(TRACE_CONTEXT, ""),
         check_immunity_ms=int(immunity) * 1000 if immunity.isdigit() else None,
-        priority=_priority(stored.get(PRIORITY, "")),
-        lite_topic=stored.get(LITE_TOPIC, ""),
+        priority=None if priority is None else _priority(priority),
+        lite_topic=get(LITE_TOPIC, ""),
     )
 
 

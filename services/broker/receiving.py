@@ -31,6 +31,7 @@ from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
+from consumequeue.entry import Entry
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
@@ -118,7 +119,10 @@ class Receiving:
         self._give_back_unheard(client_id, attempt_id, now_ms)
         look.durable_at = self.join(group, topic_name, now_ms)
         if not look.policy.is_paused:
-            self._look(topic, look)
+            try:
+                self._look(topic, look)
+            finally:
+                self._leases.add(look.leases)
         return Received(look.deliveries, look.durable_at, look.is_tired or look.is_full)
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
@@ -148,7 +152,7 @@ class Receiving:
             is_suspended=suspend,
             leased_ms=now_ms,
         )
-        self._leases.add(key, lease)
+        self._leases.add([(key, lease)])
         flight, durable_at = self._groups.in_flight(key), 0
         flight.replace(lease)
         if lease.message_group:
@@ -283,7 +287,7 @@ class Receiving:
             entry = queue.entry(offset)
             if not look.admits(entry.record_bytes):
                 return
-            record = self._reading.record(entry, offset)
+            record = self._record(queue, entry, offset, look)
             look.scanned += 1
             if record is None or not look.wants(record):
                 self._groups.pass_over(key, offset, offset + 1, look.now_ms)
@@ -291,6 +295,13 @@ class Receiving:
                 self._dead_letters.bury(key, record, attempts, USED_UP, look.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, look)
+
+    def _record(self, queue: ConsumeQueue, entry: Entry, offset: int, look: Look) -> Record | None:
+        """The record of an entry; those behind it that are wanted, too, are read with it."""
+        left_count = look.count_max - len(look.deliveries)
+        if left_count > 1 and look.tags_codes is None and not look.stretch.holds(entry.physical_offset):
+            look.stretch = self._reading.stretch(queue.entries(offset, left_count))
+        return self._reading.record(entry, offset, look.stretch)
 
     def _candidate(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> int | None:
         """The next offset whose tag may match; those before it that cannot are done."""
@@ -308,7 +319,7 @@ class Receiving:
     def _lease_or_park(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, record: Record, look: Look
     ) -> None:
-        message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
+        message_group = properties.of_record(record).get(properties.MESSAGE_GROUP, "")
         if message_group and not self._may_lease(flight, record.queue_offset, message_group, look):
             flight.park(record.queue_offset, message_group)
             return
@@ -331,7 +342,7 @@ class Receiving:
             if offset is None or not look.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)
-            record = self._reading.record(entry, offset) if look.admits(entry.record_bytes) else None
+            record = self._record(queue, entry, offset, look) if look.admits(entry.record_bytes) else None
             if record is None or not look.wants(record):
                 return
             if flight.attempts(offset).made >= look.policy.attempts_max:

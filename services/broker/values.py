@@ -193,8 +193,7 @@ class EndReceipt:
     durable_at: int
 
 
-@dataclass(slots=True, frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One message leased to a consumer until `visible_ms`; `attempt` counts from 1."""
 
     message: Message

@@ -111,8 +111,7 @@ class Clock:
                 ended_ms=told.ended_ms and told.ended_ms - offset_ms,
                 due_ms=told.due_ms and told.due_ms - offset_ms,
             )
-        return replace(
-            told,
+        return told._replace(
             message=self._shifted(told.message, -offset_ms),
             store_ms=told.store_ms - offset_ms,
             visible_ms=told.visible_ms - offset_ms,
