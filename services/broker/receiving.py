@@ -17,7 +17,7 @@ whose tag cannot match are passed over by numpy, and count a hundredth.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -26,7 +26,7 @@ import numpy as np
 
 from commitlog import limits, properties
 from commitlog.bulk import Integers
-from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TooManyRequests
+from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TidewheelError, TooManyRequests
 from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue import receipts
@@ -125,12 +125,22 @@ class Receiving:
                 self._leases.add(look.leases)
         return Received(look.deliveries, look.durable_at, look.is_tired or look.is_full)
 
-    def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Marks a leased message as done; returns what must be durable before the consumer is told."""
-        key, lease = self._held(group, topic, handle)
-        self._end(lease.generation)
-        self._statistics.acknowledged[topic, group] += 1
-        return self._groups.finish(key, lease.queue_offset, now_ms)
+    def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
+        """Marks leased messages as done; of each what must be durable before anyone is told, or why not."""
+        refused, done = dict[int, TidewheelError](), defaultdict[GroupQueue, list[int]](list)
+        for number, handle in enumerate(handles):
+            try:
+                key, lease = self._held(group, topic, handle)
+            except TidewheelError as error:
+                refused[number] = error
+            else:
+                self._end(lease.generation)
+                done[key].append(lease.queue_offset)
+        self._statistics.acknowledged[topic, group] += len(handles) - len(refused)
+        durable_at = 0
+        for key, offsets in done.items():
+            durable_at = self._groups.finish(key, offsets, now_ms)
+        return [refused.get(number, durable_at) for number in range(len(handles))]
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
@@ -176,7 +186,7 @@ class Receiving:
         queue, offset = self._store.dispatch.queue(topic, key.queue_id), lease.queue_offset
         record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
         if record is None:
-            return self._groups.finish(key, offset, now_ms)
+            return self._groups.finish(key, [offset], now_ms)
         attempts = self._groups.look(key).attempts(offset)
         return self._dead_letters.bury(key, record, attempts, "its consumer gave it up", now_ms)
 

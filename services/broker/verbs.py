@@ -350,19 +350,16 @@ class Verbs:
 
     def ack(self, group: str, topic: str, receipt_handle: str, now_ms: int) -> int:
         """Acknowledges a leased message; returns what must be durable before the consumer is told."""
-        return self._receiving.ack(group, topic, receipt_handle, now_ms)
+        (answer,) = self._receiving.ack_many(group, topic, [receipt_handle], now_ms)
+        if isinstance(answer, TidewheelError):
+            raise answer
+        return answer
 
     def ack_many(
         self, group: str, topic: str, receipt_handles: list[str], now_ms: int
     ) -> list[int | TidewheelError]:
         """Acknowledges leased messages; of each what must be durable before anyone is told, or why not."""
-        answers: list[int | TidewheelError] = []
-        for handle in receipt_handles:
-            try:
-                answers.append(self.ack(group, topic, handle, now_ms))
-            except TidewheelError as error:
-                answers.append(error)
-        return answers
+        return self._receiving.ack_many(group, topic, receipt_handles, now_ms)
 
     def change_invisible(
         self, group: str, topic: str, receipt_handle: str, invisible_ms: int, suspend: bool, now_ms: int

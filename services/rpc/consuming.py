@@ -151,13 +151,9 @@ def acknowledged_reply(request: AckMessageRequest, answers: Sequence[int | Tidew
 
     Where all are well the bytes that protobuf makes: of each entry message_id 1, receipt_handle 2, status 3.
     """
-    durable_at, refused = 0, False
-    for answer in answers:
-        if isinstance(answer, int):
-            durable_at = max(durable_at, answer)
-        else:
-            refused = True
-    if not refused:
+    told = [answer for answer in answers if isinstance(answer, int)]
+    durable_at = max(told, default=0)
+    if len(told) == len(answers):
         parts = [ACKNOWLEDGED]
         for entry in request.entries:
             said = text_field(b"\x0a", entry.message_id)

@@ -272,6 +272,19 @@ def test_an_attempt_that_is_suspended_or_never_heard_of_does_not_count(bench: Be
         bench.reopen()
 
 
+def test_acknowledgements_of_a_call_are_judged_one_by_one(bench: Bench) -> None:
+    for _ in range(4):
+        bench.send()
+    first, _, third, fourth = (one.receipt_handle for one in bench.receive())
+    answers = bench.broker.ack_many("g", "t", [fourth, first, first, "7 7", third], bench.now_ms)
+    refused = [isinstance(answer, errors.InvalidReceiptHandle) for answer in answers]
+    assert refused == [False, False, True, True, False]
+    assert {answers[0], answers[1], answers[4]} == {bench.broker.end_offset + 1}
+    bench.flush()
+    bench.reopen()
+    assert bench.ids() == ["M2"]
+
+
 def test_a_receive_reads_neighbours_in_one_go_and_passes_over_what_is_damaged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
