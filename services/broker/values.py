@@ -183,8 +183,7 @@ class Resolution(Enum):
     ROLLBACK = "ROLLBACK"
 
 
-@dataclass(slots=True, frozen=True)
-class EndReceipt:
+class EndReceipt(NamedTuple):
     """A transaction that has ended as asked, now or before (`repeated`)."""
 
     transaction_id: str
