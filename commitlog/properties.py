@@ -104,9 +104,9 @@ def of_record(record: Record) -> dict[str, str]:
 
 
 def encode_message(message: Message) -> bytes:
-    """The stored bytes of `of_message`, of a message none of whose own properties has a reserved name.
+    """The stored bytes that carry a message's attributes, its own properties first, none of a reserved name.
 
-    Cost: half of that of making and encoding the pairs.
+    Cost: half of that of making pairs and encoding them.
     """
     parts = [f"{name}\x01{value}\x02" for name, value in message.properties.items() if value]
     if message.message_id:
@@ -126,28 +126,8 @@ def encode_message(message: Message) -> bytes:
     return "".join(parts).encode()
 
 
-def of_message(message: Message) -> dict[str, str]:
-    """The properties that carry a message's attributes, its own properties first."""
-    stored = dict(message.properties)
-    if message.message_id:
-        stored[MESSAGE_ID] = message.message_id
-    if message.tag:
-        stored[TAG] = message.tag
-    if message.keys:
-        stored[KEYS] = " ".join(message.keys)
-    if message.message_group:
-        stored[MESSAGE_GROUP] = message.message_group
-    if message.priority is not None:
-        stored[PRIORITY] = str(message.priority)
-    if message.lite_topic:
-        stored[LITE_TOPIC] = message.lite_topic
-    if message.trace_context:
-        stored[TRACE_CONTEXT] = message.trace_context
-    return stored
-
-
 def to_message(record: Record) -> Message:
-    """The message that a record carries, under its real topic; undoes `of_message`.
+    """The message that a record carries, under its real topic; undoes `encode_message`.
 
     Of the broker's own properties none is shown, except that `delivery_ms` is the time it was due. The body
     is plain or gzip; raises `LibraryMissing` for one from an imported log that cannot be unpacked here.

@@ -85,7 +85,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
     return Record(
         topic=HALF_TOPIC,
         body=message.body,
-        properties=properties.encode(properties.of_message(message) | marks),
+        properties=properties.encode_message(message) + properties.encode(marks),
         sys_flag=COMPRESSED if message.gzip else 0,
         born_ms=message.born_ms,
         born_host=message.born_host,

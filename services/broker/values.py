@@ -58,8 +58,7 @@ class Verdict(Enum):
     FORGOTTEN = "FORGOTTEN"
 
 
-@dataclass(slots=True, frozen=True)
-class TimerName:
+class TimerName(NamedTuple):
     """What a verb calls a timer by: its topic, and its message id or else its `TW_TIMER_KEY`."""
 
     topic: str

@@ -180,6 +180,8 @@ class LiveVerbs(ABC):
         if received.is_unfinished or len(received.deliveries) >= min(batch_size, RECEIVE_BATCH_MAX):
             self._arrivals.ring(bell, line)
         await self._show(group, topic, received)
+        if not self.clock.offset_ms:
+            return received.deliveries
         return [self.clock.outward(delivery) for delivery in received.deliveries]
 
     async def change_invisible(

@@ -79,8 +79,9 @@ class Consuming:
     def ack_message(self, request: AckMessageRequest, caller: Caller) -> Decided:
         """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        check_count(request.entries)
-        handles = [entry.receipt_handle for entry in request.entries]
+        entries = request.entries
+        check_count(entries)
+        handles = [entry.receipt_handle for entry in entries]
         group, topic = stored_name(request.group), stored_name(request.topic)
         answers = self._live.decide(self._live.core.ack_many, group, topic, handles)
         return acknowledged_reply(request, answers)
