@@ -78,6 +78,7 @@ _BY_PREFIX: Final = {
     "%RETRY%": "normal",
 }
 _OURS: Final = b"TW_"
+_ENDING: Final = frozenset((properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS))
 _SAID: Final = (
     properties.REPLACES,
     properties.REPLACED_DUE_MS,
@@ -134,7 +135,10 @@ def endings(record: Record) -> Iterator[Ending]:
     """The ends of timers that a record tells."""
     if _OURS not in record.properties:
         return
-    timer_offset, stored = _number(record, properties.TIMER_OFFSET), properties.of_record(record)
+    stored = properties.of_record(record)
+    if _ENDING.isdisjoint(stored):
+        return
+    timer_offset = _number(record, properties.TIMER_OFFSET)
     if timer_offset is not None:
         is_verb = record.topic == VERB_TOPIC
         topic = stored.get(properties.REAL_TOPIC, "") if is_verb else record.topic

@@ -17,7 +17,7 @@ whose tag cannot match are passed over by numpy, and count a hundredth.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -127,20 +127,22 @@ class Receiving:
 
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Marks leased messages as done; of each what must be durable before anyone is told, or why not."""
-        refused, done = dict[int, TidewheelError](), defaultdict[GroupQueue, list[int]](list)
-        for number, handle in enumerate(handles):
+        answers: list[int | TidewheelError] = []
+        done: dict[GroupQueue, list[int]] = {}
+        durable_at = self._groups.open_records.durable_at
+        for handle in handles:
             try:
                 key, lease = self._held(group, topic, handle)
             except TidewheelError as error:
-                refused[number] = error
-            else:
-                self._end(lease.generation)
-                done[key].append(lease.queue_offset)
-        self._statistics.acknowledged[topic, group] += len(handles) - len(refused)
-        durable_at = 0
+                answers.append(error)
+                continue
+            self._end(lease.generation)
+            done.setdefault(key, []).append(lease.queue_offset)
+            answers.append(durable_at)
         for key, offsets in done.items():
-            durable_at = self._groups.finish(key, offsets, now_ms)
-        return [refused.get(number, durable_at) for number in range(len(handles))]
+            self._statistics.acknowledged[topic, group] += len(offsets)
+            self._groups.finish(key, offsets, now_ms)
+        return answers
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
