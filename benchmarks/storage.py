@@ -162,7 +162,7 @@ def encoded() -> bytes:
 
 def record_of(one: Message) -> Record:
     """A message's record before it has a place."""
-    return Record(topic=TOPIC, body=one.body, properties=properties.encode(properties.of_message(one)))
+    return Record(topic=TOPIC, body=one.body, properties=properties.encode_message(one))
 
 
 def broker(where: str, in_flight: str) -> float:

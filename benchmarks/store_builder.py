@@ -90,7 +90,7 @@ class Template:
 
     def __init__(self) -> None:
         message = Message(topic=TOPIC, body=bytes(256), message_id=id_of(0), keys=(key_of(0),))
-        stored = properties.encode(properties.of_message(message))
+        stored = properties.encode_message(message)
         whole = record.encode(
             Record(topic=TOPIC, body=message.body, properties=stored, born_ms=NOW_MS, store_ms=NOW_MS)
         )

@@ -78,6 +78,7 @@ _BY_PREFIX: Final = {
     "%RETRY%": "normal",
 }
 _OURS: Final = b"TW_"
+_ENDING: Final = frozenset((properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS))
 _SAID: Final = (
     properties.REPLACES,
     properties.REPLACED_DUE_MS,
@@ -134,21 +135,24 @@ def endings(record: Record) -> Iterator[Ending]:
     """The ends of timers that a record tells."""
     if _OURS not in record.properties:
         return
+    stored = properties.of_record(record)
+    if _ENDING.isdisjoint(stored):
+        return
     timer_offset = _number(record, properties.TIMER_OFFSET)
     if timer_offset is not None:
         is_verb = record.topic == VERB_TOPIC
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC) if is_verb else record.topic
+        topic = stored.get(properties.REAL_TOPIC, "") if is_verb else record.topic
         yield Ending(timer_offset, _end(record), _number(record, properties.DUE_MS) or 0, topic)
         return
     replaced = _number(record, properties.REPLACES)
     if replaced is not None and record.topic == TIMER_TOPIC:
-        is_moved = properties.value_of(record.properties, properties.VERB) == MOVE
+        is_moved = stored.get(properties.VERB) == MOVE
         due_ms = _number(record, properties.REPLACED_DUE_MS) or 0
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+        topic = stored.get(properties.REAL_TOPIC, "")
         yield Ending(replaced, End.MOVED if is_moved else End.REPLACED, due_ms, topic)
-    cancels = properties.value_of(record.properties, properties.CANCELS).split()
+    cancels = stored.get(properties.CANCELS, "").split()
     if len(cancels) == 2 and all(map(str.isdigit, cancels)):
-        topic = properties.value_of(record.properties, properties.CANCELS_TOPIC)
+        topic = stored.get(properties.CANCELS_TOPIC, "")
         yield Ending(int(cancels[0]), End.CANCELLED, int(cancels[1]), topic)
 
 
@@ -158,12 +162,12 @@ def without_endings(stored: bytes) -> dict[str, str]:
 
 
 def _end(record: Record) -> End:
-    verb = properties.value_of(record.properties, properties.VERB)
+    verb = properties.of_record(record).get(properties.VERB)
     if record.topic == VERB_TOPIC:
         return End.UNREADABLE if verb == UNREADABLE else End.CANCELLED
     return End.FIRED if verb == FIRE else End.DELIVERED
 
 
 def _number(record: Record, name: str) -> int | None:
-    value = properties.value_of(record.properties, name)
+    value = properties.of_record(record).get(name, "")
     return int(value) if value.isascii() and value.isdigit() else None

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from commitlog import foreign, layout, record
 from commitlog.disk import Disk
@@ -29,7 +29,31 @@ from commitlog.record import Record
 from commitlog.segments import Segments
 
 _READ_AHEAD_BYTES: Final = 4096
-_LENGTH_BYTES: Final = 4
+_LENGTH: Final = struct.Struct(">I")
+_LENGTH_BYTES: Final = _LENGTH.size
+
+
+class Stretch(NamedTuple):
+    """Bytes of the log from an offset on, read at once for several records."""
+
+    first_offset: int
+    end_offset: int
+    stored: memoryview
+
+    def holds(self, offset: int) -> bool:
+        """Whether it has the byte at a log offset."""
+        return self.first_offset <= offset < self.end_offset
+
+    def record_bytes(self, physical_offset: int) -> memoryview | None:
+        """The record that lies at a log offset, as its length says; None where not all of it was read."""
+        first = physical_offset - self.first_offset
+        if not 0 <= first <= len(self.stored) - _LENGTH_BYTES:
+            return None
+        end = first + _LENGTH.unpack_from(self.stored, first)[0]
+        return self.stored[first:end] if end <= len(self.stored) else None
+
+
+NO_STRETCH: Final = Stretch(0, 0, memoryview(b""))
 
 
 class CommitLog:
@@ -156,18 +180,32 @@ class CommitLog:
         """The sync has succeeded: live readers are told."""
         self._publish(sync.end_offset)
 
-    def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
+    def read(
+        self, physical_offset: int, length: int = _READ_AHEAD_BYTES, stretch: Stretch = NO_STRETCH
+    ) -> Record:
         """The durable record at `physical_offset`; `length` is its size where known.
 
         Raises `StoreDamaged` where no whole record with a right CRC lies there.
         """
-        stored = self._read_bytes(physical_offset, length)
+        stored = stretch.record_bytes(physical_offset) or self._read_bytes(physical_offset, length)
         if not record.is_sound(stored, may_lack_crc=physical_offset < self.own_from):
             raise StoreDamaged(
                 f"The record at log offset {physical_offset} does not match its CRC. It is skipped; "
                 "restore the segment from a backup to get it back."
             )
         return record.decode(stored)
+
+    def read_stretch(self, physical_offset: int, length: int) -> Stretch:
+        """The bytes from there on in one read, fewer where the segment ends; none where the disk fails.
+
+        What it does not have each record is read for alone, and who reads that is told what is wrong.
+        """
+        stored = b""
+        if self.first_offset <= physical_offset < self.durable_offset:
+            path, position = self.segments.place(physical_offset)
+            with suppress(OSError):
+                stored = self._disk.read(path, position, min(length, self.durable_offset - physical_offset))
+        return Stretch(physical_offset, physical_offset + len(stored), memoryview(stored))
 
     def _read_bytes(self, physical_offset: int, length: int) -> bytes:
         assert 0 <= physical_offset < self.durable_offset
@@ -177,7 +215,7 @@ class CommitLog:
         stored = self._disk.read(path, position, max(length, _LENGTH_BYTES))
         if len(stored) < _LENGTH_BYTES:
             raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
-        (record_bytes,) = struct.unpack_from(">I", stored)
+        (record_bytes,) = _LENGTH.unpack_from(stored)
         if record_bytes > len(stored):
             stored = self._disk.read(path, position, min(record_bytes, self.record_bytes_max))
         return stored[:record_bytes]

@@ -77,6 +77,7 @@ SHOWN: Final = frozenset({
     REDRIVE_OF,
 })  # fmt: skip
 """Reserved names that consumers see: of which schedule a message is, and why it is a dead letter."""
+_HIDDEN: Final = RESERVED - SHOWN
 
 
 def encode(properties: dict[str, str]) -> bytes:
@@ -94,10 +95,18 @@ def decode(stored: bytes) -> dict[str, str]:
     return found
 
 
-def encode_message(message: Message) -> bytes:
-    """The stored bytes of `of_message`, of a message none of whose own properties has a reserved name.
+def of_record(record: Record) -> dict[str, str]:
+    """The pairs of a record's properties, which are parsed once; not to be changed."""
+    parsed = record.parsed
+    if parsed is None or parsed[0] is not record.properties:
+        parsed = record.parsed = record.properties, decode(record.properties)
+    return parsed[1]
 
-    Cost: half of that of making and encoding the pairs.
+
+def encode_message(message: Message) -> bytes:
+    """The stored bytes that carry a message's attributes, its own properties first, none of a reserved name.
+
+    Cost: half of that of making pairs and encoding them.
     """
     parts = [f"{name}\x01{value}\x02" for name, value in message.properties.items() if value]
     if message.message_id:
@@ -117,53 +126,33 @@ def encode_message(message: Message) -> bytes:
     return "".join(parts).encode()
 
 
-def of_message(message: Message) -> dict[str, str]:
-    """The properties that carry a message's attributes, its own properties first."""
-    stored = dict(message.properties)
-    if message.message_id:
-        stored[MESSAGE_ID] = message.message_id
-    if message.tag:
-        stored[TAG] = message.tag
-    if message.keys:
-        stored[KEYS] = " ".join(message.keys)
-    if message.message_group:
-        stored[MESSAGE_GROUP] = message.message_group
-    if message.priority is not None:
-        stored[PRIORITY] = str(message.priority)
-    if message.lite_topic:
-        stored[LITE_TOPIC] = message.lite_topic
-    if message.trace_context:
-        stored[TRACE_CONTEXT] = message.trace_context
-    return stored
-
-
 def to_message(record: Record) -> Message:
-    """The message that a record carries, under its real topic; undoes `of_message`.
+    """The message that a record carries, under its real topic; undoes `encode_message`.
 
     Of the broker's own properties none is shown, except that `delivery_ms` is the time it was due. The body
     is plain or gzip; raises `LibraryMissing` for one from an imported log that cannot be unpacked here.
     """
-    stored = decode(record.properties)
-    due_ms = stored.get(DUE_MS, "")
-    immunity = stored.get(CHECK_IMMUNITY_SECONDS, "")
-    body, gzip = for_client(record.body, record.sys_flag)
+    stored = of_record(record)
+    get = stored.get
+    due_ms, immunity, priority = get(DUE_MS, ""), get(CHECK_IMMUNITY_SECONDS, ""), get(PRIORITY)
+    body, gzip = for_client(record.body, record.sys_flag) if record.sys_flag else (record.body, False)
     return Message(
-        topic=stored.get(REAL_TOPIC) or record.topic,
+        topic=get(REAL_TOPIC) or record.topic,
         body=body,
-        message_id=stored.get(MESSAGE_ID, ""),
-        tag=stored.get(TAG, ""),
-        keys=tuple(stored.get(KEYS, "").split()),
-        message_group=stored.get(MESSAGE_GROUP, ""),
+        message_id=get(MESSAGE_ID, ""),
+        tag=get(TAG, ""),
+        keys=tuple(get(KEYS, "").split()),
+        message_group=get(MESSAGE_GROUP, ""),
         delivery_ms=int(due_ms) if due_ms.isdigit() else None,
-        transactional=stored.get(TRANSACTIONAL) == "true",
-        properties={name: value for name, value in stored.items() if name not in RESERVED or name in SHOWN},
+        transactional=get(TRANSACTIONAL) == "true",
+        properties={name: value for name, value in stored.items() if name not in _HIDDEN},
         born_ms=record.born_ms,
         born_host=record.born_host,
         gzip=gzip,
-        trace_context=stored.get(TRACE_CONTEXT, ""),
+        trace_context=get(TRACE_CONTEXT, ""),
         check_immunity_ms=int(immunity) * 1000 if immunity.isdigit() else None,
-        priority=_priority(stored.get(PRIORITY, "")),
-        lite_topic=stored.get(LITE_TOPIC, ""),
+        priority=None if priority is None else _priority(priority),
+        lite_topic=get(LITE_TOPIC, ""),
     )
 
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -61,14 +61,13 @@ TYPE_COMMIT: Final = 0x8
 TYPE_SYSTEM: Final = 0xC
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 CRC_NAME: Final = b"__CRC32#\x01"
 CRC_BYTES: Final = 20
 CRC_MASK: Final = 0x7FFFFFFF
 TOPIC_V1_CHARACTERS_MAX: Final = 127
 
-_HEAD = struct.Struct(">IIIiiqqiq")
-_AFTER_HOSTS = struct.Struct(">iqi")
 _FIXED_V4 = struct.Struct(">IIIiiqqiq4sIq4sIiqi")
 _BLANK = struct.Struct(">II")
 
@@ -99,6 +98,8 @@ class Record:
     store_host: Host = ("127.0.0.1", 0)
     reconsume_times: int = 0
     half_offset: int = 0
+    parsed: tuple[bytes, dict[str, str]] | None = field(default=None, init=False, repr=False, compare=False)
+    """The pairs of `properties`, once somebody has asked for them (`commitlog.properties.of_record`)."""
 
     @property
     def type(self) -> int:
@@ -144,11 +145,11 @@ def encode_fields(
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
     born, born_v6 = _addresses.get(born_host[0]) or pack_address(born_host)
     store, store_v6 = _addresses.get(store_host[0]) or pack_address(store_host)
-    sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag &= ~_HOSTS_V6
     layout = _FIXED_V4
     if born_v6 or store_v6:
         sys_flag |= (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
-        layout = struct.Struct(f">IIIiiqqiq{len(born)}sIq{len(store)}sIiqi")
+        layout = _fixed(sys_flag & _HOSTS_V6)
     body_bytes = len(body)
     head = layout.pack(
         layout.size + body_bytes + len(topic) + 2 + properties_bytes,
@@ -248,60 +249,53 @@ def pack_address(host: Host) -> tuple[bytes, bool]:
 
 
 def _decode(buffer: bytes | memoryview, start: int) -> Record:
-    record_bytes, magic, _body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = (
-        _HEAD.unpack_from(buffer, start)
-    )
+    layout = _FIXED_V4
+    fields = layout.unpack_from(buffer, start)
+    if hosts_v6 := fields[7] & _HOSTS_V6:
+        layout = _fixed(hosts_v6)
+        fields = layout.unpack_from(buffer, start)
+    (
+        record_bytes, magic, _, queue_id, flag, queue_offset, physical_offset, sys_flag,
+        born_ms, born, born_port, store_ms, store, store_port, reconsume_times, half_offset, body_bytes,
+    ) = fields  # fmt: skip
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise ValueError(f"magic {magic:08X}")
-    born_host, position = _unpack_host(buffer, start + _HEAD.size, bool(sys_flag & BORN_HOST_V6))
-    (store_ms,) = struct.unpack_from(">q", buffer, position)
-    store_host, position = _unpack_host(buffer, position + 8, bool(sys_flag & STORE_HOST_V6))
-    reconsume_times, half_offset, body_length = _AFTER_HOSTS.unpack_from(buffer, position)
-    position += _AFTER_HOSTS.size
-    body, position = _slice(buffer, position, body_length)
-    topic_length, position = _topic_length(buffer, position, magic)
-    topic, position = _slice(buffer, position, topic_length)
-    properties_length = int.from_bytes(buffer[position : position + 2], "big")
-    properties, position = _slice(buffer, position + 2, properties_length)
-    if position != start + record_bytes:
-        raise ValueError(f"lengths give {position - start} bytes, the record says {record_bytes}")
+    body_at = start + layout.size
+    body_end = body_at + body_bytes
+    topic_at = body_end + (2 if magic == MAGIC_V2 else 1)
+    topic_end = topic_at + int.from_bytes(buffer[body_end:topic_at], "big")
+    properties_at = topic_end + 2
+    end = properties_at + int.from_bytes(buffer[topic_end:properties_at], "big")
+    if body_bytes < 0 or end != start + record_bytes or end > len(buffer):
+        raise ValueError(f"lengths give {end - start} bytes, the record says {record_bytes}")
     return Record(
-        topic=topic.decode(),
-        body=body,
-        properties=_without_crc(properties),
+        topic=str(buffer[topic_at:topic_end], "utf-8"),
+        body=bytes(buffer[body_at:body_end]),
+        properties=_without_crc(bytes(buffer[properties_at:end])),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
         flag=flag,
         sys_flag=sys_flag,
         born_ms=born_ms,
-        born_host=born_host,
+        born_host=(_address_text(born), born_port),
         store_ms=store_ms,
-        store_host=store_host,
+        store_host=(_address_text(store), store_port),
         reconsume_times=reconsume_times,
         half_offset=half_offset,
     )
 
 
-def _unpack_host(buffer: bytes | memoryview, position: int, is_v6: bool) -> tuple[Host, int]:
-    width = 16 if is_v6 else 4
-    packed = bytes(buffer[position : position + width])
-    port = int.from_bytes(buffer[position + width : position + width + 4], "big")
-    text = str(ipaddress.IPv6Address(packed)) if is_v6 else ".".join(map(str, packed))
-    return (text, port), position + width + 4
+@lru_cache
+def _fixed(hosts_v6: int) -> struct.Struct:
+    """The fields up to the body of a record of which these hosts are IPv6."""
+    born, store = (16 if hosts_v6 & bit else 4 for bit in (BORN_HOST_V6, STORE_HOST_V6))
+    return struct.Struct(f">IIIiiqqiq{born}sIq{store}sIiqi")
 
 
-def _topic_length(buffer: bytes | memoryview, position: int, magic: int) -> tuple[int, int]:
-    if magic == MAGIC_V2:
-        return int.from_bytes(buffer[position : position + 2], "big"), position + 2
-    return buffer[position], position + 1
-
-
-def _slice(buffer: bytes | memoryview, position: int, length: int) -> tuple[bytes, int]:
-    end = position + length
-    if length < 0 or end > len(buffer):
-        raise ValueError(f"a field of {length} bytes at {position} leaves the buffer")
-    return bytes(buffer[position:end]), end
+@lru_cache(maxsize=4096)
+def _address_text(packed: bytes) -> str:
+    return str(ipaddress.ip_address(packed))
 
 
 def _without_crc(properties: bytes) -> bytes:

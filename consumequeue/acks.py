@@ -41,9 +41,9 @@ class Finished(NamedTuple):
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
     """The offsets as ascending ranges of (first, count)."""
     ranges: list[tuple[int, int]] = []
-    for offset in sorted(set(offsets)):
-        if ranges and sum(ranges[-1]) == offset:
-            ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
+    for offset in sorted(offsets):
+        if ranges and ranges[-1][0] + ranges[-1][1] >= offset:
+            ranges[-1] = (ranges[-1][0], offset + 1 - ranges[-1][0])
         else:
             ranges.append((offset, 1))
     return ranges

@@ -80,6 +80,12 @@ class ConsumeQueue:
             ahead = 0
         return self._read_ahead[ahead]
 
+    def entries(self, queue_offset: int, count: int) -> list[Entry]:
+        """Up to `count` entries from one on, as far as they were read ahead with it."""
+        self.entry(queue_offset)
+        first = queue_offset - self._read_ahead_from
+        return self._read_ahead[first : first + count]
+
     def get(self, queue_offset: int, count: int) -> list[Entry]:
         """Up to `count` entries from `queue_offset` on, as far as they lie together; gaps have size 0."""
         return entry.decode_all(self._stored(queue_offset, count))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -56,9 +57,16 @@ class Wheel:
             return
         was_pending = timer in self._due_ms
         self._due_ms[timer] = due_ms
-        self._link(timer, due_ms)
+        self._link((timer,), due_ms)
         if was_pending:
             self._left_one_behind()
+
+    def place_many(self, timers: Sequence[int], due_ms: int) -> None:
+        """Sets timers, none of which is pending, all at one time."""
+        due_ms = max(due_ms, self.now_ms)
+        assert due_ms < levels.SPAN_MS, f"{len(timers)} timers are due beyond the wheel"
+        self._due_ms.update(dict.fromkeys(timers, due_ms))
+        self._link(timers, due_ms)
 
     def cancel(self, timer: int) -> bool:
         """Forgets a timer; False if it was not pending."""
@@ -94,12 +102,14 @@ class Wheel:
         upcoming = self._next_slot()
         return None if upcoming is None else upcoming[2]
 
-    def _link(self, timer: int, due_ms: int) -> None:
+    def _link(self, timers: Sequence[int], due_ms: int) -> None:
         level = levels.level_of(self.now_ms, due_ms)
         slot = levels.slot_of(level, due_ms)
-        self._slots[level][slot].extend((due_ms, timer))
+        pairs = self._slots[level][slot]
+        for timer in timers:
+            pairs.extend((due_ms, timer))
         self._occupied[level] |= 1 << slot
-        self._pair_count += 1
+        self._pair_count += len(timers)
 
     def _left_one_behind(self) -> None:
         self._left_behind_count += 1
@@ -153,7 +163,7 @@ class Wheel:
             if level == 0:
                 self._expired.append(timer)
             else:
-                self._link(timer, due_ms)
+                self._link((timer,), due_ms)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
         while self._expired and len(due) < count_max:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import replace
 from typing import Final
 
 from commitlog import properties
@@ -86,7 +85,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
     return Record(
         topic=HALF_TOPIC,
         body=message.body,
-        properties=properties.encode(properties.of_message(message) | marks),
+        properties=properties.encode_message(message) + properties.encode(marks),
         sys_flag=COMPRESSED if message.gzip else 0,
         born_ms=message.born_ms,
         born_host=message.born_host,
@@ -95,7 +94,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
 
 def committed_record(half: Record, reason: str = "") -> Record:
     """The commit of a half: its message for its real queue; `reason` is an operator's, who resolved it."""
-    stored = properties.decode(half.properties) | {properties.REASON: reason}
+    stored = properties.of_record(half) | {properties.REASON: reason}
     topic = stored.pop(properties.REAL_TOPIC)
     queue_id = int(stored.pop(properties.REAL_QUEUE_ID))
     return _commit(half, topic, queue_id, stored)
@@ -103,13 +102,13 @@ def committed_record(half: Record, reason: str = "") -> Record:
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
     """The commit of a half that has a delivery time: its timer record."""
-    stored = properties.decode(half.properties) | {properties.REASON: reason}
+    stored = properties.of_record(half) | {properties.REASON: reason}
     return _commit(half, timer_topic, 0, stored)
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
     """The end of a half without a message."""
-    stored = properties.decode(half.properties) | {properties.REASON: reason}
+    stored = properties.of_record(half) | {properties.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
         topic=OUTCOME_TOPIC,
@@ -124,7 +123,7 @@ def outcome_of(record: Record) -> State:
     """The state that the record of an end leads to: a commit's, or one of `OUTCOME_TOPIC`."""
     if record.type == TYPE_COMMIT:
         return State.COMMITTED
-    return _OUTCOMES_BY_NAME[properties.value_of(record.properties, properties.OUTCOME)]
+    return _OUTCOMES_BY_NAME[properties.of_record(record)[properties.OUTCOME]]
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
@@ -141,11 +140,12 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 def check_ms_of(record: Record) -> int:
     """When to ask next, by a half or the record of a check-back: an older one by the default times."""
-    if check_ms := properties.value_of(record.properties, properties.CHECK_MS):
+    stored = properties.of_record(record)
+    if check_ms := stored.get(properties.CHECK_MS):
         return int(check_ms)
     if record.topic == CHECK_TOPIC:
         return _DEFAULT.next_check_ms(record.store_ms, record.reconsume_times)
-    immunity = properties.value_of(record.properties, properties.CHECK_IMMUNITY_SECONDS)
+    immunity = stored.get(properties.CHECK_IMMUNITY_SECONDS)
     return _DEFAULT.first_check_ms(record.store_ms, int(immunity) * 1000 if immunity else None)
 
 
@@ -164,12 +164,16 @@ _KEPT_BY_OUTCOMES: Final = (
 
 def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> Record:
     stored.pop(properties.CHECK_MS, None)
-    return replace(
-        half,
+    return Record(
         topic=topic,
         queue_id=queue_id,
+        body=half.body,
         properties=properties.encode(stored),
+        flag=half.flag,
         sys_flag=(half.sys_flag & COMPRESSION) | TYPE_COMMIT,
+        born_ms=half.born_ms,
+        born_host=half.born_host,
+        reconsume_times=half.reconsume_times,
         half_offset=half.physical_offset,
     )
 

@@ -11,6 +11,7 @@ A timer of the wheel is an integer: the subject shifted left by three bits, plus
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -41,6 +42,11 @@ class Agenda:
         """Sets or moves the timer of a subject."""
         self.is_changed = True
         self._wheel.place(subject << _PURPOSE_BITS | purpose, due_ms)
+
+    def place_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
+        """Sets the timers of subjects that have none, all at one time."""
+        self.is_changed = True
+        self._wheel.place_many([subject << _PURPOSE_BITS | purpose for subject in subjects], due_ms)
 
     def cancel(self, purpose: Purpose, subject: int) -> bool:
         """Forgets the timer of a subject; False if there was none."""

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 from commitlog import foreign, layout, limits, properties, snapshot, store_format
 from commitlog.disk import Disk
-from commitlog.errors import TidewheelError
 from commitlog.flush import Flush, Sync
 from commitlog.kinds import (
     ACK_TOPIC,
@@ -338,18 +337,6 @@ class Broker:
             damage_count=self.damage_count,
             unreadable_timers=len(self.timers.lost),
         )
-
-    def ack_many(
-        self, group: str, topic: str, receipt_handles: list[str], now_ms: int
-    ) -> list[int | TidewheelError]:
-        """Acknowledges leased messages; of each what must be durable before anyone is told, or why not."""
-        answers: list[int | TidewheelError] = []
-        for handle in receipt_handles:
-            try:
-                answers.append(self.receiving.ack(group, topic, handle, now_ms))
-            except TidewheelError as error:
-                answers.append(error)
-        return answers
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so."""

@@ -66,7 +66,7 @@ class DeadLetters:
         topic = self._topics.dead_letters(key.group, now_ms)
         self._store.append(_copy(record, topic.name, marks), now_ms)
         self._statistics.dead_letters[(key.topic, key.group)] += 1
-        return self._groups.finish(key, record.queue_offset, now_ms)
+        return self._groups.finish(key, [record.queue_offset], now_ms)
 
     def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Open dead letters of a group, the oldest first; fewer than `count_max` if they are large."""
@@ -118,12 +118,12 @@ class DeadLetters:
         again = _copy(record, topic.name, marks)
         again.queue_id = _turn(record, topic, queue_offset) % topic.queue_count
         self._store.append(again, now_ms)
-        return self._groups.finish(key, queue_offset, now_ms)
+        return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
         """Forgets a dead letter; returns what must be durable. Raises `MessageNotFound`."""
         key, _ = self._open(group, queue_offset)
-        return self._groups.finish(key, queue_offset, now_ms)
+        return self._groups.finish(key, [queue_offset], now_ms)
 
     def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         key = _key(group)

@@ -7,7 +7,6 @@ delivered, a transaction's message as half and as what was committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -98,4 +97,4 @@ class Finding:
 
 
 def _look(record: Record) -> Delivery:
-    return replace(delivery(record, 0, "", 0), stored_topic=record.topic)
+    return delivery(record, 0, "", 0)._replace(stored_topic=record.topic)

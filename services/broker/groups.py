@@ -142,12 +142,14 @@ class Groups:
         """The same, to be looked at: nothing is made of it."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
-    def finish(self, key: GroupQueue, queue_offset: int, now_ms: int) -> int:
-        """The group has acknowledged a message, or given it up; returns what must be durable first."""
-        flight = self.in_flight(key)
-        flight.offsets.finish(queue_offset, queue_offset + 1)
-        flight.finished(queue_offset)
-        self.open_records.acknowledge(key, queue_offset, now_ms)
+    def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
+        """The group has acknowledged messages, or given them up; returns what must be durable first."""
+        flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
+        for first, count in ranges:
+            flight.offsets.finish(first, first + count)
+        for queue_offset in queue_offsets:
+            flight.finished(queue_offset)
+        self.open_records.acknowledge(key, ranges, now_ms)
         if flight.has_ready:
             self.woken[key.topic] = None
         return self.open_records.durable_at

@@ -51,9 +51,9 @@ class HalfReceipts:
 
     def apply(self, record: Record) -> None:
         """Remembers a half that was appended."""
-        stored = record.properties
-        name = properties.value_of(stored, properties.REAL_TOPIC), _message_id(record)
-        due_ms = int(properties.value_of(stored, properties.DUE_MS) or _AT_ONCE)
+        stored = properties.of_record(record)
+        name = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
+        due_ms = int(stored.get(properties.DUE_MS, _AT_ONCE))
         self._rows.pop(name, None)  # it is the newest now
         self._rows[name] = (record.store_ms, record.physical_offset, record.queue_offset, due_ms)
         while self._is_over(record.store_ms):
@@ -72,10 +72,6 @@ class HalfReceipts:
     def _is_over(self, store_ms: int) -> bool:
         oldest_ms, *_ = next(iter(self._rows.values()))
         return oldest_ms <= store_ms - limits.DEDUPE_MS or len(self._rows) > limits.HALF_RECEIPTS_KEPT_MAX
-
-
-def _message_id(record: Record) -> str:
-    return properties.value_of(record.properties, properties.MESSAGE_ID)
 
 
 def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int, int]:

@@ -43,12 +43,15 @@ class Leases:
         self._generation += 1
         return self._generation
 
-    def add(self, key: GroupQueue, lease: Lease) -> None:
-        """A lease stands; one with a `client_id` lasts as long as that client is heard from."""
-        self._leases[lease.generation] = (key, lease)
-        self._agenda.place(Purpose.LEASE, lease.generation, lease.visible_ms)
-        if lease.client_id:
-            self._generations_of[lease.client_id].add(lease.generation)
+    def add(self, leases: list[tuple[GroupQueue, Lease]]) -> None:
+        """Leases stand that end together; those with a `client_id` as long as that client is heard from."""
+        generations = [lease.generation for _, lease in leases]
+        self._leases.update(zip(generations, leases, strict=True))
+        if leases:
+            _, first = leases[0]
+            self._agenda.place_many(Purpose.LEASE, generations, first.visible_ms)
+            if first.client_id:
+                self._generations_of[first.client_id].update(generations)
 
     def restore(self, key: GroupQueue, lease: Lease, renewed_until_ms: int) -> None:
         """A lease of before a restart stands again; a renewed one until its consumer can be heard."""
@@ -58,7 +61,7 @@ class Leases:
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
-        self.add(key, lease)
+        self.add([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
         """The leases of before a restart that a receive of this name was to get, if they still stand."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from commitlog import limits, properties
 from commitlog.bulk import Integers
+from commitlog.log import NO_STRETCH, Stretch
 from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.filter import Filter
@@ -18,6 +20,8 @@ from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases
 from services.broker.reading import delivery
 from services.broker.values import Delivery
+
+_FOR_GROUP: Final = properties.FOR_GROUP.encode()
 
 
 @dataclass(slots=True)
@@ -39,6 +43,10 @@ class Look:
     policy: GroupPolicy
     now_ms: int
     deliveries: list[Delivery] = field(default_factory=list)
+    leases: list[tuple[GroupQueue, Lease]] = field(default_factory=list)
+    """What it has leased, to be placed in the agenda at its end."""
+    stretch: Stretch = NO_STRETCH
+    """Bytes of the log that it has read, and that hold what it is about to come upon."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
     """Message groups whose run comes again: some of it was given out before, and not acknowledged."""
@@ -51,8 +59,11 @@ class Look:
 
     def wants(self, record: Record) -> bool:
         """Whether the filter lets a record through, and it was not redriven for another group."""
-        for_group = properties.value_of(record.properties, properties.FOR_GROUP)
-        return for_group in ("", self.group) and self.filter.matches(record.properties)
+        if _FOR_GROUP in record.properties:
+            for_group = properties.value_of(record.properties, properties.FOR_GROUP)
+            if for_group not in ("", self.group):
+                return False
+        return self.filter.matches(record.properties)
 
     def admits(self, record_bytes: int) -> bool:
         """Whether the next message may go into the answer; the first may, whatever it has."""
@@ -100,30 +111,29 @@ class Lending:
         look: Look,
     ) -> None:
         """Leases a message to a receive; `give` takes it out of the queue."""
-        offset, now_ms = record.queue_offset, look.now_ms
+        offset, now_ms, visible_ms = record.queue_offset, look.now_ms, look.now_ms + look.invisible_ms
         attempt = flight.offsets.attempts(offset).made + 1
+        generation = self._leases.next_generation()
+        receipt = Receipt(key.queue_id, offset, record.physical_offset, now_ms, look.invisible_ms, generation)
         lease = Lease(
-            self._leases.next_generation(),
+            generation,
             offset,
-            now_ms + look.invisible_ms,
+            visible_ms,
             look.client_id if look.is_renewed else "",
-            now_ms + look.invisible_ms + limits.AUTO_RENEW_MS_MAX,
+            visible_ms + limits.AUTO_RENEW_MS_MAX,
             look.client_id,
             message_group,
             attempt_id=look.attempt_id,
             leased_ms=now_ms,
+            handle=receipts.encode(receipt, self._broker_name),
         )
-        self._leases.add(key, lease)
+        look.leases.append((key, lease))
         give(lease)
         if message_group:
             look.runs[message_group] += 1
             if flight.offsets.was_given(offset):
                 look.again.add(message_group)
             look.durable_at = self._groups.keep_lease(key, lease, attempt, now_ms)
-        receipt = Receipt(
-            key.queue_id, offset, record.physical_offset, now_ms, look.invisible_ms, lease.generation
-        )
-        lease.handle = receipts.encode(receipt, self._broker_name)
-        given = delivery(record, attempt, lease.handle, lease.visible_ms)
+        given = delivery(record, attempt, lease.handle, visible_ms)
         look.deliveries.append(given)
         look.body_bytes += len(given.message.body)

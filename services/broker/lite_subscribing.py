@@ -199,8 +199,8 @@ class LiteSubscribing:
         self._receiving.void_group(key, lite_topic, now_ms)
         if again:
             durable_at = self._groups.reopen(key, again, now_ms)
-        for offset in passed:
-            durable_at = self._groups.finish(key, offset, now_ms)
+        if passed:
+            durable_at = self._groups.finish(key, passed, now_ms)
         return durable_at
 
     def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:

@@ -50,10 +50,11 @@ class OpenRecords:
         """Whether nothing was added since they were closed."""
         return not (self._acknowledged or self._passed or self._leases)
 
-    def acknowledge(self, key: Key, offset: int, now_ms: int) -> None:
-        """A message was acknowledged, or moved to the dead letters."""
+    def acknowledge(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
+        """Messages, as ranges (first, count), were acknowledged, or moved to the dead letters."""
         self._newest_ms = max(self._newest_ms, now_ms)
-        self._acknowledged[key].add(offset, offset + 1)
+        for first, count in ranges:
+            self._acknowledged[key].add(first, first + count)
 
     def pass_over(self, key: Key, first: int, end: int, now_ms: int) -> None:
         """Messages from `first` up to before `end` will not be given out."""

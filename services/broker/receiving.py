@@ -26,11 +26,12 @@ import numpy as np
 
 from commitlog import limits, properties
 from commitlog.bulk import Integers
-from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TooManyRequests
+from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TidewheelError, TooManyRequests
 from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
+from consumequeue.entry import Entry
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
@@ -118,15 +119,37 @@ class Receiving:
         self._give_back_unheard(client_id, attempt_id, now_ms)
         look.durable_at = self.join(group, topic_name, now_ms)
         if not look.policy.is_paused:
-            self._look(topic, look)
+            try:
+                self._look(topic, look)
+            finally:
+                self._leases.add(look.leases)
         return Received(look.deliveries, look.durable_at, look.is_tired or look.is_full)
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Marks a leased message as done; returns what must be durable before the consumer is told."""
-        key, lease = self._held(group, topic, handle)
-        self._end(lease.generation)
-        self._statistics.acknowledged[topic, group] += 1
-        return self._groups.finish(key, lease.queue_offset, now_ms)
+        """The same of one message; raises `InvalidReceiptHandle`."""
+        (answer,) = self.ack_many(group, topic, [handle], now_ms)
+        if isinstance(answer, TidewheelError):
+            raise answer
+        return answer
+
+    def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
+        """Marks leased messages as done; of each what must be durable before anyone is told, or why not."""
+        answers: list[int | TidewheelError] = []
+        done: dict[GroupQueue, list[int]] = {}
+        durable_at = self._groups.open_records.durable_at
+        for handle in handles:
+            try:
+                key, lease = self._held(group, topic, handle)
+            except TidewheelError as error:
+                answers.append(error)
+                continue
+            self._end(lease.generation)
+            done.setdefault(key, []).append(lease.queue_offset)
+            answers.append(durable_at)
+        for key, offsets in done.items():
+            self._statistics.acknowledged[topic, group] += len(offsets)
+            self._groups.finish(key, offsets, now_ms)
+        return answers
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
@@ -148,7 +171,7 @@ class Receiving:
             is_suspended=suspend,
             leased_ms=now_ms,
         )
-        self._leases.add(key, lease)
+        self._leases.add([(key, lease)])
         flight, durable_at = self._groups.in_flight(key), 0
         flight.replace(lease)
         if lease.message_group:
@@ -172,7 +195,7 @@ class Receiving:
         queue, offset = self._store.dispatch.queue(topic, key.queue_id), lease.queue_offset
         record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
         if record is None:
-            return self._groups.finish(key, offset, now_ms)
+            return self._groups.finish(key, [offset], now_ms)
         attempts = self._groups.look(key).attempts(offset)
         return self._dead_letters.bury(key, record, attempts, "its consumer gave it up", now_ms)
 
@@ -283,7 +306,7 @@ class Receiving:
             entry = queue.entry(offset)
             if not look.admits(entry.record_bytes):
                 return
-            record = self._reading.record(entry, offset)
+            record = self._record(queue, entry, offset, look)
             look.scanned += 1
             if record is None or not look.wants(record):
                 self._groups.pass_over(key, offset, offset + 1, look.now_ms)
@@ -291,6 +314,13 @@ class Receiving:
                 self._dead_letters.bury(key, record, attempts, USED_UP, look.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, look)
+
+    def _record(self, queue: ConsumeQueue, entry: Entry, offset: int, look: Look) -> Record | None:
+        """The record of an entry; those behind it that are wanted, too, are read with it."""
+        left_count = look.count_max - len(look.deliveries)
+        if left_count > 1 and look.tags_codes is None and not look.stretch.holds(entry.physical_offset):
+            look.stretch = self._reading.stretch(queue.entries(offset, left_count))
+        return self._reading.record(entry, offset, look.stretch)
 
     def _candidate(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> int | None:
         """The next offset whose tag may match; those before it that cannot are done."""
@@ -308,7 +338,7 @@ class Receiving:
     def _lease_or_park(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, record: Record, look: Look
     ) -> None:
-        message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
+        message_group = properties.of_record(record).get(properties.MESSAGE_GROUP, "")
         if message_group and not self._may_lease(flight, record.queue_offset, message_group, look):
             flight.park(record.queue_offset, message_group)
             return
@@ -331,7 +361,7 @@ class Receiving:
             if offset is None or not look.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)
-            record = self._reading.record(entry, offset) if look.admits(entry.record_bytes) else None
+            record = self._record(queue, entry, offset, look) if look.admits(entry.record_bytes) else None
             if record is None or not look.wants(record):
                 return
             if flight.attempts(offset).made >= look.policy.attempts_max:

@@ -48,19 +48,29 @@ class Replaced(NamedTuple):
 
 def timer_record(message: Message, queue_id: int, replaced: Replaced | None = None) -> Record:
     """The timer record of a delayed message, whose real queue will be `queue_id`."""
-    return Record(topic=TIMER_TOPIC, **unstamped_timer(message, queue_id, replaced)._asdict())
+    body, stored, sys_flag, born_ms, born_host = unstamped_timer(message, queue_id, replaced)
+    return Record(
+        topic=TIMER_TOPIC,
+        body=body,
+        properties=stored,
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_host=born_host,
+    )
 
 
 def unstamped_timer(message: Message, queue_id: int, replaced: Replaced | None) -> Unstamped:
     """What of its timer record is the message's own."""
-    stored = properties.of_message(message)
-    stored[properties.DUE_MS] = str(message.delivery_ms)
-    stored[properties.REAL_TOPIC] = message.topic
-    stored[properties.REAL_QUEUE_ID] = str(queue_id)
+    marks = {
+        properties.DUE_MS: str(message.delivery_ms),
+        properties.REAL_TOPIC: message.topic,
+        properties.REAL_QUEUE_ID: str(queue_id),
+    }
     if replaced is not None:
-        stored |= _replaces(replaced)
+        marks |= _replaces(replaced)
+    stored = properties.encode_message(message) + properties.encode(marks)
     sys_flag = COMPRESSED if message.gzip else 0
-    return Unstamped(message.body, properties.encode(stored), sys_flag, message.born_ms, message.born_host)
+    return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
 
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:

@@ -149,7 +149,7 @@ class Timers:
             self._end(ending, record.store_ms, record.physical_offset)
         if record.topic != TIMER_TOPIC:
             return
-        stored = properties.decode(record.properties)
+        stored = properties.of_record(record)
         timer_offset, due_ms = record.physical_offset, int(stored[properties.DUE_MS])
         for name in self._names_of(record, stored):
             self.ends.name(name, timer_offset, due_ms, record.store_ms)

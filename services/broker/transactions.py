@@ -30,7 +30,7 @@ from services.broker.store import Store
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
-from services.broker.verb_properties import carried_verb
+from services.broker.verb_properties import carried_verb, may_carry
 from txn import half, states
 from txn.checkback import CheckBackPolicy, Unasked
 from txn.outcomes import Ended, OpenHalf, Outcomes
@@ -63,6 +63,11 @@ class Transactions:
         self._carrying = carrying
         self._policy = settings.check_back
         self._statistics = statistics
+        self._counters = {
+            State.COMMITTED: statistics.commits,
+            State.ROLLED_BACK: statistics.rollbacks,
+            State.EXPIRED: statistics.expired,
+        }
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(settings)
         self.unasked = Unasked()
@@ -91,8 +96,8 @@ class Transactions:
         if record.topic != HALF_TOPIC:
             self.outcomes.forget(record.physical_offset)
             return
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
-        crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
+        stored = properties.of_record(record)
+        topic, crc = stored.get(properties.REAL_TOPIC, ""), half.id_crc(stored.get(properties.MESSAGE_ID, ""))
         first_ms = half.check_ms_of(record)
         self.outcomes.stored(record.physical_offset, record.store_ms, first_ms, topic, crc)
         self._agenda.place(Purpose.CHECK, record.physical_offset, first_ms)
@@ -128,18 +133,17 @@ class Transactions:
 
     def find(self, offset: int, transaction_id: str) -> Record:
         """The half record of a transaction; raises `InvalidTransactionId` if there is none of that id."""
-        unknown = InvalidTransactionId(f"{transaction_id} names no half message of this store.")
         if not self.is_known(offset):
-            raise unknown
+            raise _unknown(transaction_id)
         try:
             record = self._store.log.read(offset)
         except StoreDamaged as error:
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
-            raise unknown from error
-        message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+            raise _unknown(transaction_id) from error
+        message_id = properties.of_record(record).get(properties.MESSAGE_ID, "")
         if half.transaction_id(offset, message_id) != transaction_id:
-            raise unknown
+            raise _unknown(transaction_id)
         return record
 
     def is_known(self, offset: int) -> bool:
@@ -324,8 +328,8 @@ class Transactions:
 
     def _ended_in_log(self, record: Record) -> Ended:
         """How a half ended whose end is not remembered: the log has its committed record, or it has none."""
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
-        message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+        stored = properties.of_record(record)
+        topic, message_id = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
         for offset in self._store.keys.offsets(topic, message_id, self._store.log.first_offset):
             if offset <= record.physical_offset:
                 break
@@ -336,15 +340,16 @@ class Transactions:
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
         durable_at = self._append(_end_record(record, event, reason), now_ms)
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC)
-        self._count(states.OUTCOMES[event], topic)
+        topic = properties.of_record(record).get(properties.REAL_TOPIC, "")
+        self._counters[states.OUTCOMES[event]][topic] += 1
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
         """Appends the record of an end; a commit carries out the verb, and sets the timer, of its message."""
-        carried = carried_verb(properties.to_message(ending), now_ms) if ending.type == TYPE_COMMIT else None
-        if carried:
-            self._carrying.prepare(carried, ending, now_ms)
+        if ending.type == TYPE_COMMIT and may_carry(ending.properties):
+            carried = carried_verb(properties.to_message(ending), now_ms)
+            if carried:
+                self._carrying.prepare(carried, ending, now_ms)
         if ending.topic == TIMER_TOPIC:
             self._timers.mark_replaced(ending, now_ms)
         return self._store.append(ending, now_ms)
@@ -375,13 +380,9 @@ class Transactions:
             self._statistics.unreadable(half_offset, error.detail)
             return None
 
-    def _count(self, outcome: State, topic: str) -> None:
-        counters = {
-            State.COMMITTED: self._statistics.commits,
-            State.ROLLED_BACK: self._statistics.rollbacks,
-            State.EXPIRED: self._statistics.expired,
-        }
-        counters[outcome][topic] += 1
+
+def _unknown(transaction_id: str) -> InvalidTransactionId:
+    return InvalidTransactionId(f"{transaction_id} names no half message of this store.")
 
 
 def _question(half_offset: int, waiting: OpenHalf) -> CheckBack:
@@ -393,12 +394,12 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
     outcome = states.OUTCOMES[event]
     if outcome is not State.COMMITTED:
         return half.outcome_record(record, outcome, reason)
-    if properties.value_of(record.properties, properties.DUE_MS):
+    if properties.DUE_MS in properties.of_record(record):
         return half.committed_timer_record(record, TIMER_TOPIC, reason)
     return half.committed_record(record, reason)
 
 
 def _check_topic(record: Record, topic: str) -> None:
-    real_topic = properties.value_of(record.properties, properties.REAL_TOPIC)
+    real_topic = properties.of_record(record).get(properties.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"It belongs to topic {real_topic!r}, not {topic!r}.")

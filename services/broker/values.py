@@ -58,8 +58,7 @@ class Verdict(Enum):
     FORGOTTEN = "FORGOTTEN"
 
 
-@dataclass(slots=True, frozen=True)
-class TimerName:
+class TimerName(NamedTuple):
     """What a verb calls a timer by: its topic, and its message id or else its `TW_TIMER_KEY`."""
 
     topic: str
@@ -183,8 +182,7 @@ class Resolution(Enum):
     ROLLBACK = "ROLLBACK"
 
 
-@dataclass(slots=True, frozen=True)
-class EndReceipt:
+class EndReceipt(NamedTuple):
     """A transaction that has ended as asked, now or before (`repeated`)."""
 
     transaction_id: str
@@ -193,8 +191,7 @@ class EndReceipt:
     durable_at: int
 
 
-@dataclass(slots=True, frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One message leased to a consumer until `visible_ms`; `attempt` counts from 1."""
 
     message: Message

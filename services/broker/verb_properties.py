@@ -35,6 +35,7 @@ from commitlog.message import Message
 from services import durations
 from services.broker.given_times import is_number, shown, wall_ms
 
+_BEGINNING: Final = b"TW_TIMER_"
 TOPIC: Final = "TW_TIMER_TOPIC"
 TO: Final = "TW_TIMER_TO"
 VERDICT: Final = "TW_TIMER_VERDICT"
@@ -62,6 +63,11 @@ class CarriedVerb:
 def carries(message: Message) -> bool:
     """Whether a message has anything to do with a verb."""
     return not _NAMES.isdisjoint(message.properties)
+
+
+def may_carry(stored: bytes) -> bool:
+    """Whether stored properties may have to do with a verb: all its names begin alike."""
+    return _BEGINNING in stored
 
 
 def carried_verb(

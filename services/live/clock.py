@@ -117,7 +117,10 @@ def _moved(value: Any, by_ms: int) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_moved(one, by_ms) for one in value)
     changes = _CHANGES.get(type(value))
-    return value if changes is None else replace(value, **changes(value, by_ms))
+    if changes is None:
+        return value
+    changed = changes(value, by_ms)
+    return value._replace(**changed) if isinstance(value, Delivery) else replace(value, **changed)
 
 
 Changes = dict[str, Any]

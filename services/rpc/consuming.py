@@ -79,10 +79,11 @@ class Consuming:
     def ack_message(self, request: AckMessageRequest, caller: Caller) -> Decided:
         """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        check_count(request.entries)
-        handles = [entry.receipt_handle for entry in request.entries]
+        entries = request.entries
+        check_count(entries)
+        handles = [entry.receipt_handle for entry in entries]
         group, topic = stored_name(request.group), stored_name(request.topic)
-        answers = self._live.decide(self._live.core.ack_many, group, topic, handles)
+        answers = self._live.decide(self._live.core.receiving.ack_many, group, topic, handles)
         return acknowledged_reply(request, answers)
 
     def change_invisible_duration(self, request: ChangeInvisibleDurationRequest, caller: Caller) -> Decided:
@@ -151,13 +152,9 @@ def acknowledged_reply(request: AckMessageRequest, answers: Sequence[int | Tidew
 
     Where all are well the bytes that protobuf makes: of each entry message_id 1, receipt_handle 2, status 3.
     """
-    durable_at, refused = 0, False
-    for answer in answers:
-        if isinstance(answer, int):
-            durable_at = max(durable_at, answer)
-        else:
-            refused = True
-    if not refused:
+    told = [answer for answer in answers if isinstance(answer, int)]
+    durable_at = max(told, default=0)
+    if len(told) == len(answers):
         parts = [ACKNOWLEDGED]
         for entry in request.entries:
             said = text_field(b"\x0a", entry.message_id)

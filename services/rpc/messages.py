@@ -129,15 +129,18 @@ def fill(shown: wire.Message, message: Message, namespace: str) -> None:
     """Fill an empty message of the wire with what the message itself tells a client, whoever gets it."""
     shown.topic.resource_namespace = namespace
     shown.topic.name = name_within(message.topic, namespace)
-    if message.properties:
-        shown.user_properties.update(wire_properties(message.properties, namespace))
+    if given := message.properties:
+        shown_properties = shown.user_properties
+        for name, value in wire_properties(given, namespace).items():
+            shown_properties[name] = value
     shown.body = message.body
     fill_system(shown.system_properties, message)
 
 
 def fill_system(system: wire.SystemProperties, message: Message) -> None:
     """Fill the part that is not the user's."""
-    system.keys.extend(message.keys)
+    if message.keys:
+        system.keys.extend(message.keys)
     system.message_id = message.message_id
     system.message_type = TYPES[message.message_type]
     system.body_encoding = GZIP if message.gzip else IDENTITY
@@ -146,9 +149,14 @@ def fill_system(system: wire.SystemProperties, message: Message) -> None:
     digest.checksum = md5(message.body, usedforsecurity=False).hexdigest().upper()
     set_time(system.born_timestamp, message.born_ms)
     system.born_host = message.born_host[0]
-    for name in ("tag", "message_group", "trace_context", "lite_topic"):
-        if value := getattr(message, name):
-            setattr(system, name, value)
+    if message.tag:
+        system.tag = message.tag
+    if message.message_group:
+        system.message_group = message.message_group
+    if message.trace_context:
+        system.trace_context = message.trace_context
+    if message.lite_topic:
+        system.lite_topic = message.lite_topic
     if message.priority is not None:
         system.priority = message.priority
     if message.delivery_ms is not None:

@@ -37,7 +37,8 @@ def text_field(tag: bytes, text: str) -> bytes:
     if not text:
         return b""
     encoded = text.encode()
-    return tag + varint(len(encoded)) + encoded
+    length = len(encoded)
+    return tag + (_ONE_BYTE[length] if length < 128 else varint(length)) + encoded
 
 
 def varint(number: int) -> bytes:

@@ -139,6 +139,40 @@ def test_a_damaged_record_is_named_when_read() -> None:
     assert scan(disk)[0].damaged == [Damage(first, second)]
 
 
+def test_neighbours_are_read_at_once_and_each_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    log = new_log(disk)
+    first, second, third, fourth = write(log, disk, 4)
+    disk.flip_bit(layout.segment_path(0), (third - 40) * 8)
+    stretch = log.read_stretch(first, fourth + 8 - first)
+    read_paths = []
+    monkeypatch.setattr(disk, "read", lambda path, *_: read_paths.append(path) or b"")
+    assert log.read(first, stretch=stretch).body == b"x" * 200 + b"0"
+    with pytest.raises(StoreDamaged, match=f"log offset {second} "):
+        log.read(second, stretch=stretch)
+    assert log.read(third, stretch=stretch).body == b"x" * 200 + b"2"
+    assert read_paths == []
+    with pytest.raises(StoreDamaged, match=f"Nothing lies at log offset {fourth}"):
+        log.read(fourth, stretch=stretch)
+    assert read_paths == [layout.segment_path(0)], "what is not whole in the stretch is read alone"
+
+
+def test_a_stretch_that_the_disk_refuses_or_that_leads_nowhere_is_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    log = new_log(disk)
+    write(log, disk, 2)
+    assert not log.read_stretch(log.durable_offset, 100).holds(log.durable_offset)
+    assert log.read_stretch(0, 1 << 20).end_offset == log.durable_offset
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(disk, "read", fail)
+    assert not log.read_stretch(0, 100).holds(0)
+
+
 def test_a_log_whose_sync_failed_is_cut_at_the_last_durable_offset() -> None:
     disk = MemoryDisk()
     log = new_log(disk)

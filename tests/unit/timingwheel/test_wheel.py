@@ -15,6 +15,7 @@ delays = st.one_of(
 )
 actions = st.one_of(
     st.tuples(st.just("place"), st.integers(0, 30), delays),
+    st.tuples(st.just("place many"), st.integers(0, 30), delays),
     st.tuples(st.just("cancel"), st.integers(0, 30), st.just(0)),
     st.tuples(st.just("advance"), st.integers(1, 5), delays),
 )
@@ -57,6 +58,11 @@ def agree(steps: list[tuple[str, int, int]]) -> None:
             due_ms = max(now_ms, wheel.now_ms) + delay_ms
             oracle[number] = due_ms
             wheel.place(number, due_ms)
+        elif action == "place many":
+            timers = [timer for timer in range(number, number + 4) if timer not in oracle]
+            due_ms = max(now_ms, wheel.now_ms) + delay_ms
+            oracle |= dict.fromkeys(timers, due_ms)
+            wheel.place_many(timers, due_ms)
         elif action == "cancel":
             assert wheel.cancel(number) == (oracle.pop(number, None) is not None)
         else:

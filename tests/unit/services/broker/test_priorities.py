@@ -48,8 +48,8 @@ def test_the_priority_is_the_queue_as_far_as_there_are_queues(
 
 
 def test_it_is_stored_under_the_name_that_rocketmq_gives_it() -> None:
-    assert properties.of_message(message(priority=0))["_SYS_MSG_PRIORITY_"] == "0"
-    assert "_SYS_MSG_PRIORITY_" not in properties.of_message(message())
+    assert properties.value_of(properties.encode_message(message(priority=0)), "_SYS_MSG_PRIORITY_") == "0"
+    assert b"_SYS_MSG_PRIORITY_" not in properties.encode_message(message())
 
 
 @pytest.mark.parametrize("stored", ["", "-1", "x", "1.5", "9" * 5_000, "2147483648", "\u00b2"])

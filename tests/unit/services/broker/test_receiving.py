@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import errors, limits, properties
+from commitlog import errors, layout, limits, properties
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from consumequeue.filter import parse_tags
@@ -275,6 +275,35 @@ def test_an_attempt_that_is_suspended_or_never_heard_of_does_not_count(bench: Be
         bench.broker.receiving.change_invisible("g", "t", got.receipt_handle, 100, True, bench.now_ms)
         bench.advance(100)
         bench.reopen()
+
+
+def test_acknowledgements_of_a_call_are_judged_one_by_one(bench: Bench) -> None:
+    for _ in range(4):
+        bench.send()
+    first, _, third, fourth = (one.receipt_handle for one in bench.receive())
+    answers = bench.broker.receiving.ack_many("g", "t", [fourth, first, first, "7 7", third], bench.now_ms)
+    refused = [isinstance(answer, errors.InvalidReceiptHandle) for answer in answers]
+    assert refused == [False, False, True, True, False]
+    assert {answers[0], answers[1], answers[4]} == {bench.broker.end_offset + 1}
+    bench.flush()
+    bench.reopen()
+    assert bench.ids() == ["M2"]
+
+
+def test_a_receive_reads_neighbours_in_one_go_and_passes_over_what_is_damaged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(8):
+        bench.send(body=b"x" * 100)
+    path = layout.segment_path(0)
+    fourth = bytes(bench.disk.view(path)).index(b"M4")
+    bench.disk.flip_bit(path, fourth * 8)
+    read = bench.disk.read
+    read_paths = []
+    monkeypatch.setattr(bench.disk, "read", lambda *wanted: read_paths.append(wanted[0]) or read(*wanted))
+    assert bench.ids() == ["M1", "M2", "M3", "M5", "M6", "M7", "M8"]
+    assert read_paths.count(path) == 1
+    assert bench.broker.statistics.unreadable_records == 1
 
 
 def test_a_filter_that_lets_nothing_through_is_done_in_slices(
