@@ -289,7 +289,7 @@ class Broker(Verbs):
             keys=self._store.keys.to_write(self._log.first_offset),
             timers=self._timers.to_write(now_ms),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self._store)),
-            unneeded_paths=self._log.keep.forget_all_but(self._housekeeping.needed_offsets()),
+            unneeded_paths=self._log.keep.forget(self._housekeeping.is_needed),
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:

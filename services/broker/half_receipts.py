@@ -11,6 +11,7 @@ from typing import Any
 
 from commitlog import limits, properties
 from commitlog.record import Record
+from commitlog.snapshot import Rows
 from services.broker import recall
 from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt
@@ -61,7 +62,7 @@ class HalfReceipts:
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every row."""
-        return [[*name, *row] for name, row in self._rows.items()]
+        return Rows(self._rows, lambda name, row: (*name, *row))
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over; older versions kept whole receipts."""

@@ -527,14 +527,14 @@ class Verbs:
 
     def gauges(self) -> Gauges:
         """What is so at this moment, for metrics."""
-        open_halves = self._transactions.outcomes.open
+        outcomes = self._transactions.outcomes
         return Gauges(
             pending_timers=self._timers.pending_count,
             pending_by_topic=dict(+self._timers.pending_by_topic),
             timers_bytes=self._timers.partitions.disk_bytes,
-            open_halves=len(open_halves),
-            expired_halves=len(self._transactions.outcomes.expired),
-            oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
+            open_halves=len(outcomes.open),
+            expired_halves=len(outcomes.expired),
+            oldest_half_ms=outcomes.oldest_ms(),
             in_flight=self._groups.leased_counts(),
             lag=self._groups.lag(),
             topic_count=len(self._topics.all()),

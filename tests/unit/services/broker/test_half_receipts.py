@@ -42,7 +42,7 @@ def names(receipts: HalfReceipts) -> list[str]:
 def test_what_was_frozen_answers_alike(due_ms: int | None) -> None:
     receipts, again = HalfReceipts(SETTINGS), HalfReceipts(SETTINGS)
     receipts.apply(stored(7, due_ms=due_ms))
-    again.thaw(json.loads(json.dumps(receipts.freeze())))
+    again.thaw(json.loads(json.dumps([*receipts.freeze()])))
     for one in (receipts, again):
         assert one.known("t", "M7", NOW_MS) == receipt(7, due_ms)
         assert one.known("other", "M7", NOW_MS) is None
