@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice, starmap
+from itertools import islice
 from typing import Any, Final
 
 from commitlog.disk import Disk
@@ -44,13 +44,13 @@ Frozen = dict[str, Any]
 
 
 class Rows:
-    """A large table at one moment: what `row` makes of each key and value of a copy of it."""
+    """A large table at one moment: what `row` makes of each key and value of parts that never change."""
 
-    def __init__(self, table: dict[Any, Any], row: Callable[[Any, Any], tuple[Any, ...]]) -> None:
-        self._table, self._row = table.copy(), row
+    def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], tuple[Any, ...]]) -> None:
+        self._parts, self._row = tuple(parts), row
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return starmap(self._row, self._table.items())
+        return (self._row(*item) for part in self._parts for item in part.items())
 
 
 @dataclass(slots=True, frozen=True)

@@ -166,7 +166,7 @@ class Outcomes:
     def freeze(self) -> Any:
         """What a snapshot keeps: open halves, and the ends in their order."""
         tables = {"open": self.open, "ended": self._ended, "expired": self.expired}
-        return {name: Rows(table, _row) for name, table in tables.items()}
+        return {name: Rows([table.copy()], _row) for name, table in tables.items()}
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""

@@ -34,6 +34,7 @@ from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
+from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived, timer_facts
 from services.broker.agenda import Purpose
 from services.broker.checkpoint import Checkpoint
@@ -230,10 +231,23 @@ class Broker(Verbs):
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
         self._groups.open_records.close()
-        return self._log.take_flush()
+        flush = self._log.take_flush()
+        if flush is not None:
+            flush.beside = self._store.dispatch.take()
+        return flush
+
+    def take_entries(self) -> EntriesToWrite | None:
+        """Queue entries that no flush has taken, to be written before `entries_written`; None if none."""
+        return self._store.dispatch.take()
+
+    def entries_written(self) -> None:
+        """Queue entries that were taken are written, or wait for more room."""
+        self._store.dispatch.written()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """A flush is durable: its records become visible. Returns whom to wake."""
+        if flush.beside is not None:
+            self.entries_written()
         if flush.used_reserve:
             self._housekeeping.reserve_is_gone()
         woken, self._groups.woken = self._groups.woken, {}
@@ -252,7 +266,6 @@ class Broker(Verbs):
                 woken[topic] = None
                 self.lite.arrived(found.record)
         self._store.index_messages(messages)
-        self._store.dispatch.write()
         self.statistics.flushes += 1
         bells: list[Bell] = [*woken, *self.lite.take_woken()]
         return [Wake(bell) for bell in bells]

@@ -147,7 +147,7 @@ class Store:
         """What a snapshot keeps: every queue's next offset, and the last store time."""
         ages = list(self._segment_store_ms.items())
         return {
-            "next_offsets": Rows(self._next_offsets, lambda key, offset: (*key, offset)),
+            "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
             "last_store_ms": self.last_store_ms,
             "segment_store_ms": ages,
             "may_begin_at": max(self.may_begin_at, self.log.first_offset),

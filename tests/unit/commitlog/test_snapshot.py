@@ -21,7 +21,9 @@ def row(name: str, fields: tuple[int, ...]) -> tuple[Any, ...]:
 def test_a_large_table_is_written_as_it_was_when_it_was_frozen(count: int) -> None:
     disk, table = MemoryDisk(), {f"k{number}": (number, -number) for number in range(count)}
     rows = [[name, *fields] for name, fields in table.items()]
-    taken = Snapshot(7, {"part": {"rows": Rows(table, row), "more": {"1": [2]}, "none": {}}, "flat": rows})
+    taken = Snapshot(
+        7, {"part": {"rows": Rows([table.copy()], row), "more": {"1": [2]}, "none": {}}, "flat": rows}
+    )
     table["later"] = (1, 1)
     table.pop("k0", None)
     taken.write(disk)
