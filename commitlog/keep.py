@@ -3,15 +3,16 @@
 When retention deletes segments, what is still needed from them goes first to one file
 `keep/<20 digits: the offset up to which the log was deleted>`: the records' own bytes back to back. So a
 half that waits for its end for weeks never pins the log. A file goes when nothing in it is needed any more.
-Memory: three integers per kept record.
+Memory: four integers per kept record, which a retirement's worker has found out.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
+from typing import Final
 
 from commitlog import foreign, record
 from commitlog.disk import Disk
@@ -24,12 +25,10 @@ _OFFSET_AT: Final = 28
 _OFFSET: Final = struct.Struct(">q")
 
 
-class Place(NamedTuple):
-    """Where a kept record lies."""
+_LOOKED_AT_ONCE: Final = 20_000
 
-    path: str
-    position: int
-    record_bytes: int
+Places = dict[int, tuple[str, int, int]]
+"""By log offset the file of a kept record, where in it, and its length."""
 
 
 class Keep:
@@ -38,7 +37,9 @@ class Keep:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._own_from = foreign.read_imported(disk)
-        self._places: dict[int, Place] = {}
+        self._places: Places = {}
+        self._undecided: dict[str, list[int]] = {}
+        """By file the records that were not found to be unneeded; the last is looked at first."""
         self.damaged: list[str] = []
         """What of the files is not what was written, in words."""
         for name in filter(str.isdigit, disk.list(KEEP)):
@@ -54,16 +55,20 @@ class Keep:
         """Takes over the file that was written when the log was deleted up to `cut_offset`."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
-        sound_bytes = 0
-        for physical_offset, position, record_bytes in records(stored, self._own_from):
-            sound_bytes += record_bytes
-            self._places[physical_offset] = Place(path, position, record_bytes)
-
+        places = places_in(path, stored, self._own_from)
+        self.add(cut_offset, places)
+        sound_bytes = sum(record_bytes for _, _, record_bytes in places.values())
         if sound_bytes < len(stored):
             self.damaged.append(
                 f"{path} is damaged: {len(stored) - sound_bytes} of its {len(stored)} bytes are not what was "
                 "written. Halves that lay there, if their segment is gone, nobody has any more."
             )
+
+    def add(self, cut_offset: int, places: Places) -> None:
+        """Takes over a file whose records are known."""
+        if places:
+            self._places.update(places)
+            self._undecided[path_of(cut_offset)] = [*places]
 
     def read(self, physical_offset: int) -> bytes:
         """The bytes of a kept record; raises `StoreDamaged` if it was not kept."""
@@ -72,17 +77,32 @@ class Keep:
             raise StoreDamaged(f"The record at log offset {physical_offset} was deleted and not kept.")
         return self._disk.read(*place)
 
-    def forget_all_but(self, needed: Collection[int]) -> list[str]:
-        """Drops the files none of whose records are needed; returns their paths, for the caller to delete."""
-        needed_paths = {self._places[offset].path for offset in needed if offset in self._places}
-        unneeded_paths = {place.path for place in self._places.values()} - needed_paths
-        self._places = {offset: place for offset, place in self._places.items() if place.path in needed_paths}
-        return sorted(unneeded_paths)
+    def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
+        """Drops the files none of whose records are needed; returns their paths, for the caller to delete.
+
+        What is not needed never is again: it is not looked at twice, and at most a slice of a file at once.
+        """
+        for offsets in self._undecided.values():
+            unneeded = takewhile(lambda offset: not is_needed(offset), reversed(offsets))
+            count = sum(1 for _ in islice(unneeded, _LOOKED_AT_ONCE))
+            del offsets[len(offsets) - count :]
+        unneeded_paths = sorted(path for path, offsets in self._undecided.items() if not offsets)
+        for path in unneeded_paths:
+            del self._undecided[path]
+        if unneeded_paths:
+            gone = frozenset(unneeded_paths)
+            self._places = {at: place for at, place in self._places.items() if place[0] not in gone}
+        return unneeded_paths
 
 
 def path_of(cut_offset: int) -> str:
     """The keep file of a deletion up to `cut_offset`."""
     return f"{KEEP}/{cut_offset:0{OFFSET_DIGITS}d}"
+
+
+def places_in(path: str, stored: bytes, own_from: int) -> Places:
+    """Where the sound records of a keep file lie; `own_from` as in `records`."""
+    return {offset: (path, position, length) for offset, position, length in records(stored, own_from)}
 
 
 def records(stored: bytes, own_from: int) -> Iterator[tuple[int, int, int]]:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from commitlog import foreign, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.flush import Flush, SegmentWrite, Sync
+from commitlog.flush import Flush, Publisher, SegmentWrite, Sync
 from commitlog.keep import Keep
 from commitlog.limits import FLUSHES_IN_FLIGHT_MAX, RECORD_BYTES_MAX
 from commitlog.record import Record
@@ -79,7 +79,7 @@ class CommitLog:
         """Below this the log was imported (see `commitlog.foreign`)."""
         self._gathered: list[SegmentWrite] = []
         self._flying: deque[Flush] = deque()
-        self._publish_count = 0
+        self._publisher = Publisher(disk)
         self.segments: Final = Segments.of(disk, segment_bytes)
         self._tail_offset, self._tail_end = self._tail()
 
@@ -144,19 +144,21 @@ class CommitLog:
             return None
         if self._flying and self._flying[-1].makes_segment:
             return None
-        flush = Flush(self._gathered, self.end_offset, self._sync)
+        flush = Flush(self._gathered, self.end_offset, self._publisher if self._sync else None)
         self._flying.append(flush)
+        if self._sync:
+            self._publisher.flying.append(flush)
         self._gathered = []
         return flush
 
     def flushed(self, flush: Flush) -> None:
-        """The flush is on disk: once those before it are, its records may be read, and readers are told."""
+        """The flush is on disk: once those before it are, its records may be read."""
         assert flush in self._flying
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
             self.durable_offset = self._flying.popleft().end_offset
         if self._sync:
-            self._publish(self.durable_offset)
+            self.synced_offset = self.durable_offset
         else:
             self._unsynced_paths |= {layout.segment_path(write.first_offset) for write in flush.writes}
 
@@ -178,7 +180,8 @@ class CommitLog:
 
     def synced(self, sync: Sync) -> None:
         """The sync has succeeded: live readers are told."""
-        self._publish(sync.end_offset)
+        self.synced_offset = max(self.synced_offset, sync.end_offset)
+        self._publisher.publish(self.synced_offset)
 
     def read(
         self, physical_offset: int, length: int = _READ_AHEAD_BYTES, stretch: Stretch = NO_STRETCH
@@ -242,16 +245,6 @@ class CommitLog:
     def record_bytes_max(self) -> int:
         """No record is longer."""
         return max(self.segment_bytes, RECORD_BYTES_MAX)
-
-    def _publish(self, offset: int) -> None:
-        """Tells live readers; where the disk refuses that, they learn of it with the next flush.
-
-        Two lines take turns only when one was written: a torn one must not be the newer.
-        """
-        self.synced_offset = max(self.synced_offset, offset)
-        with suppress(OSError):
-            layout.publish_durable(self._disk, self.synced_offset, self._publish_count + 1)
-            self._publish_count += 1
 
     def _left_bytes(self) -> int:
         return self._tail_end - self.end_offset

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -108,6 +108,8 @@ class Keeping:
     segments: Segments
     needed_offsets: Sequence[int]
     durable_at: int
+    places: keep.Places = field(default_factory=dict)
+    """Where in the file the records lie, once it is written."""
 
     def run(self, disk: Disk) -> None:
         """Writes the keep file; the shell may run it in a worker thread. Raises OSError."""
@@ -118,8 +120,10 @@ class Keeping:
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
         kept = [before[at : at + length] for _, at, length in keep.records(before, own_from)]
         kept += (self._read(disk, offset) for offset in self.needed_offsets)
+        content = b"".join(one for one in kept if keep.is_sound(one, own_from))
+        self.places.update(keep.places_in(path, content, own_from))
         disk.delete(fresh)
-        disk.write(fresh, 0, b"".join(one for one in kept if keep.is_sound(one, own_from)))
+        disk.write(fresh, 0, content)
         disk.sync(fresh)
         disk.rename(fresh, path)
 

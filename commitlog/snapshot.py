@@ -12,6 +12,10 @@ A snapshot at offset S is the state after all records below S, taken when the lo
 
 It is written beside, synced, then renamed, so it is whole or not there; the two newest are kept, and one
 whose CRC is wrong gives way to the other. Cost: size of the state, not of the log.
+
+A large table is frozen as a copy of its dictionary, whose rows are tuples that are replaced, never changed
+(`Rows`). What JSON is made of it is made while it is written, in a worker thread, so many rows at a time that
+the interpreter's other threads get their turns in between.
 """
 
 from __future__ import annotations
@@ -19,8 +23,10 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from commitlog.disk import Disk
@@ -31,9 +37,20 @@ _MAGIC: Final = b"TWSNAP01"
 _HEAD: Final = struct.Struct(">8sQI")
 _UNFINISHED: Final = f"{SNAPSHOTS}/unfinished"
 _KEPT_COUNT: Final = 2
+_ROWS_AT_ONCE: Final = 2_000
 
 Frozen = dict[str, Any]
-"""The state of each part by its name, as JSON can hold it."""
+"""The state of each part by its name, as JSON can hold it; large tables in it as `Rows`."""
+
+
+class Rows:
+    """A large table at one moment: what `row` makes of each key and value of parts that never change."""
+
+    def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], tuple[Any, ...]]) -> None:
+        self._parts, self._row = tuple(parts), row
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return (self._row(*item) for part in self._parts for item in part.items())
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,7 +62,8 @@ class Snapshot:
 
     def write(self, disk: Disk) -> None:
         """Makes the snapshot durable, and drops those that are older than the one before it."""
-        body = zlib.compress(json.dumps(self.parts, separators=(",", ":")).encode(), 1)
+        packing = zlib.compressobj(1)
+        body = b"".join([*map(packing.compress, _json(self.parts)), packing.flush()])
         disk.delete(_UNFINISHED)
         disk.write(_UNFINISHED, 0, _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body)
         disk.sync(_UNFINISHED)
@@ -106,3 +124,33 @@ def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
 def path_of(offset: int) -> str:
     """The file of the snapshot at `offset`."""
     return f"{SNAPSHOTS}/{offset:0{OFFSET_DIGITS}d}"
+
+
+def _json(value: Any) -> Iterator[bytes]:
+    """JSON in pieces, of which none takes long to make."""
+    if isinstance(value, dict):
+        yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
+    elif isinstance(value, (list, Rows)):
+        rows = iter(value)
+        chunks = iter(lambda: [*islice(rows, _ROWS_AT_ONCE)], [])
+        yield from _joined(b"[", ([_dumped(chunk)[1:-1]] for chunk in chunks), b"]")
+    else:
+        yield _dumped(value)
+
+
+def _member(name: str, value: Any) -> Iterator[bytes]:
+    yield _dumped(name) + b":"
+    yield from _json(value)
+
+
+def _joined(opening: bytes, parts: Iterable[Iterable[bytes]], closing: bytes) -> Iterator[bytes]:
+    separator = opening
+    for part in parts:
+        yield separator
+        yield from part
+        separator = b","
+    yield closing if separator == b"," else opening + closing
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

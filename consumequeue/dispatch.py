@@ -3,12 +3,16 @@
 Records of transaction type none or commit get an entry (RocketMQ `DefaultMessageStore`); our own system
 records (type 12) get none. What only an imported log holds: an inner batch gets an entry for each of its
 messages, and queue offsets that begin anew (the topic was deleted and made again) replace the earlier ones.
+
+New entries wait in memory until a worker takes them along with a flush of the log (`take`); what it could not
+write stays, since all of it can be made again. One such write is under way at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from commitlog import properties
@@ -29,6 +33,21 @@ def is_indexed(record: Record) -> bool:
     return record.sys_flag & TYPE_MASK in (TYPE_NORMAL, TYPE_COMMIT)
 
 
+@dataclass(slots=True, eq=False)
+class EntriesToWrite:
+    """Entries of durable records, by queue, for a worker to write."""
+
+    writes: list[tuple[ConsumeQueue, QueueWrite]]
+    written_count: int = 0
+
+    def write(self, disk: Disk) -> None:
+        """Writes them in order, unsynced, as far as there is room."""
+        with suppress(OSError):
+            for _, one in self.writes:
+                disk.write(*one)
+                self.written_count += 1
+
+
 class Dispatch:
     """All queues of a store; empty until a snapshot's are adopted or records are dispatched."""
 
@@ -39,6 +58,7 @@ class Dispatch:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: dict[ConsumeQueue, None] = {}  # in order, so that a seed replays
         self._unsynced: dict[ConsumeQueue, None] = {}
+        self._taken: EntriesToWrite | None = None
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The index of one queue; made empty on first use."""
@@ -81,15 +101,30 @@ class Dispatch:
                 yield topic, queue_id, queue
 
     def write(self) -> None:
-        """Writes the new entries of all queues to their files; on a full disk they wait in memory."""
+        """Writes the new entries of all queues here and now; on a full disk they wait in memory."""
+        if (entries := self.take()) is not None:
+            entries.write(self._disk)
+            self.written()
+
+    def take(self) -> EntriesToWrite | None:
+        """What waits in memory, to be written before `written`; None if nothing does, or some is taken."""
+        if self._taken is not None or not self._changed:
+            return None
         self._unsynced |= self._changed
-        with suppress(OSError):
-            for queue in list(self._changed):
-                queue.write()
-                del self._changed[queue]
+        self._taken = EntriesToWrite([(queue, one) for queue in self._changed for one in queue.unwritten()])
+        return self._taken
+
+    def written(self) -> None:
+        """What was taken is in the files, as far as there was room."""
+        assert self._taken is not None
+        taken, self._taken = self._taken, None
+        for queue, one in taken.writes[: taken.written_count]:
+            queue.written(one)
+            if not queue.has_unwritten:
+                self._changed.pop(queue, None)
 
     def unwritten(self) -> list[QueueWrite]:
-        """What waits in memory since it could not be written: a checkpoint writes it first, or fails."""
+        """What waits in memory: a checkpoint writes it first, or fails."""
         return [one for queue in self._changed for one in queue.unwritten()]
 
     def trim(self, log_first_offset: int) -> None:

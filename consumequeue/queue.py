@@ -1,8 +1,9 @@
 """The index of one queue of one topic: entry number n, at byte 20 n, is the record with queue offset n.
 
 A pure function of the log, kept in files of 300,000 entries as RocketMQ keeps them; it may be deleted and
-is made anew. New entries gather in memory and go to disk in one write per turn. Entries have no CRC of their
-own, so a snapshot keeps one for each file: a start reads the files once and trusts no other bytes.
+is made anew. New entries gather in memory, where they are read, until a worker has written them
+(`consumequeue.dispatch`). Entries have no CRC of their own, so a snapshot keeps one for each file: a start
+reads the files once and trusts no other bytes.
 """
 
 from __future__ import annotations
@@ -105,14 +106,17 @@ class ConsumeQueue:
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
         """The bytes of up to `count` entries from `queue_offset` on, as far as they lie together."""
-        if queue_offset >= self._written_count:
-            first = (queue_offset - self._written_count) * ENTRY_BYTES
-            return bytes(self._unwritten[first : first + count * ENTRY_BYTES])
-        count = min(count, self._written_count - queue_offset)
-        position = queue_offset * ENTRY_BYTES
+        in_files = min(count, max(0, self._written_count - queue_offset))
+        first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
+        gathered = (
+            b"" if first < 0 else bytes(self._unwritten[first : first + (count - in_files) * ENTRY_BYTES])
+        )
+        if not in_files:
+            return gathered
+        position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
-        length = min(count * ENTRY_BYTES, _FILE_BYTES - inside)
-        return self._disk.read(self._path(position - inside), inside, length)
+        found = self._disk.read(self._path(position - inside), inside, min(length, _FILE_BYTES - inside))
+        return found + gathered if len(found) == length else found
 
     def holds(self, physical_offset: int) -> bool:
         """Whether a record of this queue begins at a log offset; offsets ascend, so about 20 reads tell."""
@@ -129,11 +133,23 @@ class ConsumeQueue:
 
         Raises OSError where there is no room; what was not written stays gathered and can be read.
         """
-        for first_byte, inside, part in list(self._parts()):
-            self._disk.write(self._path(first_byte), inside, part)
-            self._crcs[first_byte] = zlib.crc32(part, self._crcs.get(first_byte, 0))
-            del self._unwritten[: len(part)]
-            self._written_count += len(part) // ENTRY_BYTES
+        for one in self.unwritten():
+            self._disk.write(*one)
+            self.written(one)
+
+    def written(self, one: QueueWrite) -> None:
+        """What was gathered is in the files up to the end of this; nothing if others were written before."""
+        first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
+        if first_byte + inside != self._written_count * ENTRY_BYTES:
+            return
+        self._crcs[first_byte] = zlib.crc32(one.entries, self._crcs.get(first_byte, 0))
+        del self._unwritten[: len(one.entries)]
+        self._written_count += len(one.entries) // ENTRY_BYTES
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether anything is gathered and not in the files yet."""
+        return bool(self._unwritten)
 
     def unwritten(self) -> list[QueueWrite]:
         """What is gathered and not in the files yet, which stays gathered."""

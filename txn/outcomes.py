@@ -7,16 +7,22 @@ has passed.
 
 An end is known from the moment its record is appended, so a second end in the same turn meets it; whoever
 is told of it waits until that record is durable. Until then it is not dropped either: the index has it later.
-Rows are replaced, never changed.
+
+The tables hold plain tuples, which Python's collector does not track; rows are replaced, never changed, so a
+copy of a table is its state at one moment. Open halves lie in the order of their offsets, and of their times.
 """
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
+from commitlog.snapshot import Rows
 from txn.states import State
 
 ENDED_HALVES_MAX: Final = 100_000
+
+Row = tuple[Any, ...]
 
 
 class OpenHalf(NamedTuple):
@@ -69,16 +75,38 @@ class Outcomes:
     """The halves that this store has in memory."""
 
     def __init__(self) -> None:
-        self.open: dict[int, OpenHalf] = {}
-        self.expired: dict[int, Expired] = {}
-        self._ended: dict[int, Ended] = {}
+        self.open: dict[int, Row] = {}
+        """The fields of each `OpenHalf`."""
+        self.expired: dict[int, Row] = {}
+        """The fields of each `Expired`."""
+        self._ended: dict[int, Row] = {}
 
     def stored(
         self, half_offset: int, stored_ms: int, next_check_ms: int, topic: str = "", id_crc: int = -1
     ) -> None:
         """A half is durable."""
         assert half_offset not in self._ended
-        self.open[half_offset] = OpenHalf(stored_ms, next_check_ms, topic=topic, id_crc=id_crc)
+        self.open[half_offset] = (stored_ms, next_check_ms, 0, topic, id_crc)
+
+    def waiting(self, half_offset: int) -> OpenHalf | None:
+        """What is known of an open half; None if it is not open."""
+        row = self.open.get(half_offset)
+        return None if row is None else OpenHalf(*row)
+
+    def expiry(self, half_offset: int) -> Expired | None:
+        """What is known of an expired half; None if it has not expired."""
+        row = self.expired.get(half_offset)
+        return None if row is None else Expired(*row)
+
+    def oldest_ms(self) -> int | None:
+        """When the first of the open halves was stored; None if there are none."""
+        stored_ms: int | None = next(iter(self.open.values()), (None,))[0]
+        return stored_ms
+
+    def between(self, first_offset: int, end_offset: int) -> list[int]:
+        """The open and expired halves of a part of the log, in order."""
+        halves = [*takewhile(end_offset.__gt__, self.open), *self.expired]
+        return sorted(offset for offset in halves if first_offset <= offset < end_offset)
 
     def state(self, half_offset: int) -> State | None:
         """The half's state; None if nothing is remembered of it."""
@@ -89,74 +117,69 @@ class Outcomes:
 
     def ended(self, half_offset: int) -> Ended | None:
         """How a half ended; None if it did not, or is not remembered."""
-        expired = self.expired.get(half_offset)
+        expired = self.expiry(half_offset)
         if expired is not None:
             return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset, expired.topic)
-        return self._ended.get(half_offset)
+        row = self._ended.get(half_offset)
+        return None if row is None else Ended(State(row[0]), *row[1:])
 
     def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
         """A half was asked about, which brings the next check never forward; None if it is not open."""
-        waiting = self.open.get(half_offset)
+        waiting = self.waiting(half_offset)
         if waiting is not None:
             next_check_ms = max(waiting.next_check_ms, next_check_ms)
             waiting = waiting._replace(check_count=check_count, next_check_ms=next_check_ms)
-            self.open[half_offset] = waiting
+            self.open[half_offset] = tuple(waiting)
         return waiting
 
     def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
         """A half ends; whoever appended the record has asked the table of `txn.states`."""
         assert half_offset not in self._ended, "a half ends twice"
         assert half_offset not in self.expired or outcome is not State.EXPIRED, "a half expires twice"
-        waiting = self.open.pop(half_offset, None) or self.expired.pop(half_offset, None) or _LOST
+        waiting = self.waiting(half_offset) or self.expiry(half_offset) or _LOST
+        self.open.pop(half_offset, None)
+        self.expired.pop(half_offset, None)
         if outcome is State.EXPIRED:
-            self.expired[half_offset] = Expired(
-                ended_ms, ended_offset, waiting.stored_ms, waiting.check_count, waiting.topic
-            )
+            kept = (waiting.stored_ms, waiting.check_count, waiting.topic)
+            self.expired[half_offset] = (ended_ms, ended_offset, *kept, ())
         else:
-            self._ended[half_offset] = Ended(outcome, ended_ms, ended_offset, waiting.topic)
+            self._ended[half_offset] = (outcome.value, ended_ms, ended_offset, waiting.topic)
 
     def takes_late(self, half_offset: int) -> bool:
         """Whether a producer's end of what has expired is still to be noted."""
-        return len(self.expired[half_offset].late) < LATE_ENDS_MAX
+        return len(Expired(*self.expired[half_offset]).late) < LATE_ENDS_MAX
 
     def came_late(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
         """A producer has ended, too late, what has expired."""
-        expired = self.expired.get(half_offset)
+        expired = self.expiry(half_offset)
         if expired is not None:
-            self.expired[half_offset] = expired._replace(late=(*expired.late, (asked_for, asked_ms)))
+            self.expired[half_offset] = tuple(expired._replace(late=(*expired.late, (asked_for, asked_ms))))
 
     def forget(self, published_offset: int) -> None:
         """Drops the oldest ends beyond `ENDED_HALVES_MAX` of which the index has the records up to there."""
         while len(self._ended) > ENDED_HALVES_MAX:
-            half_offset, ended = next(iter(self._ended.items()))
-            if ended.ended_offset > published_offset:
+            half_offset, (_, _, ended_offset, _) = next(iter(self._ended.items()))
+            if ended_offset > published_offset:
                 return
             del self._ended[half_offset]
 
     def freeze(self) -> Any:
         """What a snapshot keeps: open halves, and the ends in their order."""
-        return {
-            "open": [
-                [offset, one.stored_ms, one.next_check_ms, one.check_count, one.topic, one.id_crc]
-                for offset, one in self.open.items()
-            ],
-            "ended": [
-                [offset, one.state.value, one.ended_ms, one.ended_offset, one.topic]
-                for offset, one in self._ended.items()
-            ],
-            "expired": [
-                [offset, one.ended_ms, one.ended_offset, one.stored_ms, one.check_count, one.topic, one.late]
-                for offset, one in self.expired.items()
-            ],
-        }
+        tables = {"open": self.open, "ended": self._ended, "expired": self.expired}
+        return {name: Rows([table.copy()], _row) for name, table in tables.items()}
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
         for half_offset, *waiting in frozen["open"]:
-            self.open[half_offset] = OpenHalf(*waiting)
+            self.open[half_offset] = tuple(OpenHalf(*waiting))
         for half_offset, state, ended_ms, *place in frozen["ended"]:
-            self._ended[half_offset] = Ended(State(state), ended_ms, *(place or [-1]))
+            _, *row = Ended(State(state), ended_ms, *(place or [-1]))
+            self._ended[half_offset] = (state, *row)
         for half_offset, ended_ms, *fields in frozen["expired"]:
             expired = Expired(ended_ms, *(fields or [-1]))
             late = tuple((asked_for, ms) for asked_for, ms in expired.late)
-            self.expired[half_offset] = expired._replace(late=late)
+            self.expired[half_offset] = tuple(expired._replace(late=late))
+
+
+def _row(half_offset: int, fields: Row) -> Row:
+    return half_offset, *fields

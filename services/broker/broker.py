@@ -33,6 +33,7 @@ from commitlog.log import CommitLog
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.snapshot import Snapshot
+from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived, timer_facts
 from services.broker.access import Access
 from services.broker.agenda import Agenda, Purpose
@@ -317,14 +318,14 @@ class Broker:
 
     def gauges(self) -> Gauges:
         """What is so at this moment, for metrics."""
-        open_halves = self.transactions.outcomes.open
+        outcomes = self.transactions.outcomes
         return Gauges(
             pending_timers=self.timers.pending_count,
             pending_by_topic=dict(+self.timers.pending_by_topic),
             timers_bytes=self.timers.partitions.disk_bytes,
-            open_halves=len(open_halves),
-            expired_halves=len(self.transactions.outcomes.expired),
-            oldest_half_ms=min((waiting.stored_ms for waiting in open_halves.values()), default=None),
+            open_halves=len(outcomes.open),
+            expired_halves=len(outcomes.expired),
+            oldest_half_ms=outcomes.oldest_ms(),
             in_flight=self.groups.leased_counts(),
             lag=self.groups.lag(),
             topic_count=len(self.topics.all()),
@@ -427,10 +428,23 @@ class Broker:
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
         self.groups.open_records.close()
-        return self._log.take_flush()
+        flush = self._log.take_flush()
+        if flush is not None:
+            flush.beside = self.store.dispatch.take()
+        return flush
+
+    def take_entries(self) -> EntriesToWrite | None:
+        """Queue entries that no flush has taken, to be written before `entries_written`; None if none."""
+        return self.store.dispatch.take()
+
+    def entries_written(self) -> None:
+        """Queue entries that were taken are written, or wait for more room."""
+        self.store.dispatch.written()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """A flush is durable: its records become visible. Returns whom to wake."""
+        if flush.beside is not None:
+            self.entries_written()
         if flush.used_reserve:
             self.housekeeping.reserve_is_gone()
         woken, self.groups.woken = self.groups.woken, {}
@@ -449,7 +463,6 @@ class Broker:
                 woken[topic] = None
                 self.lite.arrived(found.record)
         self.store.index_messages(messages)
-        self.store.dispatch.write()
         self.statistics.flushes += 1
         bells: list[Bell] = [*woken, *self.lite.take_woken()]
         return [Wake(bell) for bell in bells]
@@ -487,7 +500,7 @@ class Broker:
             keys=self.store.keys.to_write(self._log.first_offset),
             timers=self.timers.to_write(now_ms),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
-            unneeded_paths=self._log.keep.forget_all_but(self.housekeeping.needed_offsets()),
+            unneeded_paths=self._log.keep.forget(self.housekeeping.is_needed),
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:

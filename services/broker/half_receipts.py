@@ -3,41 +3,56 @@
 A half whose topic and message id were stored within `dedupe_ms` stores nothing and gets the first receipt.
 A row says where the half lies; the rest of the receipt is made when it is asked for. The oldest rows go when
 a half is stored: those older than `DEDUPE_MS` by then, and those beyond `HALF_RECEIPTS_KEPT_MAX`.
+
+The rows lie in runs of `_RUN_ROWS_MAX`, in the order in which they came. Only the first run, which loses its
+oldest rows, and the last are changed; another is replaced. So a checkpoint copies two of them.
+
+Cost: a look into each run for each half that is sent, 1 us with 200,000 rows.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
+from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.record import Record
+from commitlog.snapshot import Rows
 from services.broker import recall
 from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt
 from txn import half
 
-_AT_ONCE = -1
+_AT_ONCE: Final = -1
+_RUN_ROWS_MAX: Final = 8_192
+
+Name = tuple[str, str]
+Row = tuple[int, ...]
+"""Store time, physical offset, queue offset, due time or -1."""
 
 
 class HalfReceipts:
-    """Rows (store time, physical offset, queue offset, due time or -1) by topic and message id."""
+    """Rows by topic and message id."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
-        self._rows: dict[tuple[str, str], tuple[int, int, int, int]] = {}
+        self._runs: deque[dict[Name, Row]] = deque([{}])
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def known(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
         """The receipt of a half that was sent within `dedupe_ms`."""
-        row = self._rows.get((topic, message_id))
+        row = self._row((topic, message_id))
         is_known = row is not None and row[0] > now_ms - self._settings.dedupe_ms
         return self.receipt(topic, message_id) if is_known else None
 
     def receipt(self, topic: str, message_id: str) -> SendReceipt:
-        """The receipt of a half that has a row; raises KeyError."""
-        _, offset, queue_offset, due_ms = self._rows[(topic, message_id)]
+        """The receipt of a half that has a row."""
+        row = self._row((topic, message_id))
+        assert row is not None
+        _, offset, queue_offset, due_ms = row
         return SendReceipt(
             message_id=message_id,
             queue_offset=queue_offset,
@@ -54,24 +69,46 @@ class HalfReceipts:
         stored = properties.of_record(record)
         name = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
         due_ms = int(stored.get(properties.DUE_MS, _AT_ONCE))
-        self._rows.pop(name, None)  # it is the newest now
-        self._rows[name] = (record.store_ms, record.physical_offset, record.queue_offset, due_ms)
+        self._put(name, (record.store_ms, record.physical_offset, record.queue_offset, due_ms))
         while self._is_over(record.store_ms):
-            del self._rows[next(iter(self._rows))]
+            del self._runs[0][next(iter(self._runs[0]))]
+            self._count -= 1
+            self._drop_empty()
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every row."""
-        return [[*name, *row] for name, row in self._rows.items()]
+        last = len(self._runs) - 1
+        runs = (run if 0 < place < last else run.copy() for place, run in enumerate(self._runs))
+        return Rows(runs, lambda name, row: (*name, *row))
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over; older versions kept whole receipts."""
         for topic, *kept in frozen:
             message_id, *row = kept if len(kept) > 2 else _row_of(*kept)
-            self._rows[(topic, message_id)] = tuple(row)
+            self._put((topic, message_id), tuple(row))
 
     def _is_over(self, store_ms: int) -> bool:
-        oldest_ms, *_ = next(iter(self._rows.values()))
-        return oldest_ms <= store_ms - limits.DEDUPE_MS or len(self._rows) > limits.HALF_RECEIPTS_KEPT_MAX
+        oldest_ms, *_ = next(iter(self._runs[0].values()))
+        return oldest_ms <= store_ms - limits.DEDUPE_MS or self._count > limits.HALF_RECEIPTS_KEPT_MAX
+
+    def _row(self, name: Name) -> Row | None:
+        return next((run[name] for run in self._runs if name in run), None)
+
+    def _put(self, name: Name, row: Row) -> None:
+        """Adds the newest row; an older one of that name goes."""
+        for place, run in enumerate(self._runs):
+            if name in run:
+                self._runs[place] = {one: kept for one, kept in run.items() if one != name}
+                self._count -= 1
+        if len(self._runs[-1]) >= _RUN_ROWS_MAX:
+            self._runs.append({})
+        self._runs[-1][name] = row
+        self._count += 1
+        self._drop_empty()
+
+    def _drop_empty(self) -> None:
+        while len(self._runs) > 1 and not self._runs[0]:
+            self._runs.popleft()
 
 
 def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int, int]:

@@ -70,7 +70,7 @@ class HalfViews:
 
     def _view(self, record: Record, *, with_message: bool = False) -> HalfView:
         offset, message = record.physical_offset, properties.to_message(record)
-        waiting, expired = self._outcomes.open.get(offset), self._outcomes.expired.get(offset)
+        waiting, expired = self._outcomes.waiting(offset), self._outcomes.expiry(offset)
         ended = self._transactions.ended(record) or Ended(State.OPEN, 0, -1)
         ending = self._ending(ended)
         return HalfView(

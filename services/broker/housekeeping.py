@@ -127,15 +127,15 @@ class Housekeeping:
         segments = Segments(log.segments.first_offsets, log.segment_bytes)
         return Keeping(cut_offset, segments, self._needed_below(cut_offset), log.end_offset)
 
-    def needed_offsets(self) -> list[int]:
-        """The records that something still waits for: open and expired halves. Timers are in partitions."""
+    def is_needed(self, offset: int) -> bool:
+        """Whether something still waits for a record: it is an open or expired half."""
         outcomes = self._transactions.outcomes
-        return sorted({*outcomes.open, *outcomes.expired})
+        return offset in outcomes.open or offset in outcomes.expired
 
     def _needed_below(self, cut_offset: int) -> list[int]:
         """Without what was kept already, by a retirement that then failed."""
         log = self._store.log
-        needed = (one for one in self.needed_offsets() if log.first_offset <= one < cut_offset)
+        needed = self._transactions.outcomes.between(log.first_offset, cut_offset)
         return [one for one in needed if one not in log.keep]
 
     def retired(self, done: Retirement, now_ms: int) -> None:
@@ -146,8 +146,7 @@ class Housekeeping:
         if isinstance(done, Deletion):
             self._running, self._deletable_offset = None, 0
             return
-        if done.needed_offsets:
-            self._store.log.keep.adopt(done.cut_offset)
+        self._store.log.keep.add(done.cut_offset, done.places)
         self._groups.open_records.close()  # a lease of before the cut comes before it in the log
         queues = self._store.dispatch.minimums(done.cut_offset)
         skipped = self._groups.missed(queues)

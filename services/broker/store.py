@@ -29,6 +29,7 @@ from commitlog.message import Host, Message
 from commitlog.record import COMPRESSED, TYPE_SYSTEM, Record, encode_fields
 from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
+from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import KeyIndex, words_of_message
@@ -144,10 +145,9 @@ class Store:
 
     def freeze(self) -> Any:
         """What a snapshot keeps: every queue's next offset, and the last store time."""
-        offsets = [[topic, queue_id, offset] for (topic, queue_id), offset in self._next_offsets.items()]
         ages = list(self._segment_store_ms.items())
         return {
-            "next_offsets": offsets,
+            "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
             "last_store_ms": self.last_store_ms,
             "segment_store_ms": ages,
             "may_begin_at": max(self.may_begin_at, self.log.first_offset),

@@ -73,6 +73,8 @@ class Transactions:
         self.unasked = Unasked()
         """Open halves that are due, and whose topic has no producer that can be asked."""
         self._to_read: deque[int] = deque()
+        self._searched_offset = 0
+        """Below it no half is lost: a record is kept, or not, when the log is cut."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         """Stores a message as a half, whose commit goes to the queue `queue_id` of its topic."""
@@ -167,7 +169,7 @@ class Transactions:
 
     def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
         """A half's check is due: whom to ask; None if it has ended, or must be read first (`read_due`)."""
-        waiting = self.outcomes.open.get(half_offset)
+        waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
             return None
         if waiting.id_crc < 0 or self.policy(waiting.topic).is_exhausted(waiting.check_count):
@@ -187,7 +189,7 @@ class Transactions:
         read_bytes, questions = 0, []
         while self.has_more() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
             half_offset = self._to_read.popleft()
-            waiting = self.outcomes.open.get(half_offset)
+            waiting = self.outcomes.waiting(half_offset)
             if waiting is None:
                 continue
             record = self._read(half_offset)
@@ -204,17 +206,17 @@ class Transactions:
 
     def end_lost(self, now_ms: int) -> list[int]:
         """Rolls back the halves whose records are neither in the log nor kept; returns their offsets."""
-        log, lost = self._store.log, list[int]()
-        for half_offset in (*self.outcomes.open, *self.outcomes.expired):
-            if half_offset < log.first_offset and half_offset not in log.keep:
-                lost.append(half_offset)
+        log, searched_from = self._store.log, self._searched_offset
+        self._searched_offset = log.first_offset
+        below = self.outcomes.between(searched_from, log.first_offset)
+        lost = [half_offset for half_offset in below if half_offset not in log.keep]
         for half_offset in lost:
             self._end_unreadable(half_offset, now_ms)
         return lost
 
     def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
         """Nobody can ever commit a half that nobody can read."""
-        waiting = self.outcomes.open.get(half_offset)
+        waiting = self.outcomes.waiting(half_offset)
         topic = "" if waiting is None else waiting.topic
         stub = Record(
             topic=HALF_TOPIC,
@@ -227,7 +229,7 @@ class Transactions:
     def check_now(self, transaction_id: str) -> CheckBack:
         """Whom to ask at once, whatever the schedule says; raises `TransactionEnded`."""
         offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
-        waiting = self.outcomes.open.get(offset)
+        waiting = self.outcomes.waiting(offset)
         if waiting is None:
             raise self._refusal(transaction_id, self.ended(self._store.log.read(offset)))
         return CheckBack(transaction_id, waiting.topic, offset)
@@ -247,7 +249,7 @@ class Transactions:
         does not bring the next one forward.
         """
         offset = half.claimed_offset(transaction_id)
-        waiting = self.outcomes.open.get(offset)
+        waiting = self.outcomes.waiting(offset)
         if waiting is None:
             return
         if asked:
@@ -273,8 +275,8 @@ class Transactions:
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
         for offset in self.unasked.of(topic):
-            waiting = self.outcomes.open[offset]
-            if self.policy(topic).is_exhausted(waiting.check_count):
+            waiting = self.outcomes.waiting(offset)
+            if waiting is not None and self.policy(topic).is_exhausted(waiting.check_count):
                 self.unasked.discard(topic, offset)
                 self._agenda.place(Purpose.CHECK, offset, now_ms)
         return changed
@@ -286,8 +288,8 @@ class Transactions:
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
         self.outcomes.thaw(frozen)
-        for half_offset, waiting in self.outcomes.open.items():
-            self._agenda.place(Purpose.CHECK, half_offset, waiting.next_check_ms)
+        for half_offset, (_, next_check_ms, *_) in self.outcomes.open.items():
+            self._agenda.place(Purpose.CHECK, half_offset, next_check_ms)
 
     def _end(
         self,
@@ -356,7 +358,7 @@ class Transactions:
 
     def _apply_end(self, record: Record) -> None:
         self._agenda.cancel(Purpose.CHECK, record.half_offset)
-        if waiting := self.outcomes.open.get(record.half_offset):
+        if waiting := self.outcomes.waiting(record.half_offset):
             self.unasked.discard(waiting.topic, record.half_offset)
         outcome = half.outcome_of(record)
         self.outcomes.end(record.half_offset, outcome, record.store_ms, record.physical_offset)

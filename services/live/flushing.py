@@ -7,6 +7,7 @@ Rules:
 - Once anything fails on the disk the core is void and no flush begins; when the last one under way has
   ended, `rebuild` is called once, so that nothing is still being written while the log is cut; `go_on` says
   that there is a core again.
+- Queue entries that no next flush has taken along are written after `ENTRIES_SECONDS`.
 - With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
 - A sync that fails, of a flush, of a checkpoint or by itself, is never tried again and believed: `rebuild`.
 - While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
@@ -21,6 +22,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from threading import Lock
 from typing import Protocol
 
 import structlog
@@ -31,6 +33,7 @@ from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 
 SYNC_SECONDS = 0.5
+ENTRIES_SECONDS = 0.05
 
 log = structlog.get_logger()
 
@@ -71,7 +74,8 @@ class Flushing:
         self.is_stirred = False
         self._is_checkpointing = False
         self._is_stopped = False
-        self._is_sync_planned = False
+        self._is_sync_planned = self._are_entries_planned = False
+        self._publishing = Lock()
         self._flying_count = 0
         self._is_void = self._is_rebuilding = False
         self._idle = asyncio.Event()
@@ -118,8 +122,7 @@ class Flushing:
     def _begin(self) -> None:
         self.is_stirred = False
         while not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
-            self._flying_count += 1
-            self._executor.submit(self._write, flush)
+            self._submit(partial(flush.write, self._disk, self._publishing), partial(self._end, flush))
         if self._flying_count > 0 or self.is_stirred or self._is_checkpointing:
             return
         if not self._is_held() and self._owner.core.is_checkpoint_due:
@@ -127,14 +130,19 @@ class Flushing:
         else:
             self._idle.set()
 
-    def _write(self, flush: Flush) -> None:
+    def _submit(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
+        """Let a worker write, and the loop be told how that ended."""
+        self._flying_count += 1
+        self._executor.submit(self._write, write, end)
+
+    def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
         """In a worker thread; tells the loop without a future between, which costs a turn of it."""
         error: BaseException | None = None
         try:
-            flush.write(self._disk)
+            write()
         except BaseException as raised:
             error = raised
-        self._loop.call_soon_threadsafe(self._written, flush, error)
+        self._loop.call_soon_threadsafe(self._written, partial(end, error))
 
     def _is_held(self) -> bool:
         """Whether no flush may begin, or not before those under way have ended."""
@@ -144,9 +152,9 @@ class Flushing:
             return True
         return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
-    def _written(self, flush: Flush, error: BaseException | None) -> None:
+    def _written(self, end: Callable[[], None]) -> None:
         self._flying_count -= 1
-        self._survive(partial(self._end, flush, error))
+        self._survive(end)
 
     def _survive(self, step: Callable[[], None]) -> None:
         """Take a step in which the disk may fail; any other error is a bug, and the end."""
@@ -164,6 +172,26 @@ class Flushing:
             self._owner.settle(flush)
             if not flush.sync:
                 self._plan_sync()
+            if not self._are_entries_planned:
+                self._are_entries_planned = True
+                self._loop.call_later(ENTRIES_SECONDS, self._take_entries)
+        self._go_on_writing()
+
+    def _take_entries(self) -> None:
+        self._are_entries_planned = False
+        if self._is_stopped or self._is_void or (entries := self._owner.core.take_entries()) is None:
+            return
+        self._idle.clear()
+        self._submit(partial(entries.write, self._disk), self._end_entries)
+
+    def _end_entries(self, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        if not self._is_void:
+            self._owner.core.entries_written()
+        self._go_on_writing()
+
+    def _go_on_writing(self) -> None:
         if self._flying_count == 0:
             self._calm()
         self.stir()
@@ -185,7 +213,7 @@ class Flushing:
     def _checkpoint(self) -> None:
         flush = self._owner.core.take_flush()
         if flush is not None:
-            flush.write(self._disk)
+            flush.write(self._disk, self._publishing)
             self._owner.settle(flush)
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True

@@ -277,6 +277,7 @@ class LiveBroker(LiveVerbs):
             raise DiskFailed(
                 f"{self.unwell.detail} The broker ends all the same; start it once the disk works."
             )
+        self._flushing.stop()
         if self._core is not None and self._core.is_quiet:
             self._leave_snapshot(self._core)
 

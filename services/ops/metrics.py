@@ -88,6 +88,9 @@ class Metrics(Collector):
             "mq_refused", "Calls that were refused, by status.", ("reason",), registry=self.registry
         )
         self._latencies: dict[tuple[str, str], Histogram] = {}
+        self._build = InfoMetricFamily("mq_build", "What this broker was built from.")
+        versions = {"python": platform.python_version(), "grpc": version("grpcio")}
+        self._build.add_metric((), {"version": version("tidewheel"), **versions})
 
     def observe(self, rpc: str, code: str, seconds: float) -> None:
         """Count one answered call."""
@@ -101,7 +104,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the core's counters and gauges as they are now."""
-        yield self._build()
+        yield self._build
         serves = not self._live.broken.done() and self._live.unwell is None
         yield self._gauge("mq_ready", "1 while the broker serves, 0 while its disk fails.", int(serves))
         if not serves:
@@ -117,14 +120,6 @@ class Metrics(Collector):
             yield from families(self._measured, dict(zip(NODE, self._node, strict=True)))
         sent_away = self._sent_away.items()
         yield self._counters("tidewheel_refused", "Callers sent away, by reason.", ("reason",), sent_away)
-
-    def _build(self) -> Metric:
-        family = InfoMetricFamily("mq_build", "What this broker was built from.")
-        family.add_metric(
-            (),
-            {"version": version("tidewheel"), "python": platform.python_version(), "grpc": version("grpcio")},
-        )
-        return family
 
     def _traffic(self, statistics: Statistics) -> Iterator[Metric]:
         by_topic = ("topic", "is_system")

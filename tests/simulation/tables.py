@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from commitlog.snapshot import Rows
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_fact import newest_of
 from services.broker.broker import Broker
@@ -75,7 +76,7 @@ def _plain(value: Any) -> Any:
     """Rows of a table in an order that does not depend on how they came."""
     if isinstance(value, dict):
         return sorted((str(key), _plain(one)) for key, one in value.items())
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, Rows)):
         return sorted(map(_inside, value), key=repr)
     return value
 

@@ -117,7 +117,7 @@ def test_an_id_that_names_the_last_bytes_of_a_segment_names_no_half(room_bytes: 
     bench = Bench()
     while bench.broker.durable_offset < SEGMENT_BYTES:
         bench.half()
-        bench.broker.transactions.receipts._rows.clear()  # each is to be a half of its own
+        bench.broker.transactions.receipts._runs[-1].clear()  # each is to be a half of its own
     forged = transaction_id(SEGMENT_BYTES - room_bytes, HALF_ID)
     with pytest.raises(InvalidTransactionId):
         bench.broker.transactions.end("t", forged, HALF_ID, Resolution.COMMIT, NOW_MS)

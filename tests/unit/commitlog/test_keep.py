@@ -39,3 +39,29 @@ def test_a_flipped_bit_costs_only_the_record_it_hit(disk: MemoryDisk) -> None:
         hit = OFFSETS[bit // first_bits]
         assert [offset for offset in OFFSETS if offset in Keep(disk)] == [o for o in OFFSETS if o != hit]
         disk.flip_bit(keep.path_of(4096), bit)
+
+
+def test_a_file_goes_with_the_last_record_that_was_needed(disk: MemoryDisk) -> None:
+    kept, needed = Keep(disk), set(OFFSETS)
+    for offset in (900, 100):
+        needed.discard(offset)
+        assert kept.forget(needed.__contains__) == []
+        assert all(one in kept for one in OFFSETS)
+    needed.clear()
+    assert kept.forget(needed.__contains__) == [keep.path_of(4096)]
+    assert not any(one in kept for one in OFFSETS)
+    assert kept.forget(needed.__contains__) == []
+
+
+def test_many_records_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch, disk: MemoryDisk) -> None:
+    monkeypatch.setattr(keep, "_LOOKED_AT_ONCE", 2)
+    kept, looked = Keep(disk), []
+
+    def is_needed(offset: int) -> bool:
+        looked.append(offset)
+        return False
+
+    assert kept.forget(is_needed) == []
+    assert looked == [900, 700]
+    assert kept.forget(is_needed) == [keep.path_of(4096)]
+    assert looked == [900, 700, 100]

@@ -257,3 +257,24 @@ def test_a_segment_ends_where_its_blank_says_though_the_next_one_never_came_to_b
         scanned.cut()
         sizes = [disk.size(layout.segment_path(one)) for one in layout.segment_offsets(disk)]
         assert sizes == [SEGMENT_BYTES] * (1 if is_published else 3)
+
+
+def test_live_readers_are_told_by_whoever_wrote_and_never_of_a_gap() -> None:
+    disk = MemoryDisk()
+    log = CommitLog(disk, 1 << 16, 0, 0)
+    flushes = []
+    for body in (b"first", b"second", b"third"):
+        log.append(Record(topic="t", body=body))
+        flush = log.take_flush()
+        assert flush is not None
+        if not flushes:
+            flush.write(disk)
+            log.flushed(flush)
+        flushes.append(flush)
+    first, second, third = flushes
+    assert layout.read_durable(disk) == first.end_offset
+    third.write(disk)
+    assert layout.read_durable(disk) == first.end_offset
+    second.write(disk)
+    assert layout.read_durable(disk) == third.end_offset
+    assert log.durable_offset == first.end_offset

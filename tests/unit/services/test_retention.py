@@ -262,7 +262,8 @@ def test_nothing_is_decided_or_deleted_while_a_cut_is_not_durable() -> None:
     before = bench.segments()
     bench.retire(found[0])
     for number in range(20):
-        bench.broker.sending.send(Message(topic="t", body=b"x" * 500, message_id=f"later {number}"), bench.now_ms)
+        message = Message(topic="t", body=b"x" * 500, message_id=f"later {number}")
+        bench.broker.sending.send(message, bench.now_ms)
     assert not [one for one in bench.broker.tick(bench.now_ms + 9_000) if isinstance(one, Retire)]
     assert bench.segments() == before
     bench.flush()

@@ -75,3 +75,38 @@ def test_an_index_that_is_made_anew_leaves_what_the_snapshot_names_until_another
     assert second not in store.disk.list(layout.KEYINDEX)
     store.crash()
     assert store.broker.made_anew == []
+
+
+def test_queue_entries_go_along_with_the_next_flush_and_can_be_read_before() -> None:
+    store = Store()
+    store.send("first", None)
+    dispatch = store.broker.store.dispatch
+    (path,) = {one.path for one in dispatch.unwritten()}
+    assert store.disk.size(path) == -1
+    assert [one.message_id for one in store.delivered()] == ["first"]
+    store.send("second", None)
+    assert (store.disk.size(path), len(dispatch.unwritten())) == (20, 1)
+    assert [one.message_id for one in store.delivered()] == ["first", "second"]
+
+
+def test_entries_are_taken_by_one_writer_at_a_time_and_wait_where_there_is_no_room() -> None:
+    store = Store()
+    store.send("first", None)
+    taken = store.broker.take_entries()
+    assert taken is not None
+    assert store.broker.take_entries() is None
+    store.send("second", None)
+    store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
+    taken.write(store.disk)
+    store.disk.well()
+    store.broker.entries_written()
+    assert sum(len(one.entries) for one in store.broker.store.dispatch.unwritten()) == 40
+    again = store.broker.take_entries()
+    assert again is not None
+    store.checkpoint()
+    again.write(store.disk)
+    store.broker.entries_written()
+    assert store.broker.store.dispatch.unwritten() == []
+    store.crash()
+    assert store.broker.made_anew == []
+    assert [one.message_id for one in store.delivered()] == ["first", "second"]

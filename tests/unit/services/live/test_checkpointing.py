@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Event, get_ident
 
 import pytest
 
 from commitlog import limits
 from commitlog.errors import ResultUnknown, StoreUnwell
-from commitlog.layout import SNAPSHOTS
+from commitlog.layout import CONSUMEQUEUE, DURABLE, SNAPSHOTS
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
@@ -63,3 +63,37 @@ def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatc
 
     with ThreadPoolExecutor(2) as threads:
         asyncio.run(run(SlowSnapshots(), threads))
+
+
+class NotedEntries(MemoryDisk):
+    """A disk that notes when the entries of a queue are written, and by whom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.writers = Event(), set[int]()
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        super().write(path, position, data)
+        if path.startswith((CONSUMEQUEUE, DURABLE)):
+            self.writers.add(get_ident())
+        if path.startswith(CONSUMEQUEUE):
+            self.written.set()
+
+
+def test_entries_for_which_no_flush_comes_are_written_alone_and_never_by_the_loop() -> None:
+    async def run(disk: NotedEntries, threads: ThreadPoolExecutor) -> None:
+        call_later = asyncio.get_running_loop().call_later
+        live = LiveBroker(disk, BrokerSettings(segment_bytes=1 << 16), lambda: NOW_MS, call_later, threads)
+        await live.call(live.core.topics.route, "t")
+        disk.writers.clear()
+        disk.written.clear()
+        await live.send(message("one"))
+        assert await asyncio.to_thread(disk.written.wait, 10)
+        assert disk.writers
+        assert get_ident() not in disk.writers
+        await live._flushing.idle()
+        assert live.core.take_entries() is None
+        await live.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        asyncio.run(run(NotedEntries(), threads))

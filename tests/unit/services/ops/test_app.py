@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric
 
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
@@ -266,6 +268,43 @@ def test_a_scrape_has_rocketmq_names_and_ours() -> None:
         assert value_of(lines, "mq_acknowledged_total") == 1
         assert value_of(lines, "rocketmq_consumer_lag_messages") == 1
         assert not [line for line in lines if "_created" in line]
+
+    play(scenario)
+
+
+def test_a_scrape_lets_others_have_a_turn_of_the_loop_after_each_family() -> None:
+    async def scenario(stage: Stage) -> None:
+        families = [family.name for family in stage.metrics.registry.collect()]
+        scraping, turns = asyncio.ensure_future(stage.http.get("/metrics")), 0
+        while not scraping.done():
+            turns += 1
+            await asyncio.sleep(0)
+        text = scraping.result().text
+        assert [line.split()[2] for line in text.splitlines() if line.startswith("# HELP")] == [
+            line.split()[2]
+            for line in generate_latest(stage.metrics.registry).decode().splitlines()
+            if line.startswith("# HELP")
+        ]
+        assert turns > len(families) > 40
+
+    play(scenario)
+
+
+def test_a_scrape_during_which_the_core_goes_says_so() -> None:
+    async def scenario(stage: Stage) -> None:
+        collect, looked = stage.metrics.collect, []
+
+        def collect_and_break() -> Iterator[Metric]:
+            for family in collect():
+                looked.append(family.name)
+                yield family
+                if looked.count("mq_ready") == 1 and family.name == "mq_ready":
+                    stage.live.break_down(AssertionError("a bug"))
+
+        stage.metrics.collect = collect_and_break  # type: ignore[method-assign]
+        lines = (await stage.http.get("/metrics")).text.splitlines()
+        assert looked.count("mq_ready") == 2
+        assert value_of(lines, "mq_ready") == 0
 
     play(scenario)
 

@@ -62,6 +62,9 @@ class Shop:
         while (flush := self.broker.take_flush()) is not None:
             flush.write(self.disk)
             self.broker.flushed(flush, self.now_ms)
+        if (entries := self.broker.take_entries()) is not None:
+            entries.write(self.disk)
+            self.broker.entries_written()
 
     def wait_until(self, now_ms: int) -> None:
         """Lets time pass at once, and everything happen that is due by then."""

@@ -1,0 +1,286 @@
+"""How long one turn of the broker's loop keeps everybody else waiting, under all that a broker does at once.
+
+    python benchmarks/stalls.py FOLDER [--minutes 10] [--timers 1000000] [--halves 200000] [--worst 12]
+
+In one process, over a real disk in an empty folder: a live broker that holds so many pending timers and open
+halves, while messages, delayed messages and halves are sent, received and acknowledged, a checkpoint comes
+every few seconds, retention deletes small segments, and the metrics are scraped once a second. Prints JSON:
+
+    turn_ms    the loop thread's own processor time in a turn of the loop: how often above a bound, the worst
+    worst      the worst turns: when, their milliseconds, and the callbacks that took most of them
+    ping_ms    wall time that a thread waits until the loop does what it asks for
+
+The loop is Python's own, whose turns can be told apart; a broker is served by libuv's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import heapq
+import json
+import statistics
+import threading
+import time
+from asyncio.events import Handle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from commitlog import limits
+from commitlog.message import Message, MessageType
+from commitlog.real_disk import RealDisk
+from commitlog.retention import RetentionPolicy
+from consumequeue.filter import parse_tags
+from services.broker.settings import BrokerSettings
+from services.broker.values import Resolution
+from services.live.live_broker import LiveBroker
+from services.memory import keep_little
+from services.ops.metrics import Metrics
+from services.ops.probes import Probes
+from services.run import share_interpreter
+
+TOPIC, GROUP = "orders", "carts"
+BODY = bytes(range(256))
+DAY_MS = 86_400_000
+SECOND = 1_000_000_000
+PRELOADED = 500
+SEND_SECONDS, CHECKPOINT_SECONDS, SCRAPE_SECONDS, PING_SECONDS = 0.02, 4.0, 1.0, 0.01
+SENT, DELAYED, HALVES, LEFT_OPEN_EACH = 16, 4, 2, 5
+BOUNDS_MS = (2, 5, 10, 20, 50, 100)
+
+
+class Turns:
+    """The processor time of each turn of the loop, and what ran in the worst."""
+
+    def __init__(self, worst: int) -> None:
+        self._kept, self._worst = worst, list[tuple[int, int, list[tuple[int, str]]]]()
+        self._now: list[tuple[int, str]] = []
+        self.count, self.above, self.began = 0, dict.fromkeys(BOUNDS_MS, 0), time.monotonic()
+        self._collected = 0
+
+    def watch(self, loop: Any) -> None:
+        """Measure every turn and every callback from now on."""
+        run_once, run = loop._run_once, Handle._run
+        clock, loop_thread = time.thread_time_ns, threading.get_ident()
+
+        def measured_run(handle: Handle) -> None:
+            began, callback = clock(), handle._callback  # type: ignore[attr-defined]
+            run(handle)  # type: ignore[arg-type]
+            if (took := clock() - began) > 500_000 and threading.get_ident() == loop_thread:
+                self._now.append((took, named(callback)))
+
+        def measured_turn() -> None:
+            began = clock()
+            run_once()
+            self._ended(clock() - began)
+
+        def collected(phase: str, info: dict[str, int]) -> None:
+            if threading.get_ident() == loop_thread:
+                if phase == "start":
+                    self._collected = clock()
+                elif (took := clock() - self._collected) > 500_000:
+                    self._now.append((took, f"gc generation {info['generation']}"))
+
+        Handle._run = measured_run  # type: ignore[attr-defined]
+        loop._run_once = measured_turn
+        gc.callbacks.append(collected)
+
+    def _ended(self, took: int) -> None:
+        self.count += 1
+        ran, self._now = self._now, []
+        if took < 1_000_000:
+            return
+        for bound in BOUNDS_MS:
+            self.above[bound] += took > bound * 1_000_000
+        entry = (took, self.count, [*ran, (int((time.monotonic() - self.began) * 1000), "at")])
+        if len(self._worst) < self._kept:
+            heapq.heappush(self._worst, entry)
+        else:
+            heapq.heappushpop(self._worst, entry)
+
+    def restart(self) -> None:
+        """Forget what came before."""
+        self._worst, self.count, self.began = [], 0, time.monotonic()
+        self.above = dict.fromkeys(BOUNDS_MS, 0)
+
+    def told(self) -> dict[str, Any]:
+        """What was measured."""
+        worst = [
+            {
+                "ms": round(took / 1e6, 1),
+                "at_s": ran[-1][0] / 1000,
+                "ran": [f"{name} {ns / 1e6:.1f}" for ns, name in sorted(ran[:-1], reverse=True)[:4]],
+            }
+            for took, _, ran in sorted(self._worst, reverse=True)
+        ]
+        turn = {"count": self.count, "max": worst[0]["ms"] if worst else 0.0}
+        above = {f"above_{bound}": count for bound, count in self.above.items()}
+        return {"turn_ms": turn | above, "worst": worst}
+
+
+def named(callback: Any) -> str:
+    """What a callback is, in words."""
+    callback = getattr(callback, "func", callback)
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return str(getattr(owner.get_coro(), "__qualname__", owner))
+    return str(getattr(callback, "__qualname__", type(callback).__name__))
+
+
+class Pings:
+    """A thread that asks the loop for something, and how long that takes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self.waits_ms = loop, list[float]()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        answered = threading.Event()
+        while not self._stop.wait(PING_SECONDS):
+            answered.clear()
+            began = time.perf_counter()
+            self._loop.call_soon_threadsafe(answered.set)
+            answered.wait()
+            self.waits_ms.append((time.perf_counter() - began) * 1000)
+
+    def told(self) -> dict[str, float]:
+        """What was measured; the thread ends."""
+        self._stop.set()
+        cuts = statistics.quantiles(self.waits_ms, n=10_000, method="inclusive")
+        shares = {"p50": 4_999, "p99": 9_899, "p999": 9_989, "p9999": 9_998}
+        told = {name: round(cuts[place], 2) for name, place in shares.items()}
+        return {"count": len(self.waits_ms), **told, "max": round(max(self.waits_ms), 2)}
+
+
+class Load:
+    """All that a broker is asked for at once."""
+
+    def __init__(self, live: LiveBroker, metrics: Metrics) -> None:
+        self._live, self._probes = live, Probes(live, metrics, dict)
+        self._sent = self._halves = 0
+        self.counts = {"sent": 0, "halves": 0, "received": 0, "checkpoints": 0, "scrapes": 0}
+
+    async def preload(self, timers: int, halves: int) -> None:
+        """Set timers over a month, and leave halves open whose checks come over the next minutes."""
+        now_ms, in_flight = self._live.now_ms(), set[asyncio.Task[Any]]()
+        for first in range(0, timers + halves, PRELOADED):
+            numbers = range(first, min(first + PRELOADED, timers + halves))
+            batch = [
+                self._message(delivery_ms=now_ms + DAY_MS + number * 7_919 % (30 * DAY_MS))
+                if number < timers
+                else self._message(transactional=True, check_immunity_ms=60_000 + number % 300_000)
+                for number in numbers
+            ]
+            in_flight.add(asyncio.ensure_future(self._live.send_many(batch)))
+            if len(in_flight) > 8:
+                _, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(in_flight)
+
+    async def run(self, seconds: float) -> None:
+        """Play everything for so long."""
+        parts = (self._produce(), self._consume(), self._consume(), self._checkpoint(), self._scrape())
+        tasks = [asyncio.ensure_future(part) for part in parts]
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    def _message(self, **given: Any) -> Message:
+        self._sent += 1
+        name = f"{self._sent:033d}"
+        return Message(topic=TOPIC, body=BODY, message_id=f"M{name}", keys=(f"order-{name}",), **given)
+
+    async def _produce(self) -> None:
+        while True:
+            now_ms = self._live.now_ms()
+            batch = [self._message() for _ in range(SENT)]
+            batch += [self._message(delivery_ms=now_ms + 500 + 997 * n) for n in range(DELAYED)]
+            batch += [self._message(transactional=True) for _ in range(HALVES)]
+            answers: list[Any] = await self._live.send_many(batch)
+            self.counts["sent"] += len(batch)
+            for receipt in answers[-HALVES:]:
+                self._halves += 1
+                if self._halves % LEFT_OPEN_EACH:
+                    named = (TOPIC, receipt.transaction_id, receipt.message_id)
+                    await self._live.call(self._live.core.transactions.end, *named, Resolution.COMMIT)
+                    self.counts["halves"] += 1
+            await asyncio.sleep(SEND_SECONDS)
+
+    async def _consume(self) -> None:
+        everything = parse_tags("*")
+        while True:
+            found = await self._live.receive(GROUP, TOPIC, everything, 32, 60_000, "client-1", False, 5)
+            ack = self._live.core.receiving.ack
+            acks = (self._live.call(ack, GROUP, TOPIC, one.receipt_handle) for one in found)
+            await asyncio.gather(*acks)
+            self.counts["received"] += len(found)
+
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_SECONDS)
+            self._live.core.housekeeping.wants_checkpoint = True
+            self._live._stir()
+            self.counts["checkpoints"] += 1
+
+    async def _scrape(self) -> None:
+        request: Any = None
+        while True:
+            await asyncio.sleep(SCRAPE_SECONDS)
+            await self._probes.scrape(request)
+            self.counts["scrapes"] += 1
+
+
+async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Preload, play, and tell."""
+    loop = asyncio.get_running_loop()
+    turns = Turns(given.worst)
+    settings = BrokerSettings(
+        segment_bytes=limits.SEGMENT_BYTES_SMALL,
+        retention=RetentionPolicy(log_bytes_max=16 * limits.SEGMENT_BYTES_SMALL),
+        housekeeping_ms=2_000,
+    )
+    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1) as writer:
+        live = LiveBroker(RealDisk(folder), settings, now_ms, loop.call_later, writer)
+        load = Load(live, Metrics(live, ()))
+        gc.collect()
+        gc.freeze()  # as `services.run` does
+        await live.call(live.core.topics.create, TOPIC, MessageType.MIXED, 4)
+        turns.watch(loop)
+        await load.preload(given.timers, given.halves)
+        preloaded = turns.told()
+        turns.restart()
+        pings, segments = Pings(loop), live.core._log.first_offset
+        await load.run(given.minutes * 60)
+        pending = {"timers": live.core.gauges().pending_timers, "halves": live.core.gauges().open_halves}
+        load.counts["segments_deleted"] = (live.core._log.first_offset - segments) // settings.segment_bytes
+        told = turns.told() | {"ping_ms": pings.told(), "counts": load.counts, "pending": pending}
+        await asyncio.sleep(1)  # a checkpoint may have begun
+        await live.close()
+    return told | {"preload": preloaded if given.preload else preloaded["turn_ms"]}
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--timers", type=int, default=1_000_000)
+    parser.add_argument("--halves", type=int, default=200_000)
+    parser.add_argument("--worst", type=int, default=12)
+    parser.add_argument("--preload", action="store_true", help="list the worst turns of the preload, too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    keep_little()
+    share_interpreter(is_crowded=False)
+    print(json.dumps(asyncio.run(measure(arguments().folder, arguments())), indent=1))

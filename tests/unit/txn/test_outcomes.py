@@ -1,0 +1,54 @@
+"""The tables of halves: what is remembered, in which order, and what it costs Python's collector."""
+
+from __future__ import annotations
+
+import gc
+import json
+
+from txn.outcomes import Outcomes
+from txn.states import State
+
+COUNT = 3_000
+
+
+def filled() -> Outcomes:
+    """A third is open, a third has expired (one with a late end), a third was committed."""
+    outcomes = Outcomes()
+    for number in range(COUNT):
+        outcomes.stored(number * 100, 1_000 + number, 7_000 + number, f"topic-{number}", number)
+    for number in range(0, COUNT, 3):
+        outcomes.end(number * 100, State.EXPIRED, 9_000, 500_000 + number)
+        outcomes.end(number * 100 + 100, State.COMMITTED, 9_000, 600_000 + number)
+    outcomes.came_late(0, "COMMIT", 9_500)
+    outcomes.asked(200, 1, 20_000)
+    return outcomes
+
+
+def test_the_collector_tracks_tables_and_no_rows() -> None:
+    gc.collect()
+    before = len(gc.get_objects())
+    outcomes = filled()
+    gc.collect()
+    assert outcomes.oldest_ms() == 1_002
+    assert len(gc.get_objects()) - before < 20
+
+
+def test_thawed_they_are_the_same_and_as_small() -> None:
+    outcomes, again = filled(), Outcomes()
+    frozen = {name: [list(row) for row in rows] for name, rows in outcomes.freeze().items()}
+    gc.collect()
+    before = len(gc.get_objects())
+    again.thaw(json.loads(json.dumps(frozen)))
+    gc.collect()
+    assert len(gc.get_objects()) - before < 20
+    assert (again.open, again.expired, again._ended) == (outcomes.open, outcomes.expired, outcomes._ended)
+    assert again.waiting(200) == outcomes.waiting(200)
+    assert again.expiry(0) == outcomes.expiry(0)
+    assert again.ended(100) == outcomes.ended(100)
+
+
+def test_what_waits_in_a_part_of_the_log_is_told_in_its_order() -> None:
+    outcomes = filled()
+    waiting = sorted({*outcomes.open, *outcomes.expired})
+    for first, end in ((0, 1_000), (250, 950), (299_700, 1 << 40), (5, 5), (0, 1 << 40)):
+        assert outcomes.between(first, end) == [one for one in waiting if first <= one < end]
