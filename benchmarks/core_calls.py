@@ -10,13 +10,16 @@ for each.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from commitlog.real_disk import RealDisk
@@ -76,7 +79,8 @@ class Front:
     async def stream(self, name: str, request: bytes) -> list[bytes]:
         """The replies to a call that has several."""
         rpc: Any = self.rpcs[name]
-        replies = stream_to(name, rpc, rpc.request.FromString(request), CALLER, unobserved)
+        observed = [unobserved] * ("observe" in inspect.signature(stream_to).parameters)
+        replies = stream_to(name, rpc, rpc.request.FromString(request), CALLER, *observed)
         return [reply.SerializeToString() async for reply in replies]
 
 
@@ -217,6 +221,32 @@ async def halves(front: Front, count: int) -> float:
     return cost + await timed(front, "EndTransaction", ends, IN_FLIGHT)
 
 
+async def passed(front: Front) -> dict[str, float]:
+    """How many calls of how many functions in how many files of ours a lone send takes, flush included."""
+    calls: list[tuple[str, int]] = []
+    ours = str(Path(inspect.getfile(LiveBroker)).parents[2])
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(ours) and "benchmarks" not in code.co_filename:
+            calls.append((code.co_filename, code.co_firstlineno))
+
+    threading.setprofile(note)
+    with ThreadPoolExecutor(1) as writer:
+        front.live._flushing._executor = writer
+        await front.unary("SendMessage", sends_of("Y", 1), 1, alone=False)
+        calls.clear()
+        sys.setprofile(note)
+        await front.unary("SendMessage", sends_of("Z", 1), 1, alone=False)
+        sys.setprofile(None)
+    threading.setprofile(None)
+    return {
+        "calls_of_a_lone_send": len(calls),
+        "functions_of_a_lone_send": len(set(calls)),
+        "files_of_a_lone_send": len({file for file, _ in calls}),
+    }
+
+
 async def receives(front: Front, count: int) -> dict[str, float]:
     """The rows of consumers."""
     wanted = service.ReceiveMessageRequest(
@@ -261,7 +291,7 @@ def acknowledgement(batch: list[wire.Message]) -> bytes:
 async def measure(folder: Path, count: int) -> dict[str, float]:
     with ThreadPoolExecutor(FLUSH_THREADS) as writer:
         front = Front(folder, writer)
-        figures = await sends(front, count) | await receives(front, count)
+        figures = await sends(front, count) | await receives(front, count) | await passed(front)
     return {name: round(value, 1) for name, value in figures.items()}
 
 

@@ -1,8 +1,11 @@
 """The file `format`: what says that a folder is a store, of which version, and how large its segments are.
 
     offset  width  field
-    0       64     the version, "2", a line feed, spaces, a line feed: all that version 1 reads, and refuses
-    64      46     "2 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>", line feed
+    0       64     the version, "3", a line feed, spaces, a line feed: all that version 1 reads, and refuses
+    64      46     "3 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>", line feed
+
+Version 2 has the same layout; in version 3 there are records and rows of snapshots that it does not know
+(late ends, timers that are UNREADABLE, what a filter passed over). Version 1 is older still.
 
 The size of the segments is written once, when the store is made, as a new file that is synced and renamed; it
 is nowhere else, and nothing is concluded from lengths of files. A store of version 1 has only "1" in this
@@ -25,7 +28,7 @@ from commitlog import layout, record, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore, StoreTooNew
 
-VERSION: Final = 2
+VERSION: Final = 3
 _FIRST_BYTES: Final = 64
 _LINE: Final = re.compile(rb"((\d+) segment_bytes (\d{20})) ([0-9a-f]{8})\n")
 FRESH: Final = f"{layout.FORMAT}.new"
@@ -43,10 +46,10 @@ class Format:
     problem: str = ""
 
 
-def encode(segment_bytes: int) -> bytes:
+def encode(segment_bytes: int, version: int = VERSION) -> bytes:
     """The content of the file."""
-    line = b"%d segment_bytes %020d" % (VERSION, segment_bytes)
-    first = (b"%d\n" % VERSION).ljust(_FIRST_BYTES - 1) + b"\n"
+    line = b"%d segment_bytes %020d" % (version, segment_bytes)
+    first = (b"%d\n" % version).ljust(_FIRST_BYTES - 1) + b"\n"
     return first + b"%s %08x\n" % (line, zlib.crc32(line))
 
 
@@ -56,21 +59,22 @@ def parse(stored: bytes) -> Format | None:
     found = _LINE.fullmatch(stored[_FIRST_BYTES:])
     if found is not None and zlib.crc32(found[1]) == int(found[4], 16):
         _check_version(found[2].decode())
-        problem = "" if stored == encode(int(found[3])) else "its first line is not what was written"
-        return Format(int(found[2]), int(found[3]), problem)
+        version, segment_bytes = int(found[2]), int(found[3])
+        is_whole = stored == encode(segment_bytes, version)
+        return Format(version, segment_bytes, "" if is_whole else "its first line is not what was written")
     if not first:
         return None
     _check_version(first)
-    if int(first) < VERSION:
-        return Format(int(first), 0)
-    return Format(VERSION, 0, "it does not say how large the log's segments are")
+    if int(first) == 1:
+        return Format(1, 0)
+    return Format(int(first), 0, "it does not say how large the log's segments are")
 
 
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """The format of the store on `disk`; a new store gets segments of `wanted_bytes`, durably.
 
-    What is of version 1 or damaged is written anew, with a size that is derived. Raises `NotAStore`
-    or `StoreTooNew`, with nothing changed.
+    What is of an older version or damaged is written anew, with a size that is derived where it is not told.
+    Raises `NotAStore` or `StoreTooNew`, with nothing changed.
     """
     found = read(disk)
     if found is None:

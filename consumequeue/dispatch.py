@@ -127,8 +127,10 @@ class Dispatch:
             self._unsynced[queue] = None
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: how many entries each queue has, and the CRCs of its files."""
-        return [[topic, queue_id, *queue.freeze()] for topic, queue_id, queue in self.queues()]
+        """What a snapshot keeps: how many entries each queue has, the CRCs of its files, where it begins."""
+        return [
+            [topic, queue_id, *queue.freeze(), queue.min_offset] for topic, queue_id, queue in self.queues()
+        ]
 
     def adopt(self, frozen: Any) -> bool:
         """Takes over the files of an earlier run; False, with no queues at all, if they are not whole.
@@ -140,19 +142,21 @@ class Dispatch:
         if frozen is None or self._disk.size(QUEUES_WHOLE) < 0:
             self.drop()
             return False
-        for topic, queue_id, written_count, crcs in frozen:
+        for topic, queue_id, written_count, crcs, *min_offset in frozen:
             queue = ConsumeQueue(self._disk, topic, queue_id, written_count)
             self._queues[(topic, queue_id)] = queue
             if not queue.adopt(crcs):
                 self.drop()
                 return False
+            queue.rise(*min_offset or (0,))  # older snapshots do not say it
         return True
 
     def complete(self, frozen: Any, log_offset: int) -> None:
         """The queues were made anew from a log that may lack their last records: their ends stay the same."""
-        for topic, queue_id, entry_count, _ in frozen or ():
+        for topic, queue_id, entry_count, _, *min_offset in frozen or ():
             queue = self.queue(topic, queue_id)
             queue.pad_to(max(entry_count, queue.next_offset), log_offset)
+            queue.rise(*min_offset or (0,))
             self._changed[queue] = None
 
     def drop(self) -> None:

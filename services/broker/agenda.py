@@ -34,13 +34,17 @@ class Agenda:
 
     def __init__(self, now_ms: int) -> None:
         self._wheel = Wheel(now_ms)
+        self.is_changed = True
+        """Whether anything was set or forgotten since somebody who plans ahead has said that not."""
 
     def place(self, purpose: Purpose, subject: int, due_ms: int) -> None:
         """Sets or moves the timer of a subject."""
+        self.is_changed = True
         self._wheel.place(subject << _PURPOSE_BITS | purpose, due_ms)
 
     def cancel(self, purpose: Purpose, subject: int) -> bool:
         """Forgets the timer of a subject; False if there was none."""
+        self.is_changed = True
         return self._wheel.cancel(subject << _PURPOSE_BITS | purpose)
 
     def due_ms(self, purpose: Purpose, subject: int) -> int:

@@ -9,7 +9,7 @@ effects go out as values (`services.broker.values`), and the shell does what the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from commitlog import foreign, layout, limits, properties, snapshot, store_format
@@ -33,6 +33,7 @@ from commitlog.kinds import (
 from commitlog.log import CommitLog
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found, LogScan
+from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
 from services.broker import derived, timer_facts
 from services.broker.access import Access
@@ -221,6 +222,8 @@ class Broker:
         self.is_crowded = False
         """Whether the last tick had more to deliver than its slice."""
         self._due_schedules: deque[int] = deque()
+        self._has_new_plan, self._was_behind = True, False
+        self._planned_ms: int | None = None
         self.store.apply_to_parts = self.apply
         self.store.apply_run_to_parts = self.apply_run
         self._appliers: dict[str, Callable[[Record], None]] = {
@@ -351,6 +354,7 @@ class Broker:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so."""
+        self._has_new_plan = True
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
         others = self._tick_timers(now_ms)
@@ -371,7 +375,18 @@ class Broker:
         return [*map(Wake, woken), *others]
 
     def next_due_ms(self) -> int | None:
-        """When to tick next; None if nothing is pending."""
+        """When to tick next; None if nothing is pending.
+
+        Found anew only where that may have changed: messages that come in and go to the disk change nothing.
+        """
+        is_behind = self.store.is_behind
+        if self._has_new_plan or self._agenda.is_changed or is_behind != self._was_behind:
+            self._has_new_plan = self._agenda.is_changed = False
+            self._was_behind = is_behind
+            self._planned_ms = self._next_due_ms()
+        return self._planned_ms
+
+    def _next_due_ms(self) -> int | None:
         moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
         if self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more():
             return self._ticked_ms
@@ -385,6 +400,7 @@ class Broker:
 
     def read_ahead(self, job: TimersJob) -> None:
         """A worker has read files of timers: what was read ahead will be delivered when due."""
+        self._has_new_plan = True
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (Check, Rescue))
             self.mending.done(job)
@@ -394,6 +410,7 @@ class Broker:
 
     def read_ahead_failed(self, job: TimersJob) -> None:
         """A worker could not read; it is tried again."""
+        self._has_new_plan = True
         if isinstance(job, ReadAhead):
             self.timers.partitions.read_ahead_failed(job)
         else:
@@ -402,6 +419,7 @@ class Broker:
 
     def mend(self, now_ms: int) -> list[Damaged]:
         """Checks or mends some files here and now, for a repair: no time passes, nothing is delivered."""
+        self._has_new_plan = True
         job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
@@ -412,6 +430,7 @@ class Broker:
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """The clock was set forward: what was due in between is late for that."""
+        self._has_new_plan = True
         self.statistics.clock_jumps["forward"] += 1
         self._delivery.jumped(from_ms, until_ms)
 
@@ -470,6 +489,7 @@ class Broker:
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
         """The state as a place to start from, to be written; only when everything appended is durable."""
+        self._has_new_plan = True
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         self._checkpoint_offset = self._log.durable_offset
         self.housekeeping.wants_checkpoint = False
@@ -486,6 +506,7 @@ class Broker:
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """A checkpoint is on disk."""
+        self._has_new_plan = True
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
         self.store.keys.written(checkpoint.keys)
@@ -497,6 +518,7 @@ class Broker:
         If what failed was a sync (`SyncFailed`), this core must not go on: what it wrote since the last one
         would be synced again and believed. Open the store anew.
         """
+        self._has_new_plan = True
         self.store.dispatch.not_synced()
         self.store.keys.failed(checkpoint.keys)
         self.timers.failed(checkpoint.timers)
@@ -510,6 +532,16 @@ class Broker:
     def synced(self, sync: Sync) -> None:
         """A sync has succeeded."""
         self._log.synced(sync)
+
+    def retired(self, retirement: Retirement, now_ms: int) -> None:
+        """A retirement has run: what is needed is kept, or what nobody reads is gone."""
+        self._has_new_plan = True
+        self.housekeeping.retired(retirement, now_ms)
+
+    def retirement_failed(self) -> None:
+        """A retirement could not run, or not to its end; it is tried again later."""
+        self._has_new_plan = True
+        self.housekeeping.failed()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
         """Takes over a snapshot, and what is derived from the log up to it."""
@@ -578,6 +610,7 @@ class Broker:
 
     def _publish(self, found: Found) -> str:
         """Makes a durable record visible; returns the topic that has something new to receive, if any."""
+        self._has_new_plan = True
         record = found.record
         is_queued = self.store.index(found)
         if record.type == TYPE_COMMIT:
@@ -589,6 +622,7 @@ class Broker:
 
     def _publish_many(self, appended: Appended) -> list[str]:
         """The same of many records, which are all timers that are set, or all messages for receivers."""
+        self._has_new_plan = True
         self.store.index_copies(appended)
         topics = [topic for topic, _ in appended.copies.queues_used()]
         if topics == [TIMER_TOPIC]:
@@ -597,6 +631,7 @@ class Broker:
 
     def apply(self, record: Record) -> None:
         """Changes every part as a record of the log says; the record says it all."""
+        self._has_new_plan = True
         self.store.apply(record)
         self.topics.learn(record.topic, record.queue_id)
         self.timers.apply(record)
@@ -609,10 +644,17 @@ class Broker:
 
     def apply_run(self, run: Appended) -> None:
         """The same of many records as columns; a test holds it against `apply` of each."""
+        self._has_new_plan = True
         self.store.apply_run(run)
         for topic, queue_id in run.copies.queues_used():
             self.topics.learn(topic, queue_id)
         self.timers.apply_run(run)
+
+    def follow(self, records: Iterable[Found], end_offset: int) -> None:
+        """Takes in what another broker appended; its bytes lie in this log's files up to an offset."""
+        self._log.resume(end_offset)
+        for found in records:
+            self._replay(found)
 
     def _replay(self, found: Found) -> None:
         """Takes in a durable record: a start does just what a broker does when it appends and flushes."""

@@ -275,7 +275,7 @@ class Groups:
         """What a snapshot keeps: the groups of each topic, their policies, and the offsets on each queue."""
         progress = [[*key, one.freeze()] for key, one in self._offsets.items() if not one.is_untouched]
         return {
-            "members": {topic: list(groups) for topic, groups in self._members.items()},
+            "members": {topic: list(groups) for topic, groups in self._members.items() if groups},
             "policies": {group: asdict(policy) for group, policy in self._policies.items()},
             "progress": progress,
         }

@@ -139,11 +139,12 @@ class Housekeeping:
         return [one for one in needed if one not in log.keep]
 
     def retired(self, done: Retirement, now_ms: int) -> None:
-        """What is needed lies in a keep file and is read from there: cuts the log. Or segments are gone."""
-        self._running = None
+        """What is needed lies in a keep file and is read from there: cuts the log. Or segments are gone.
+
+        It runs on until its record is published: what a cut that may be undone leaves is not to be deleted.
+        """
         if isinstance(done, Deletion):
-            if self._deletable_offset == done.cut_offset:
-                self._deletable_offset = 0
+            self._running, self._deletable_offset = None, 0
             return
         if done.needed_offsets:
             self._store.log.keep.adopt(done.cut_offset)
@@ -177,7 +178,7 @@ class Housekeeping:
         """A cut is durable: what it cut off is deleted at the next look, which comes at once."""
         said = json.loads(record.body)
         if "queues" in said and said["done"]:
-            self._deletable_offset = said["cut_offset"]
+            self._running, self._deletable_offset = None, said["cut_offset"]
             self._agenda.place(Purpose.HOUSE, 0, 0)
 
     def follow(self) -> None:

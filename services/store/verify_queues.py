@@ -166,7 +166,7 @@ def check_crcs(store: OpenStore, frozen: Iterable[Any], found: Iterable[Finding]
     told = {one.path.rsplit("/", 1)[0] for one in found if one.is_damage} | {
         one.path for one in found if one.is_damage
     }
-    for topic, queue_id, count, crcs in frozen:
+    for topic, queue_id, count, crcs, *_ in frozen:
         folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
         is_whole = ConsumeQueue(store.overlay(), topic, queue_id, count).adopt(crcs)
         if not is_whole and folder not in told:

@@ -86,7 +86,7 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
     until, parts = newest_parts(store, log)
     queues: list[Any] = parts.get("queues", [])
     files: list[tuple[str, int]] = []
-    for topic, queue_id, count, crcs in queues:
+    for topic, queue_id, count, crcs, *_ in queues:
         if topic in topics and not _add_files(
             files, store / layout.CONSUMEQUEUE / topic / str(queue_id), count, crcs
         ):

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -50,6 +51,7 @@ from services.broker.values import (
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.simulation.faults import Faults
+from tests.simulation.second_core import SecondCore
 from txn.checkback import CheckBackPolicy
 
 START_MS = 1_763_700_000_000
@@ -102,9 +104,13 @@ class World:
 
     def step(self) -> None:
         """One action; the process may die in it, or a disk operation fail."""
+        self.endure(self._step)
+
+    def endure(self, act: Callable[[], object]) -> None:
+        """Does something in which the process may die, or a disk operation fail."""
         self.faults.threaten()
         try:
-            self._step()
+            act()
         except Death:
             self._die()
         except OSError:
@@ -387,12 +393,12 @@ class World:
                     retirement.run(self.disk)
                 except OSError as error:
                     self.retirements = []
-                    self.broker.housekeeping.failed()
+                    self.broker.retirement_failed()
                     if isinstance(error, SyncFailed):
                         self._reopen(self.broker.durable_offset)
                     return
                 if self.chance.random() < 0.8:
-                    self.broker.housekeeping.retired(retirement, self.now_ms)
+                    self.broker.retired(retirement, self.now_ms)
                 else:
                     self._reopen(None)
                 self.retirements = []
@@ -449,8 +455,10 @@ class World:
 
 def test_nothing_told_is_ever_untrue(seed: int) -> None:
     world = World(seed)
+    second = SecondCore(world, seed)
     for _ in range(500):
         world.step()
+        second.look()
     world.settle()
     world.check()
 

@@ -13,6 +13,7 @@ from consumequeue.entry import ENTRY_BYTES
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.simulation.receiving_world import World
+from tests.simulation.second_core import SecondCore
 from timingwheel import wheel
 
 
@@ -36,8 +37,10 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
     if seed % 5 == 1:
         monkeypatch.setattr(wheel, "_LEFT_BEHIND_MIN", 3)
     world = World(seed)
+    second = SecondCore(world, seed)
     for _ in range(400):
         world.step()
+        second.look()
     world.faults.cease()
     world.quieten()
     world.compare()

@@ -1,90 +1,50 @@
-"""A second core over the same records as the first: which of their tables differ, and why today.
-
-At quiet moments of the worlds a core is started on a copy of the disk, and its tables are held against those
-of the core that lives (`tests.simulation.tables`). What state the two paths make differently is listed here;
-nothing else may differ, and what does not any more must leave the list. The list is the work of the spine:
-one way for state to change, which a start and a follower share.
-"""
+"""The second core is really compared, begins in each of its ways, and finds a core that applies otherwise."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import pytest
 
-from commitlog.memory_disk import MemoryDisk
+from commitlog.kinds import TOPIC_TOPIC
+from commitlog.recovery import Found
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from tests.simulation import receiving_world, timer_machine, timer_world, transaction_world
-from tests.simulation.faults import Faults
-from tests.simulation.tables import tables
-
-DIFFERS_TODAY: Final = {}
-SEEDS: Final = range(6)
-STEPS: Final = 300
-LOOK_EVERY: Final = 6
-
-
-class World(Protocol):
-    """What the worlds have in common."""
-
-    broker: Broker
-    disk: MemoryDisk
-    settings: BrokerSettings
-    now_ms: int
-    faults: Faults
-
-    def step(self) -> None:
-        """Do something."""
-
+from tests.simulation import receiving_world, test_broker, timer_world, transaction_world
+from tests.simulation.second_core import SecondCore, World
 
 WORLDS: Final[dict[str, Callable[[int], World]]] = {
     "timers": timer_world.World,
     "transactions": transaction_world.TransactionWorld,
     "receiving": receiving_world.World,
+    "broker": test_broker.World,
 }
+STEPS: Final = 300
 
 
-def copied(disk: MemoryDisk) -> MemoryDisk:
-    """A disk with the same files, on which nothing fails."""
-    copy = timer_machine.Disk()
-    for path in disk.paths():
-        copy.write(path, 0, bytes(disk.view(path)))
-        copy.sync(path)
-        copy.sync_folder(path.rpartition("/")[0])
-    return copy
+def played(make: Callable[[int], World], seed: int) -> SecondCore:
+    world = make(seed)
+    world.faults.spares_files = True
+    second = SecondCore(world, seed)
+    for _ in range(STEPS):
+        world.step()
+        second.look()
+    return second
 
 
-def differing(world: World) -> Iterator[str]:
-    """The tables of which a second core has others."""
-    live = tables(world.broker)
-    second = tables(Broker.open(copied(world.disk), world.settings, world.now_ms))
-    assert live.keys() == second.keys()
-    yield from (name for name in live if live[name] != second[name])
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("first_seed", [3, 4], ids=["late", "from the start"])
+def test_it_is_compared_all_along(name: str, first_seed: int) -> None:
+    assert played(WORLDS[name], first_seed).compared_count >= STEPS // 25
 
 
-def is_whole(world: World) -> bool:
-    """Whether nothing was damaged, which a start sees to otherwise than a core that runs."""
-    return world.broker.is_quiet and not world.broker.damage and not world.broker.unsound
+def test_a_core_that_applies_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow = Broker.follow
 
+    def without_topics(self: Broker, records: Iterable[Found], end_offset: int) -> None:
+        self._appliers[TOPIC_TOPIC] = lambda record: None
+        follow(self, records, end_offset)
 
-@pytest.fixture(scope="module")
-def found() -> Counter[str]:
-    """How often each table differed, in all worlds."""
-    counts: Counter[str] = Counter()
-    for make in WORLDS.values():
-        for seed in SEEDS:
-            world = make(seed)
-            world.faults.spares_files = True
-            for number in range(STEPS):
-                world.step()
-                if number % LOOK_EVERY == 0 and is_whole(world):
-                    counts.update(["looks", *differing(world)])
-    return counts
-
-
-def test_a_second_core_agrees_on_all_tables_but_those_that_two_paths_make_today(found: Counter[str]) -> None:
-    assert found["looks"] > 20
-    assert sorted(found.keys() - {"looks"}) == sorted(DIFFERS_TODAY)
+    monkeypatch.setattr(Broker, "follow", without_topics)
+    with pytest.raises(AssertionError, match="topics"):
+        played(WORLDS["broker"], 4)

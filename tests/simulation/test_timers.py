@@ -10,6 +10,7 @@ import pytest
 from commitlog import limits
 from services.store.opening import look_at
 from services.store.verify import verify
+from tests.simulation.second_core import SecondCore
 from tests.simulation.timer_world import World
 
 
@@ -17,8 +18,10 @@ def test_every_timer_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest
     if seed % 4 == 2:
         monkeypatch.setattr(limits, "DELIVERIES_PER_TICK_MAX", 7)
     world = World(seed)
+    second = SecondCore(world, seed)
     for _ in range(400):
         world.step()
+        second.look()
     world.faults.cease()
     world.settle()
     world.compare()

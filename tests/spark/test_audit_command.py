@@ -100,7 +100,7 @@ def test_wrong_input_is_one_line_with_a_code(
 
 
 def test_a_store_of_a_newer_format_is_refused(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    (shop.store / "format").write_text("3\n")
+    (shop.store / "format").write_text("4\n")
     with pytest.raises(SystemExit) as exited:
         main(arguments(shop))
     assert exited.value.code == 2

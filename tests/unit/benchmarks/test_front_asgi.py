@@ -59,7 +59,7 @@ def application(benchmarks: Any) -> Any:
     unary = Unary(wire.HeartbeatRequest, wire.HeartbeatResponse, heartbeat)
     streaming = Streaming(wire.ReceiveMessageRequest, wire.ReceiveMessageResponse, receive)
     table = {"Heartbeat": unary, "ReceiveMessage": streaming}
-    made.routes = benchmarks("front_grpc").routes_of(table, lambda *_: None)
+    made.routes = benchmarks("front_grpc").routes_of(table, None, lambda *_: None)
     return made
 
 

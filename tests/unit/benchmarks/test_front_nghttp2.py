@@ -106,7 +106,7 @@ async def serving(nghttp2: Any, tls: Path | None = None) -> AsyncIterator[Served
         port = server.bind_tls("127.0.0.1", files)
         trusted = grpc.ssl_channel_credentials(files.certificate.read_bytes())
         channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", trusted)
-    await server.start(handlers.table(), lambda *_: None)
+    await server.start(handlers.table(), None, lambda *_: None)
     try:
         yield Served(handlers, server, channel)
     finally:

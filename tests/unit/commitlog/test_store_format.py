@@ -26,21 +26,28 @@ def with_segments(*sizes: int, step: int = SIZE) -> MemoryDisk:
 
 def test_a_new_store_says_how_large_its_segments_are_whatever_is_asked_for_later() -> None:
     disk = MemoryDisk()
-    assert store_format.open_format(disk, SIZE) == Format(2, SIZE)
-    assert store_format.open_format(disk, 7 * SIZE) == Format(2, SIZE)
+    assert store_format.open_format(disk, SIZE) == Format(store_format.VERSION, SIZE)
+    assert store_format.open_format(disk, 7 * SIZE) == Format(store_format.VERSION, SIZE)
 
 
 def test_version_1_reads_a_version_that_is_too_new_for_it() -> None:
-    assert int(store_format.encode(SIZE)[:64].decode(errors="replace").strip()) == 2
+    assert int(store_format.encode(SIZE)[:64].decode(errors="replace").strip()) == store_format.VERSION
+
+
+def test_a_store_of_version_2_becomes_one_of_this_version_which_version_2_refuses() -> None:
+    disk = with_segments(SIZE, SIZE)
+    store_format.write(disk, store_format.encode(SIZE, 2))
+    assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE)
+    assert disk.read(layout.FORMAT, 0, 200) == store_format.encode(SIZE)
 
 
 def test_what_cannot_be_opened_is_refused_and_left_alone() -> None:
     disk, foreign, rocketmq = MemoryDisk(), MemoryDisk(), MemoryDisk()
-    disk.write(layout.FORMAT, 0, b"3\n")
+    disk.write(layout.FORMAT, 0, b"4\n")
     foreign.write("pg_wal", 0, b"x")
     rocketmq.write(layout.segment_path(0), 0, b"x")
     before = [one.operations for one in (disk, foreign, rocketmq)]
-    with pytest.raises(StoreTooNew, match="format 3, this version reads up to 2"):
+    with pytest.raises(StoreTooNew, match="format 4, this version reads up to 3"):
         store_format.open_format(disk, SIZE)
     with pytest.raises(NotAStore, match="pg_wal"):
         store_format.open_format(foreign, SIZE)
@@ -60,7 +67,7 @@ def test_a_flipped_bit_is_told_and_mended() -> None:
         disk.flip_bit(layout.FORMAT, bit)
         found = store_format.open_format(disk, 9 * SIZE)
         assert (found.segment_bytes, bool(found.problem)) == (SIZE, True), bit
-        assert store_format.open_format(disk, 9 * SIZE) == Format(2, SIZE)
+        assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 110])
@@ -70,7 +77,7 @@ def test_a_lost_file_is_made_again_where_another_proves_the_store_ours(content: 
     if content is not None:
         disk.write(layout.FORMAT, 0, content)
     assert store_format.open_format(disk, 9 * SIZE).problem
-    assert store_format.open_format(disk, 9 * SIZE) == Format(2, SIZE)
+    assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +99,15 @@ def test_the_size_in_a_store_of_version_1_is_derived_once(
     disk = with_segments(*sizes)
     if reserve_bytes >= 0:
         disk.allocate(layout.RESERVE, reserve_bytes)
-    assert store_format.open_format(disk, 3 * SIZE) == Format(2, expected)
-    assert store_format.open_format(disk, SIZE // 2) == Format(2, expected)
+    assert store_format.open_format(disk, 3 * SIZE) == Format(store_format.VERSION, expected)
+    assert store_format.open_format(disk, SIZE // 2) == Format(store_format.VERSION, expected)
 
 
 @pytest.mark.parametrize("end", [bytes(8), record.blank(8)])
 def test_a_single_whole_segment_has_its_own_size(end: bytes) -> None:
     disk = with_segments(SIZE - len(end))
     disk.write(layout.segment_path(0), SIZE - len(end), end)
-    assert store_format.open_format(disk, 3 * SIZE) == Format(2, SIZE)
+    assert store_format.open_format(disk, 3 * SIZE) == Format(store_format.VERSION, SIZE)
 
 
 @pytest.mark.parametrize("fault", Fault)
@@ -118,6 +125,6 @@ def test_a_death_or_failure_at_any_step_leaves_the_old_file_or_the_new_one(
                 store_format.open_format(disk, SIZE)
             is_struck = disk.is_struck
             disk.crash(lambda count, kept=kept: count * kept)  # type: ignore[misc]
-            assert store_format.open_format(disk, SIZE) == Format(2, SIZE)
+            assert store_format.open_format(disk, SIZE) == Format(store_format.VERSION, SIZE)
         number += 1
     assert number > 3

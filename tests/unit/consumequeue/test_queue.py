@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from commitlog.layout import QUEUES_WHOLE
 from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from consumequeue import entry, queue
@@ -108,7 +109,7 @@ def test_a_queue_that_lost_all_its_records_keeps_its_end() -> None:
     made = Dispatch(disk)
     made.complete([["t", 0, 5, []]], 900)
     made.write()
-    ((_, _, entry_count, crcs),) = made.freeze()
+    ((_, _, entry_count, crcs, _),) = made.freeze()
     assert entry_count == 5
     assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs)
 
@@ -127,3 +128,19 @@ def test_a_queue_knows_where_its_records_begin(monkeypatch: pytest.MonkeyPatch) 
     held = [offset for offset in range(-5, 900) if made.holds(offset)]
     assert held == [0, 100, 200, 300, 400, 500, 600, 700]
     assert not ConsumeQueue(MemoryDisk(), "t", 0).holds(0)
+
+
+def test_where_a_queue_begins_outlives_its_files() -> None:
+    disk = MemoryDisk()
+    made = Dispatch(disk)
+    for offset in range(5):
+        made.put("t", 0, offset, 100 * offset, 90, 0)
+    made.write()
+    made.rise([("t", 0, 3)])
+    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    frozen = made.freeze()
+    again, anew = Dispatch(disk), Dispatch(MemoryDisk())
+    assert again.adopt(frozen)
+    anew.put("t", 0, 2, 200, 90, 0)
+    anew.complete(frozen, 400)
+    assert [one.queue("t", 0).min_offset for one in (made, again, anew)] == [3, 3, 3]

@@ -82,7 +82,7 @@ class Bench:
             self.deletions.append(retirement)
             return
         retirement.run(self.disk)
-        self.broker.housekeeping.retired(retirement, self.now_ms)
+        self.broker.retired(retirement, self.now_ms)
 
     def advance(self, milliseconds: int) -> None:
         end_ms = self.now_ms + milliseconds
@@ -194,7 +194,7 @@ def test_a_deletion_that_failed_half_way_is_carried_on(cut: Bench) -> None:
     with pytest.raises(OSError, match="fails by the test"):
         cut.deletions[0].run(cut.disk)
     cut.disk.well()
-    cut.broker.housekeeping.failed()
+    cut.broker.retirement_failed()
     assert len(cut.segments()) == len(before) - 1
     cut.deletions = None
     cut.advance(1_000)
@@ -246,6 +246,30 @@ def test_a_cut_that_was_not_durable_has_deleted_nothing() -> None:
     assert bench.broker.gauges().log_first_offset == 0
     assert bench.segments()[: len(before)] == before
     commit(bench, half)
+
+
+def test_nothing_is_decided_or_deleted_while_a_cut_is_not_durable() -> None:
+    """Files of queues that it leaves empty are needed again if it is lost."""
+    bench = Bench()
+    for _ in range(120):
+        bench.send()
+    bench.reopen(replace(KEEP_ONE, retention=RetentionPolicy(log_bytes_max=5 * SEGMENT_BYTES)))
+    found: list[Retirement] = []
+    while not found and bench.now_ms < NOW_MS + 60_000:
+        bench.now_ms += 1_000
+        found = [one.retirement for one in bench.broker.tick(bench.now_ms) if isinstance(one, Retire)]
+        bench.flush()
+    before = bench.segments()
+    bench.retire(found[0])
+    for number in range(20):
+        bench.broker.sending.send(
+            Message(topic="t", body=b"x" * 500, message_id=f"later {number}"), bench.now_ms
+        )
+    assert not [one for one in bench.broker.tick(bench.now_ms + 9_000) if isinstance(one, Retire)]
+    assert bench.segments() == before
+    bench.flush()
+    effects = bench.broker.tick(bench.now_ms + 9_000)
+    assert [type(one.retirement) for one in effects if isinstance(one, Retire)] == [Deletion]
 
 
 def test_a_cut_of_many_queues_takes_several_records_of_which_the_last_cuts(

@@ -39,8 +39,8 @@ def test_a_foreign_folder_is_no_store(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(store: Path) -> None:
-    (store / layout.FORMAT).write_text("3\n")
-    with pytest.raises(StoreTooNew, match="format 3"):
+    (store / layout.FORMAT).write_text("4\n")
+    with pytest.raises(StoreTooNew, match="format 4"):
         open_log(store)
 
 

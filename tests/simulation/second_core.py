@@ -1,0 +1,224 @@
+"""A second core that gets the records of the first when they are durable, and must come to the same tables.
+
+    the world's broker --flushes--> its disk --bytes of the log--> the second core's disk --records--> follow
+
+After each step the second core gets what is durable, split anywhere; when the broker is quiet, and at least
+every `COMPARE_EVERY` steps, all tables of both (`tests.simulation.tables`) are held against each other.
+
+- It begins with an empty store, or late: from a copy of the first one's files, snapshot and all.
+- Now and then it writes a checkpoint and is opened again from that, or is thrown away and made again.
+- It has other settings than the first, and its clock is an hour off: nothing of that may be in a table.
+- In half of the seeds the first applies what it has appended decoded from its bytes, not its own objects.
+- Before it follows a cut of retention it writes a checkpoint: no timer of its own may need the log below.
+- Damage is seen to by a start otherwise than by a core that runs: no more is compared once a file was hit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from commitlog import layout, record, store_format
+from commitlog.kinds import RETENTION_TOPIC
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import Message
+from commitlog.record import Record
+from commitlog.recovery import Found, LogScan
+from services.broker.broker import Broker
+from services.broker.group_values import From
+from services.broker.sending import message_record
+from services.broker.settings import BrokerSettings
+from services.broker.store import Keyed
+from tests.simulation.faults import Faults
+from tests.simulation.tables import tables
+from txn.checkback import CheckBackPolicy
+
+COMPARE_EVERY: Final = 20
+COMPARE_AFTER: Final = 8
+"""Steps from one comparison to the next at which the broker is quiet: each reads all there is."""
+HOUR_MS: Final = 3_600_000
+
+
+class World(Protocol):
+    """What the worlds have in common."""
+
+    broker: Broker
+    disk: MemoryDisk
+    settings: BrokerSettings
+    now_ms: int
+    faults: Faults
+
+    def step(self) -> None:
+        """Do something."""
+
+    def flush(self) -> None:
+        """Let what was appended be durable, if the disk lets it."""
+
+    def endure(self, act: Callable[[], object]) -> None:
+        """Do something in which the process may die, or the disk fail."""
+
+
+class SecondCore:
+    """The second core of a world, with chances of its own."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world, self._chance = world, random.Random(~seed)
+        self._joins_late = seed % 3 == 0
+        self._decodes = seed % 2 == 1
+        self._first: Broker | None = None
+        self._core: Broker | None = None
+        self._disk = MemoryDisk()
+        self._steps = 0
+        self.compared_count = 0
+
+    def look(self) -> None:
+        """After a step of the world: takes in what is durable, and compares when it is time to."""
+        self._meet()
+        self._steps += 1
+        if self._steps >= COMPARE_EVERY and not self._world.broker.is_quiet:
+            self._world.endure(self._world.flush)
+            self._meet()
+        self._catch_up()
+        if self._core is not None and self._steps >= COMPARE_AFTER and self._world.broker.is_quiet:
+            self._compare(self._core)
+
+    def _meet(self) -> None:
+        """The first core may be another one since the last step."""
+        first = self._world.broker
+        if first is not self._first:
+            self._first = first
+            if self._decodes:
+                apply_decoded(first)
+        if self._core is not None and self._core.end_offset > first.durable_offset:
+            self._core = None  # an asynchronous flush was lost with the power
+
+    def _catch_up(self) -> None:
+        first = self._world.broker
+        if self._world.faults.hit or is_damaged(first):
+            self._core = None
+            return
+        if self._core is None:
+            self._begin()
+        core = self._core
+        if core is None or core.end_offset == first.durable_offset:
+            return
+        self._copy_log(core.end_offset, first.durable_offset)
+        scan = LogScan(self._disk, first.segment_bytes, core.end_offset, stop_at=first.durable_offset)
+        records = iter(scan)
+        for part in self._parts(records):
+            if any(found.record.topic == RETENTION_TOPIC for found in part):
+                self._checkpoint(core)
+            last = part[-1]
+            core.follow(part, last.record.physical_offset + last.record_bytes)
+        core.follow([], first.durable_offset)
+
+    def _parts(self, records: Iterator[Found]) -> Iterator[list[Found]]:
+        while part := list(islice(records, self._chance.randrange(1, 5))):
+            yield part
+
+    def _begin(self) -> None:
+        """Begins with an empty store where the log is whole, or with a copy of the first one's files."""
+        first, self._disk = self._world.broker, MemoryDisk()
+        if self._joins_late or first._log.first_offset > 0:
+            copy_files(self._world.disk, self._disk)
+        else:
+            store_format.open_format(self._disk, first.segment_bytes)
+        self._core = self._opened()
+        if self._core.end_offset > first.durable_offset or is_damaged(self._core):
+            self._core = None
+
+    def _opened(self) -> Broker:
+        settings = self._world.settings
+        other = replace(
+            settings,
+            broker_name="another",
+            queue_count=settings.queue_count + 1,
+            auto_create_topics=False,
+            attempts_max=settings.attempts_max + 3,
+            group_start=From.LATEST,
+            dedupe_ms=1,
+            delay_ms_max=1,
+            timers_per_topic_max=1,
+            auto_renew_lease_ms=7,
+            check_back=CheckBackPolicy(77, 88, 99, 4),
+        )
+        return Broker.open(self._disk, other, self._world.now_ms + self._chance.choice((-HOUR_MS, HOUR_MS)))
+
+    def _copy_log(self, start: int, end: int) -> None:
+        """The bytes of the log from one offset to another, to the same places of the second disk."""
+        segments = self._world.broker._log.segments
+        for first_offset in segments.first_offsets:
+            path, segment_end = layout.segment_path(first_offset), segments.end_of(first_offset)
+            if segment_end <= start or first_offset >= end:
+                continue
+            if self._disk.size(path) < 0:
+                self._disk.allocate(path, self._world.disk.size(path))
+            position = max(start - first_offset, 0)
+            stored = bytes(self._world.disk.view(path)[position : end - first_offset])
+            self._disk.write(path, position, stored)
+            self._disk.sync(path)
+
+    def _checkpoint(self, core: Broker) -> None:
+        done = core.checkpoint(self._world.now_ms)
+        done.write(self._disk)
+        core.checkpointed(done)
+
+    def _compare(self, core: Broker) -> None:
+        self._steps = 0
+        second = tables(core)
+        assert not (differing := differing_tables(tables(self._world.broker), second)), differing
+        self.compared_count += 1
+        chance = self._chance.random()
+        if chance < 0.1:
+            self._checkpoint(core)
+            self._core = self._opened()
+            differing = differing_tables(second, tables(self._core))
+            assert not differing, f"a checkpoint is not what it was taken of: {differing}"
+        elif chance < 0.2:
+            self._core = None
+
+
+def differing_tables(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The tables that two cores have otherwise, and how."""
+    assert first.keys() == second.keys()
+    return {name: differences(first[name], second[name]) for name in first if first[name] != second[name]}
+
+
+def differences(first: Any, second: Any) -> Any:
+    """What one table has and the other has not."""
+    if not isinstance(first, list) or not isinstance(second, list):
+        return first, second
+    return [one for one in first if one not in second], [one for one in second if one not in first]
+
+
+def is_damaged(broker: Broker) -> bool:
+    """Whether anything was found damaged, which a start sees to otherwise than a core that runs."""
+    return bool(broker.damage or broker.damaged or broker.unsound or broker.lost)
+
+
+def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:
+    """The files of a disk, and nothing of its faults."""
+    for path in disk.paths():
+        to.write(path, 0, bytes(disk.view(path)))
+        to.sync(path)
+        to.sync_folder(path.rpartition("/")[0])
+
+
+def apply_decoded(broker: Broker) -> None:
+    """Lets a broker apply what it appends as a start reads it: from its bytes, every message as a record."""
+    store = broker.store
+
+    def apply(new: Record) -> None:
+        broker.apply(record.decode(record.encode(new)))
+
+    def append_message(message: Message, queue_id: int, now_ms: int) -> Keyed:
+        new = message_record(message, queue_id)
+        end_offset = store.append(new, now_ms)
+        record_bytes = end_offset - new.physical_offset
+        return Keyed(new.topic, queue_id, new.queue_offset, new.physical_offset, record_bytes, 0, ())
+
+    store.apply_to_parts = apply
+    store.append_message = append_message  # type: ignore[method-assign]
