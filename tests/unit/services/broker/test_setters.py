@@ -14,38 +14,14 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[4]
-MUTATORS: Final = frozenset(
-    [
-        "add",
-        "append",
-        "appendleft",
-        "asked",
-        "came_late",
-        "clear",
-        "discard",
-        "end",
-        "extend",
-        "finish",
-        "forget",
-        "insert",
-        "pop",
-        "popitem",
-        "popleft",
-        "put",
-        "put_many",
-        "remember",
-        "remember_many",
-        "remove",
-        "reopen",
-        "set",
-        "setdefault",
-        "skip_to",
-        "stored",
-        "take",
-        "update",
-    ]
-)
-"""Methods that change what they are called on: of the containers, and of the tables that parts are made of."""
+# fmt: off
+MUTATORS: Final = {
+    "add", "append", "appendleft", "asked", "came_late", "clear", "discard", "end", "extend", "finish", "forget",
+    "insert", "pop", "popitem", "popleft", "put", "put_many", "remember", "remember_many", "remove", "reopen",
+    "set", "setdefault", "skip_to", "stored", "take", "update",
+}
+"""Methods that change what they are called on: those of containers and of tables."""
+# fmt: on
 
 TABLES: Final = {
     "services/broker/access.py": {"_users", "rights"},
@@ -58,18 +34,11 @@ TABLES: Final = {
     "services/broker/store.py": {"_next_offsets"},
 }
 
-ROOTS: Final = frozenset(
-    [
-        "__init__",
-        "apply",
-        "apply_run",
-        "apply_occurrence",
-        "apply_group",
-        "apply_finished",
-        "apply_leases",
-        "thaw",
-    ]
-)
+ROOTS: Final = {"__init__", "apply", "apply_run", "apply_occurrence", "thaw"} | {
+    "apply_group",
+    "apply_finished",
+    "apply_leases",
+}
 OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
     ("groups.py", "_made"): "an untouched row is no part of the state",
