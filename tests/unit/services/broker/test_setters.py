@@ -16,9 +16,9 @@ import pytest
 ROOT: Final = Path(__file__).parents[4]
 # fmt: off
 MUTATORS: Final = {
-    "add", "append", "appendleft", "asked", "came_late", "clear", "discard", "end", "extend", "finish", "forget",
-    "insert", "pop", "popitem", "popleft", "put", "put_many", "remember", "remember_many", "remove", "reopen",
-    "set", "setdefault", "skip_to", "stored", "take", "update",
+    "add", "append", "appendleft", "asked", "came_late", "clear", "discard", "end", "extend", "finish",
+    "forget", "insert", "pop", "popitem", "popleft", "put", "put_many", "remember", "remember_many", "remove",
+    "reopen", "set", "setdefault", "skip_to", "stored", "take", "update",
 }
 """Methods that change what they are called on: those of containers and of tables."""
 # fmt: on
