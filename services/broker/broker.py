@@ -32,6 +32,7 @@ from commitlog.kinds import (
 from commitlog.log import CommitLog
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage, Found, LogScan
+from commitlog.retention import Retirement
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived, timer_facts
@@ -531,6 +532,16 @@ class Broker:
     def synced(self, sync: Sync) -> None:
         """A sync has succeeded."""
         self._log.synced(sync)
+
+    def retired(self, retirement: Retirement, now_ms: int) -> None:
+        """A retirement has run: what is needed is kept, or what nobody reads is gone."""
+        self._has_new_plan = True
+        self.housekeeping.retired(retirement, now_ms)
+
+    def retirement_failed(self) -> None:
+        """A retirement could not run, or not to its end; it is tried again later."""
+        self._has_new_plan = True
+        self.housekeeping.failed()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
         """Takes over a snapshot, and what is derived from the log up to it."""

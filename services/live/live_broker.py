@@ -439,11 +439,11 @@ class LiveBroker(LiveVerbs):
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
         except (OSError, ResultUnknown) as error:
             log.warning("segments were not deleted", reason=str(error))
-            core.housekeeping.failed()
+            core.retirement_failed()
             if isinstance(error, SyncFailed):
                 self._flushing.fail(error)
         else:
-            core.housekeeping.retired(retirement, self._clock())
+            core.retired(retirement, self._clock())
         self._loop.call_soon(self._flushing.resume)
 
     def break_down(self, bug: BaseException) -> None:

@@ -98,7 +98,7 @@ class World:
                 elif isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
-                    self.broker.housekeeping.retired(effect.retirement, self.now_ms)
+                    self.broker.retired(effect.retirement, self.now_ms)
                 elif isinstance(effect, CheckBack):
                     self.broker.transactions.check_asked(effect.transaction_id, True, self.now_ms)
             is_going_on = bool(effects) or not self.broker.is_quiet

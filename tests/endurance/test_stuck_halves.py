@@ -106,7 +106,7 @@ class Shell:
             elif isinstance(effect, Retire):
                 self.flush()
                 effect.retirement.run(self.disk)
-                self.broker.housekeeping.retired(effect.retirement, self.now_ms)
+                self.broker.retired(effect.retirement, self.now_ms)
                 self.retired += 1
 
     def _follow(self) -> None:

@@ -280,7 +280,7 @@ class Machine:
                     retirement.run(self.disk)
                 except OSError:
                     self.retirements = []
-                    self.broker.housekeeping.failed()
+                    self.broker.retirement_failed()
                     return
                 if self.chance.random() < 0.9:
                     self._retired(retirement)
@@ -294,7 +294,7 @@ class Machine:
         skipped, wanted = self.broker.statistics.skipped.copy(), {}
         for key, queue, low_offset in self.broker.groups.standings():
             wanted[key] = low_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())
-        self.broker.housekeeping.retired(retirement, self.now_ms)
+        self.broker.retired(retirement, self.now_ms)
         expected: Counter[tuple[str, str]] = Counter()
         for (group, topic, _), (low_offset, queue, done) in wanted.items():
             gone = set(range(low_offset, queue.min_offset))

@@ -393,12 +393,12 @@ class World:
                     retirement.run(self.disk)
                 except OSError as error:
                     self.retirements = []
-                    self.broker.housekeeping.failed()
+                    self.broker.retirement_failed()
                     if isinstance(error, SyncFailed):
                         self._reopen(self.broker.durable_offset)
                     return
                 if self.chance.random() < 0.8:
-                    self.broker.housekeeping.retired(retirement, self.now_ms)
+                    self.broker.retired(retirement, self.now_ms)
                 else:
                     self._reopen(None)
                 self.retirements = []

@@ -82,7 +82,7 @@ class Bench:
             self.deletions.append(retirement)
             return
         retirement.run(self.disk)
-        self.broker.housekeeping.retired(retirement, self.now_ms)
+        self.broker.retired(retirement, self.now_ms)
 
     def advance(self, milliseconds: int) -> None:
         end_ms = self.now_ms + milliseconds
@@ -194,7 +194,7 @@ def test_a_deletion_that_failed_half_way_is_carried_on(cut: Bench) -> None:
     with pytest.raises(OSError, match="fails by the test"):
         cut.deletions[0].run(cut.disk)
     cut.disk.well()
-    cut.broker.housekeeping.failed()
+    cut.broker.retirement_failed()
     assert len(cut.segments()) == len(before) - 1
     cut.deletions = None
     cut.advance(1_000)

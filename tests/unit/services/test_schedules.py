@@ -224,7 +224,7 @@ def test_a_snapshot_keeps_schedules_and_retention_may_take_their_records() -> No
         for effect in bench.advance(MINUTE_MS):
             if isinstance(effect, Retire):
                 effect.retirement.run(bench.disk)
-                bench.broker.housekeeping.retired(effect.retirement, bench.now_ms)
+                bench.broker.retired(effect.retirement, bench.now_ms)
                 bench.flush()
         if bench.broker.is_checkpoint_due:
             bench.checkpoint()

@@ -137,7 +137,7 @@ def _fill(bench: Bench, count: int) -> None:
         for effect in bench.advance(1_000):
             if isinstance(effect, Retire):
                 effect.retirement.run(bench.disk)
-                bench.broker.housekeeping.retired(effect.retirement, bench.now_ms)
+                bench.broker.retired(effect.retirement, bench.now_ms)
                 bench.flush()
         if bench.broker.is_checkpoint_due:
             bench.checkpoint()

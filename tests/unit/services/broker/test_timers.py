@@ -77,7 +77,7 @@ class Store:
                 elif isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
-                    self.broker.housekeeping.retired(effect.retirement, self.now_ms)
+                    self.broker.retired(effect.retirement, self.now_ms)
             self.flush()
             if self.broker.is_checkpoint_due:
                 self.checkpoint()
