@@ -89,7 +89,7 @@ def imported(theirs: Path, disk: MemoryDisk) -> ImportSummary:
 
 def is_whole(disk: MemoryDisk) -> bool:
     """Whether the file `format` names a version."""
-    return disk.read(layout.FORMAT, 0, 1) == b"2"
+    return disk.read(layout.FORMAT, 0, 1) == b"%d" % store_format.VERSION
 
 
 def check_imported(disk: MemoryDisk, where: str) -> None:
