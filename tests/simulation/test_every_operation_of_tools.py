@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from commitlog import layout, properties, snapshot
+from commitlog import layout, properties, snapshot, store_format
 from commitlog.errors import NotAStore
 from commitlog.memory_disk import Death, Fault, MemoryDisk
 from commitlog.message import Message
