@@ -124,7 +124,8 @@ def compare(
     statistics = log_statistics(staged)
     on_progress("Judging every order")
     began_ms = first_stored_ms(log)
-    left_from_ms = began_ms if log.first_offset else 0
+    # What was deleted last may have been stored in the same millisecond as what is left first.
+    left_from_ms = began_ms + 1 if log.first_offset else 0
     horizon = Horizon(
         exported.books_offset,
         left_from_ms or max(0, began_ms - 2 * options.grace_ms),

@@ -69,7 +69,7 @@ class Run:
 
     @property
     def covered_from_ms(self) -> int:
-        """When the first record that was left of the log was stored; 0 if nothing was deleted."""
+        """From when on nothing of the log was deleted; 0 if nothing was."""
         return int(self.summary.get("covered_from_ms") or 0)
 
     @property

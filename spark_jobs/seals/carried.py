@@ -50,8 +50,8 @@ def account(
 ) -> Account:
     """Writes the orders that are open at `to_ms` to `file`; returns how it adds up since `from_ms`.
 
-    `carried` are the ids of those that were open at `from_ms`; `covered_from_ms` is when the first record
-    that is left of the log was stored, 0 if nothing was deleted. Without carts no order waits for one.
+    `carried` are the ids of those that were open at `from_ms`; from `covered_from_ms` on nothing of the log
+    was deleted, 0 if nothing was. Without carts no order waits for one.
     """
     tally, ids = _Tally(), pa.array(sorted(carried), pa.string())
     for batch in orders.to_batches(columns=["order_id", *EVENT_COLUMNS], batch_size=_BATCH_ROWS):

@@ -66,7 +66,7 @@ class Account:
 class Seal:
     """Closed windows, [from_ms, to_ms). `corrected` replaces what earlier seals say of their windows.
 
-    covered_from_ms: when the first record was stored that was left of the log; 0 if none was deleted.
+    covered_from_ms: from when on nothing of the log was deleted; 0 if nothing was.
     """
 
     number: int

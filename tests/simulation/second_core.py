@@ -37,7 +37,7 @@ from tests.simulation.tables import tables
 from txn.checkback import CheckBackPolicy
 
 COMPARE_EVERY: Final = 20
-COMPARE_AFTER: Final = 8
+COMPARE_AFTER: Final = 14
 """Steps from one comparison to the next at which the broker is quiet: each reads all there is."""
 HOUR_MS: Final = 3_600_000
 
