@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from commitlog.kinds import TOPIC_TOPIC
+from commitlog.kinds import ACK_TOPIC
 from commitlog.recovery import Found
 from services.broker.broker import Broker
 from tests.simulation import receiving_world, test_broker, timer_world, transaction_world
@@ -41,10 +41,10 @@ def test_it_is_compared_all_along(name: str, first_seed: int) -> None:
 def test_a_core_that_applies_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     follow = Broker.follow
 
-    def without_topics(self: Broker, records: Iterable[Found], end_offset: int) -> None:
-        self._appliers[TOPIC_TOPIC] = lambda record: None
+    def without_acknowledgements(self: Broker, records: Iterable[Found], end_offset: int) -> None:
+        self._appliers[ACK_TOPIC] = lambda record: None
         follow(self, records, end_offset)
 
-    monkeypatch.setattr(Broker, "follow", without_topics)
-    with pytest.raises(AssertionError, match="topics"):
+    monkeypatch.setattr(Broker, "follow", without_acknowledgements)
+    with pytest.raises(AssertionError, match="groups"):
         played(WORLDS["broker"], 4)
