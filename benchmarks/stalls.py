@@ -65,6 +65,7 @@ class Turns:
         run_once, run = loop._run_once, Handle._run
         clock, loop_thread = time.thread_time_ns, threading.get_ident()
 
+        # What asyncio keeps in a handle is typed nowhere.
         def measured_run(handle: Handle) -> None:
             began, callback = clock(), handle._callback  # type: ignore[attr-defined]
             run(handle)  # type: ignore[arg-type]

@@ -23,8 +23,6 @@ _MAGIC: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]")
 _HEAD_BYTES: Final = 4
 _OFFSET_AT: Final = 28
 _OFFSET: Final = struct.Struct(">q")
-
-
 _LOOKED_AT_ONCE: Final = 20_000
 
 Places = dict[int, tuple[str, int, int]]

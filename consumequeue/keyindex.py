@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +34,7 @@ from commitlog.message import Message
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex_merge, keyindex_run
 from consumequeue.keyindex_run import ENTRY, Entries, Run
-from consumequeue.name_hash import begun, digest_of, digests_of
+from consumequeue.name_hash import digest_of, digests_of
 
 BATCH_ENTRIES: Final = 16_384
 UNSAVED_MAX: Final = 1_000_000
@@ -204,17 +203,9 @@ class KeyIndex:
 
     def put_names(self, names: Iterable[tuple[str, str, int]]) -> None:
         """Indexes durable records, in log order, by what they are found under: (topic, name, log offset)."""
-        copies: dict[str, Callable[[], blake2b]] = {}
-        digests: list[bytes] = []
-        for topic, name, physical_offset in names:
-            copy = copies.get(topic)
-            if copy is None:
-                copy = copies[topic] = begun(topic, HASH_BYTES).copy
-            hashed = copy()
-            hashed.update(name.encode())
-            digests.append(hashed.digest())
-            self._offsets.append(physical_offset)
-        self._hashes.frombytes(b"".join(digests))
+        found = list(names)
+        self._hashes.frombytes(digests_of(((topic, name) for topic, name, _ in found), HASH_BYTES))
+        self._offsets.extend([physical_offset for _, _, physical_offset in found])
         if len(self._hashes) >= BATCH_ENTRIES:
             self._close_batch()
 

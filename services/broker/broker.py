@@ -82,6 +82,7 @@ from services.broker.values import (
 )
 from timingwheel.due_run import ReadAhead
 
+_SCHEDULE: Final = properties.SCHEDULE.encode()
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 LATER_PARTS: Final = frozenset(("schedules", "access"))
 """What older snapshots do not have, because nothing of it was ever written then."""
@@ -639,7 +640,7 @@ class Broker:
             self.transactions.apply(record)
         if (apply := self._appliers.get(record.topic)) is not None:
             apply(record)
-        elif properties.SCHEDULE.encode() in record.properties:
+        elif _SCHEDULE in record.properties:
             self.schedules.apply_occurrence(record)
 
     def apply_run(self, run: Appended) -> None:

@@ -183,7 +183,7 @@ class Housekeeping:
     def follow(self) -> None:
         """Moves queues and groups up to the log's start, when that is known; finds what was to be deleted.
 
-        No snapshot keeps the lowest offsets of queues, and older records do not tell them.
+        Stores of older versions have snapshots and records that do not tell the lowest offsets of queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.trim(log.first_offset)

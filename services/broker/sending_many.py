@@ -1,11 +1,12 @@
-"""Many delayed messages at once: checked one by one, then looked up, stored and remembered together.
+"""The messages of one request: plain delayed ones together, all others one by one.
 
     messages --> runs of plain ones --> known? in the place of another? --> bytes and columns --> log
              \\-> the others, each alone (`services.broker.sending`)
 
-Plain is a delayed message of a topic that is there, which carries no verb and shares no name with another of
-its run. The answers are those that each would get alone, and so are the records; a run only shares the
-look-ups in the names, the stamping of its records and what is remembered of them, which numpy does for all.
+What is together is checked one by one, then looked up, stored and remembered at once. Plain is a delayed
+message of a topic that is there, which carries no verb and shares no name with another of its run. Answers
+are those that each would get alone, and so are the records; a run only shares the look-ups in the names, the
+stamping of its records and what is remembered of them, which numpy does for all.
 
 Cost: about half of what a message costs alone (`benchmarks/timers.py redis` measures it with its flush).
 """
@@ -13,7 +14,7 @@ Cost: about half of what a message costs alone (`benchmarks/timers.py redis` mea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +25,7 @@ from commitlog.errors import StoreDamaged, TidewheelError
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.message import Message, MessageType
 from consumequeue.entry import tags_code
-from consumequeue.keyindex import hashes_of_many
+from consumequeue.keyindex import hashes_of_many, words_of_message
 from consumequeue.timerindex import hashes_of_all
 from consumequeue.timerindex_fact import Facts
 from consumequeue.timerindex_filter import Words
@@ -218,7 +219,7 @@ def _copies(waiting: list[_Waiting], hashes: Words, store: Store) -> Copies:
 
 def _key_hashes(waiting: list[_Waiting]) -> Words:
     """The hashes of the names that messages are found by; rows are filled up with `NO_HASH`."""
-    found = [_names_found_by(one.message) for one in waiting]
+    found = [words_of_message(one.message) for one in waiting]
     counts = np.array(list(map(len, found)), np.int64)
     is_name = np.arange(counts.max(initial=1)) < counts[:, np.newaxis]
     hashes = np.zeros(is_name.shape, np.uint64)
@@ -226,10 +227,3 @@ def _key_hashes(waiting: list[_Waiting]) -> Words:
         (one.message.topic, name) for one, names in zip(waiting, found, strict=True) for name in names
     )
     return hashes
-
-
-def _names_found_by(message: Message) -> Collection[str]:
-    """What `keyindex.words_of` reads from the stored properties, without reading them."""
-    if not message.keys:
-        return (message.message_id,)
-    return dict.fromkeys([*" ".join(message.keys).split(), message.message_id])

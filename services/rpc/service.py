@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import structlog
 
@@ -74,8 +74,6 @@ class Prompt:
     reply: Any
     handler: Callable[[Any, Caller], Decided]
     appends: Callable[[Any], int] = nothing
-    has_status: ClassVar[bool] = True
-    is_for_operators: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ class CallRefused(Exception):
         self.status = status
 
 
-def welcome(rpc: Rpc, caller: Caller) -> Caller:
+def welcome(rpc: Unary | Streaming, caller: Caller) -> Caller:
     """Let a caller in who says who it is; of other protocols than RocketMQ's, everybody."""
     if rpc.has_status and not rpc.is_for_operators and not caller.client_id:
         raise NoClientId

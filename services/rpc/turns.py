@@ -63,7 +63,7 @@ class Call:
 
     def refuse(self, error: TidewheelError) -> None:
         """Tell that it is not known what became of the call."""
-        self.code = error.status
+        self.code, self.then = error.status, None
         self.answer(refused(self.rpc, status_of(error)))
 
 
@@ -110,7 +110,7 @@ class Turns:
     async def _wait(self, call: Call, new_bytes: int) -> None:
         """Decide a call when there is room for what it appends."""
         try:
-            await self._live.room.wait(new_bytes)
+            await self._live.room.wait(new_bytes, call.request.ByteSize())
         except TidewheelError as error:
             self._refuse(call, status_of(error), 0)
         else:
