@@ -244,7 +244,7 @@ class Broker:
             HALF_TOPIC: self.transactions.publish,
             OUTCOME_TOPIC: self.transactions.publish,
             RETENTION_TOPIC: self.housekeeping.publish,
-            TIMER_TOPIC: self.timers.publish,
+            TIMER_TOPIC: lambda timer: self.timers.publish(timer.physical_offset),
         }
 
     @classmethod
@@ -454,17 +454,18 @@ class Broker:
         for found in self.store.flushed(flush):
             if isinstance(found, Keyed):
                 messages.append(found)
-                woken[found.topic] = None
+                if not is_system(found.topic):
+                    woken[found.topic] = None
                 continue
             if messages:
-                self.store.index_messages(messages)
+                self._publish_straight(messages)
                 messages = []
             if isinstance(found, Appended):
                 woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None
                 self.lite.arrived(found.record)
-        self.store.index_messages(messages)
+        self._publish_straight(messages)
         self.statistics.flushes += 1
         bells: list[Bell] = [*woken, *self.lite.take_woken()]
         return [Wake(bell) for bell in bells]
@@ -620,6 +621,13 @@ class Broker:
         if publish is not None:
             publish(record)
         return record.topic if is_queued and not is_system(record.topic) else ""
+
+    def _publish_straight(self, messages: list[Keyed]) -> None:
+        """The same of records that were appended straight."""
+        self.store.index_messages(messages)
+        if timers := [one.physical_offset for one in messages if one.topic == TIMER_TOPIC]:
+            self._has_new_plan = True
+            self.timers.publish_many(timers)
 
     def _publish_many(self, appended: Appended) -> list[str]:
         """The same of many records, which are all timers that are set, or all messages for receivers."""

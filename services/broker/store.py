@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from commitlog import bulk, foreign, limits, properties
-from commitlog.bulk import Integers
+from commitlog.bulk import Integers, Unstamped
 from commitlog.disk import Disk
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
@@ -34,10 +34,11 @@ from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import KeyIndex, words_of_message
 from services.broker.copies import Appended, Copies
+from txn.outcomes import OpenHalf
 
 
 class Keyed(NamedTuple):
-    """A message that was appended under its own topic: its place, and what the indexes need of it."""
+    """A message that was appended without a draft: its place, and what the indexes need of it."""
 
     topic: str
     queue_id: int
@@ -46,6 +47,19 @@ class Keyed(NamedTuple):
     record_bytes: int
     tags_code: int
     names: Collection[str]
+    real_topic: str = ""
+    """The topic of a timer's or a half's message, which it is found under."""
+    half: OpenHalf | None = None
+    """Of a half: what is known of it once it is durable."""
+
+
+class Placed(NamedTuple):
+    """Where and when a record lies that was appended straight, and its bytes."""
+
+    queue_offset: int
+    physical_offset: int
+    store_ms: int
+    encoded: bytes
 
 
 class Store:
@@ -111,6 +125,39 @@ class Store:
         appended = Keyed(topic, queue_id, queue_offset, offset, len(encoded), code, names)
         self._appended.append((offset + len(encoded), appended))
         return appended
+
+    def append_straight(
+        self,
+        message: Message,
+        new: Unstamped,
+        topic: str,
+        queue_id: int,
+        now_ms: int,
+        half_offset: int = 0,
+        half: OpenHalf | None = None,
+    ) -> Placed:
+        """Appends what `new` says of a message, under `topic`; who calls applies what it means to its part.
+
+        The same as `append` of a record that means nothing to other parts, without reading it again.
+        """
+        log, key = self.log, (topic, queue_id)
+        queue_offset = self._next_offsets.get(key, 0)
+        self.last_store_ms = store_ms = max(self.last_store_ms, now_ms)
+        body, stored, sys_flag, born_ms, born_host = new
+        while True:
+            offset = log.end_offset
+            encoded = encode_fields(
+                topic, body, stored, queue_id, queue_offset, offset, sys_flag,
+                born_ms, born_host, store_ms, self.host, half_offset=half_offset,
+            )  # fmt: skip
+            if log.gather(encoded):
+                break
+        self._segment_store_ms[log.segment_of(offset)] = store_ms
+        self._next_offsets[key] = queue_offset + 1
+        code, names, real_topic = tags_code(message.tag), words_of_message(message), message.topic
+        appended = Keyed(topic, queue_id, queue_offset, offset, len(encoded), code, names, real_topic, half)
+        self._appended.append((offset + len(encoded), appended))
+        return Placed(queue_offset, offset, store_ms, encoded)
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:
         """Appends and applies as many of the copies, from the first on, as the present segment takes."""
@@ -190,9 +237,11 @@ class Store:
     def index_messages(self, messages: Sequence[Keyed]) -> None:
         """Indexes durable messages, in log order, by queue and by key."""
         put = self.dispatch.put
-        for topic, queue_id, queue_offset, physical_offset, record_bytes, code, _ in messages:
+        for topic, queue_id, queue_offset, physical_offset, record_bytes, code, *_ in messages:
             put(topic, queue_id, queue_offset, physical_offset, record_bytes, code)
-        self.keys.put_names((one.topic, name, one.physical_offset) for one in messages for name in one.names)
+        self.keys.put_names(
+            (one.real_topic or one.topic, name, one.physical_offset) for one in messages for name in one.names
+        )
 
     def index(self, found: Found) -> bool:
         """Indexes one durable record by queue and by key; False if its kind is not indexed."""

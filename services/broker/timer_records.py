@@ -61,14 +61,13 @@ def timer_record(message: Message, queue_id: int, replaced: Replaced | None = No
 
 def unstamped_timer(message: Message, queue_id: int, replaced: Replaced | None) -> Unstamped:
     """What of its timer record is the message's own."""
-    marks = {
-        properties.DUE_MS: str(message.delivery_ms),
-        properties.REAL_TOPIC: message.topic,
-        properties.REAL_QUEUE_ID: str(queue_id),
-    }
+    target = (
+        f"{properties.DUE_MS}\x01{message.delivery_ms}\x02{properties.REAL_TOPIC}\x01{message.topic}\x02"
+        f"{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
+    )
+    stored = properties.encode_message(message) + target.encode()
     if replaced is not None:
-        marks |= _replaces(replaced)
-    stored = properties.encode_message(message) + properties.encode(marks)
+        stored += properties.encode(_replaces(replaced))
     sys_flag = COMPRESSED if message.gzip else 0
     return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
 

@@ -18,6 +18,7 @@ timer waits (its place, the frontier) is this core's own and follows its clock; 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -31,6 +32,7 @@ from commitlog.disk import Disk
 from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
 from commitlog.kinds import FIRE, TIMER_TOPIC, End, Ending, endings
 from commitlog.limits import UNREADABLE_TIMERS_KEPT_MAX
+from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
 from services.broker import recall, timer_records
@@ -39,7 +41,7 @@ from services.broker.crowding import Crowding
 from services.broker.near import Near
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
-from services.broker.store import Store
+from services.broker.store import Placed, Store
 from services.broker.timer_ends import Named, TimerEnd, TimerEnds
 from services.broker.timer_files import TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
@@ -49,6 +51,8 @@ from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerd
 from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 
+_AS_COLUMNS_MIN: Final = 16
+"""Fewer timers are armed one by one: numpy's calls cost more than they spare."""
 _VERDICTS: Final = {
     End.DELIVERED: Verdict.TOO_LATE,
     End.FIRED: Verdict.TOO_LATE,
@@ -104,6 +108,18 @@ class Timers:
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
+    def set(self, message: Message, queue_id: int, now_ms: int) -> Placed:
+        """Appends and applies a timer that takes nobody's place, without reading its record again."""
+        topic, due_ms, key = message.topic, message.delivery_ms, message.properties.get(properties.TIMER_KEY)
+        assert due_ms is not None
+        new = timer_records.unstamped_timer(message, queue_id, None)
+        placed = self._store.append_straight(message, new, TIMER_TOPIC, 0, now_ms)
+        names = [TimerName(topic, message.message_id)]
+        if key:
+            names.append(TimerName(topic, key=key))
+        self.apply_set(placed.encoded, placed.physical_offset, placed.store_ms, due_ms, topic, names)
+        return placed
+
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
         """The timer that a name means now, if it waits."""
         found = self.ends.named(name)
@@ -150,11 +166,24 @@ class Timers:
         if record.topic != TIMER_TOPIC:
             return
         stored = properties.of_record(record)
-        timer_offset, due_ms = record.physical_offset, int(stored[properties.DUE_MS])
-        for name in self._names_of(record, stored):
-            self.ends.name(name, timer_offset, due_ms, record.store_ms)
-        self._unarmed.add(record, due_ms)
-        self.pending_by_topic[stored.get(properties.REAL_TOPIC, "")] += 1
+        names, topic = self._names_of(record, stored), stored.get(properties.REAL_TOPIC, "")
+        due_ms = int(stored[properties.DUE_MS])
+        self.apply_set(record, record.physical_offset, record.store_ms, due_ms, topic, names)
+
+    def apply_set(
+        self,
+        timer: Record | bytes,
+        timer_offset: int,
+        store_ms: int,
+        due_ms: int,
+        topic: str,
+        names: Iterable[TimerName],
+    ) -> None:
+        """The same of a timer that ends none, by what its record says."""
+        for name in names:
+            self.ends.name(name, timer_offset, due_ms, store_ms)
+        self._unarmed.add(timer_offset, timer, due_ms)
+        self.pending_by_topic[topic] += 1
         self.crowding.add(due_ms)
 
     def apply_run(self, run: Appended) -> None:
@@ -182,9 +211,8 @@ class Timers:
                 self._end(Ending(replaced, End.REPLACED, replaced_due_ms, topic), run.store_ms, offset)
             self.crowding.add(due_ms)
 
-    def publish(self, timer: Record) -> None:
+    def publish(self, timer_offset: int) -> None:
         """Arms a timer, which is durable: it is delivered when due, unless it has ended already."""
-        timer_offset = timer.physical_offset
         due_ms = self._unarmed.take(timer_offset)
         if due_ms is None:
             return
@@ -192,9 +220,20 @@ class Timers:
         if self.partitions.put(place_ms, timer_offset):
             self.near.put(timer_offset, due_ms)
 
+    def publish_many(self, timer_offsets: list[int]) -> None:
+        """The same of many timers, in the order of the log."""
+        if len(timer_offsets) < _AS_COLUMNS_MIN:
+            for timer_offset in timer_offsets:
+                self.publish(timer_offset)
+            return
+        taken = [(due_ms, one) for one in timer_offsets if (due_ms := self._unarmed.take(one)) is not None]
+        self._arm(*np.array(taken, np.int64).reshape(-1, 2).T)
+
     def publish_run(self, run: Appended) -> None:
-        """The same of many timers."""
-        due_ms, timer_offsets = self._unarmed.take_many(run)
+        """The same of timers that were appended as columns."""
+        self._arm(*self._unarmed.take_many(run))
+
+    def _arm(self, due_ms: Integers, timer_offsets: Integers) -> None:
         if not len(due_ms):
             return
         places_ms = self.near.place_many(timer_offsets, due_ms, self.partitions.free_ms)

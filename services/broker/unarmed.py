@@ -1,7 +1,7 @@
 """Timer records that are in the log and not durable yet: until then nobody delivers them.
 
-They come one by one, or many at once as the bytes that were appended. A timer may end before it is durable;
-then it is not armed when its flush is through.
+They come one by one, as records or as their bytes, or many at once as the bytes that were appended. A timer
+may end before it is durable; then it is not armed when its flush is through.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Unarmed:
     """The timers that wait for their flush."""
 
     def __init__(self) -> None:
-        self._records: dict[int, tuple[Record, int]] = {}
+        self._records: dict[int, tuple[Record | bytes, int]] = {}
         self._batches: list[_Batch] = []
 
     @property
@@ -55,9 +55,9 @@ class Unarmed:
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records or self._find(timer_offset) is not None
 
-    def add(self, timer: Record, due_ms: int) -> None:
+    def add(self, timer_offset: int, timer: Record | bytes, due_ms: int) -> None:
         """One timer record was appended."""
-        self._records[timer.physical_offset] = timer, due_ms
+        self._records[timer_offset] = timer, due_ms
 
     def add_many(self, appended: Appended) -> None:
         """Many were, in this order."""
@@ -66,7 +66,8 @@ class Unarmed:
     def record(self, timer_offset: int) -> Record | None:
         """The record of a timer that waits."""
         if timer_offset in self._records:
-            return self._records[timer_offset][0]
+            timer, _ = self._records[timer_offset]
+            return timer if isinstance(timer, Record) else records.decode(timer)
         found = self._find(timer_offset)
         return None if found is None else found[0].record(found[1])
 

@@ -34,7 +34,7 @@ TABLES: Final = {
     "services/broker/store.py": {"_next_offsets"},
 }
 
-ROOTS: Final = {"__init__", "apply", "apply_run", "apply_occurrence", "thaw"} | {
+ROOTS: Final = {"__init__", "apply", "apply_run", "apply_set", "apply_occurrence", "thaw"} | {
     "apply_group",
     "apply_finished",
     "apply_leases",
@@ -45,6 +45,7 @@ OTHERS: Final = {
     ("schedules.py", "_deleted"): "apply calls it by its verb",
     ("topics.py", "learn"): "the broker's apply calls it with every record",
     ("store.py", "append_message"): "the straight way of plain messages stamps and applies in one",
+    ("store.py", "append_straight"): "the same, whose caller applies to its own part",
     ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",
 }
 """What changes a table besides, and why it may."""
