@@ -22,6 +22,7 @@ import zlib
 from typing import Final
 
 from commitlog import properties
+from commitlog.bulk import Unstamped
 from commitlog.errors import InvalidTransactionId
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.message import Message
@@ -72,24 +73,22 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
     """The half of `message`, whose real queue will be `queue_id`; it is first asked about at `check_ms`."""
-    marks = {
-        properties.REAL_TOPIC: message.topic,
-        properties.REAL_QUEUE_ID: str(queue_id),
-        properties.TRANSACTIONAL: "true",
-        properties.PRODUCER_GROUP: message.topic,
-        properties.TRANSACTION_ID: message.message_id,
-        properties.DUE_MS: "" if message.delivery_ms is None else str(message.delivery_ms),
-        properties.CHECK_IMMUNITY_SECONDS: _whole_seconds(message.check_immunity_ms),
-        properties.CHECK_MS: str(check_ms),
-    }
-    return Record(
-        topic=HALF_TOPIC,
-        body=message.body,
-        properties=properties.encode_message(message) + properties.encode(marks),
-        sys_flag=COMPRESSED if message.gzip else 0,
-        born_ms=message.born_ms,
-        born_host=message.born_host,
-    )
+    return Record(topic=HALF_TOPIC, **unstamped_half(message, queue_id, check_ms)._asdict())
+
+
+def unstamped_half(message: Message, queue_id: int, check_ms: int) -> Unstamped:
+    """What of its half's record is the message's own."""
+    target = f"{properties.REAL_TOPIC}\x01{message.topic}\x02{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
+    marks = f"{target}{_marks(message)}{properties.CHECK_MS}\x01{check_ms}\x02"
+    stored, sys_flag = properties.encode_message(message) + marks.encode(), COMPRESSED if message.gzip else 0
+    return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
+
+
+def unstamped_commit(message: Message) -> Unstamped:
+    """What of its commit's record is the message's own: as of `committed_record`, from the message itself."""
+    stored = properties.encode_message(message) + _marks(message).encode()
+    sys_flag = TYPE_COMMIT | (COMPRESSED if message.gzip else 0)
+    return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
@@ -178,6 +177,16 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
     )
 
 
-def _whole_seconds(duration_ms: int | None) -> str:
-    """Rounded up: RocketMQ's property counts seconds, and a check must not come early."""
-    return "" if duration_ms is None else str(-(-duration_ms // 1000))
+def _marks(message: Message) -> str:
+    """What both a half and its commit say of the transaction.
+
+    Its immunity is rounded up: RocketMQ's property counts seconds, and a check must not come early.
+    """
+    due_ms, immunity_ms = message.delivery_ms, message.check_immunity_ms
+    due = "" if due_ms is None else f"{properties.DUE_MS}\x01{due_ms}\x02"
+    seconds = 0 if immunity_ms is None else -(-immunity_ms // 1000)
+    immunity = "" if immunity_ms is None else f"{properties.CHECK_IMMUNITY_SECONDS}\x01{seconds}\x02"
+    return (
+        f"{properties.TRANSACTIONAL}\x01true\x02{properties.PRODUCER_GROUP}\x01{message.topic}\x02"
+        f"{properties.TRANSACTION_ID}\x01{message.message_id}\x02{due}{immunity}"
+    )

@@ -81,12 +81,10 @@ class Outcomes:
         """The fields of each `Expired`."""
         self._ended: dict[int, Row] = {}
 
-    def stored(
-        self, half_offset: int, stored_ms: int, next_check_ms: int, topic: str = "", id_crc: int = -1
-    ) -> None:
+    def stored(self, half_offset: int, waiting: OpenHalf) -> None:
         """A half is durable."""
         assert half_offset not in self._ended
-        self.open[half_offset] = (stored_ms, next_check_ms, 0, topic, id_crc)
+        self.open[half_offset] = tuple(waiting)
 
     def waiting(self, half_offset: int) -> OpenHalf | None:
         """What is known of an open half; None if it is not open."""

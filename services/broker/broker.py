@@ -624,7 +624,11 @@ class Broker:
 
     def _publish_straight(self, messages: list[Keyed]) -> None:
         """The same of records that were appended straight."""
+        if not messages:
+            return
         self.store.index_messages(messages)
+        halves = [(one.physical_offset, one.half) for one in messages if one.half is not None]
+        self.transactions.publish_straight(halves, messages[-1].physical_offset)
         if timers := [one.physical_offset for one in messages if one.topic == TIMER_TOPIC]:
             self._has_new_plan = True
             self.timers.publish_many(timers)

@@ -23,7 +23,8 @@ from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt
 from txn import half
 
-_AT_ONCE: Final = -1
+AT_ONCE: Final = -1
+"""In place of the due time of a half that has none."""
 _RUN_ROWS_MAX: Final = 8_192
 
 Name = tuple[str, str]
@@ -52,6 +53,10 @@ class HalfReceipts:
         """The receipt of a half that has a row."""
         row = self._row((topic, message_id))
         assert row is not None
+        return self.receipt_of(topic, message_id, row)
+
+    def receipt_of(self, topic: str, message_id: str, row: Row) -> SendReceipt:
+        """The receipt of a half of which a row says this."""
         _, offset, queue_offset, due_ms = row
         return SendReceipt(
             message_id=message_id,
@@ -59,7 +64,7 @@ class HalfReceipts:
             physical_offset=offset,
             transaction_id=half.transaction_id(offset, message_id),
             recall_handle=""
-            if due_ms == _AT_ONCE
+            if due_ms == AT_ONCE
             else recall.encode(topic, due_ms, message_id, self._settings.broker_name),
             durable_at=offset + 1,
         )
@@ -68,9 +73,13 @@ class HalfReceipts:
         """Remembers a half that was appended."""
         stored = properties.of_record(record)
         name = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
-        due_ms = int(stored.get(properties.DUE_MS, _AT_ONCE))
-        self._put(name, (record.store_ms, record.physical_offset, record.queue_offset, due_ms))
-        while self._is_over(record.store_ms):
+        due_ms = int(stored.get(properties.DUE_MS, AT_ONCE))
+        self.apply_sent(name, (record.store_ms, record.physical_offset, record.queue_offset, due_ms))
+
+    def apply_sent(self, name: Name, row: Row) -> None:
+        """The same by what its record says."""
+        self._put(name, row)
+        while self._is_over(row[0]):
             del self._runs[0][next(iter(self._runs[0]))]
             self._count -= 1
             self._drop_empty()
@@ -113,5 +122,5 @@ class HalfReceipts:
 
 def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int, int]:
     handle = receipt["recall_handle"]
-    due_ms = recall.decode(handle).due_ms if handle else _AT_ONCE
+    due_ms = recall.decode(handle).due_ms if handle else AT_ONCE
     return receipt["message_id"], stored_ms, receipt["physical_offset"], receipt["queue_offset"], due_ms

@@ -14,6 +14,8 @@ has deleted their ends (keep files) or another broker wrote them, are known only
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from commitlog import limits, properties
@@ -23,16 +25,17 @@ from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.agenda import Agenda, Purpose
 from services.broker.carrying import Carrying
-from services.broker.half_receipts import HalfReceipts
+from services.broker.half_receipts import AT_ONCE, HalfReceipts
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
-from services.broker.verb_properties import carried_verb, may_carry
+from services.broker.verb_properties import carried_verb, carries, may_carry
 from txn import half, states
 from txn.checkback import CheckBackPolicy, Unasked
+from txn.lately import Lately, Sent
 from txn.outcomes import Ended, OpenHalf, Outcomes
 from txn.states import Event, State
 
@@ -72,15 +75,28 @@ class Transactions:
         self.receipts = HalfReceipts(settings)
         self.unasked = Unasked()
         """Open halves that are due, and whose topic has no producer that can be asked."""
+        self._lately = Lately()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
         """Below it no half is lost: a record is kept, or not, when the log is cut."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         """Stores a message as a half, whose commit goes to the queue `queue_id` of its topic."""
-        check_ms = self.policy(message.topic).first_check_ms(now_ms, message.check_immunity_ms)
-        self._store.append(half.half_record(message, queue_id, check_ms), now_ms)
-        return self.receipts.receipt(message.topic, message.message_id)
+        topic, message_id = message.topic, message.message_id
+        check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
+        new = half.unstamped_half(message, queue_id, check_ms)
+        waiting = OpenHalf(
+            max(self._store.last_store_ms, now_ms), check_ms, 0, topic, half.id_crc(message_id)
+        )
+        placed = self._store.append_straight(message, new, HALF_TOPIC, 0, now_ms, half=waiting)
+        due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
+        row = (placed.store_ms, placed.physical_offset, placed.queue_offset, due_ms)
+        self.receipts.apply_sent((topic, message_id), row)
+        receipt = self.receipts.receipt_of(topic, message_id, row)
+        if message.delivery_ms is None and not carries(message):
+            sent = Sent(placed.physical_offset, message, queue_id, len(placed.encoded))
+            self._lately.add(receipt.transaction_id, sent)
+        return receipt
 
     def apply(self, record: Record) -> None:
         """Changes halves as a record says: one was sent, asked about, ended too late, or has ended."""
@@ -91,7 +107,15 @@ class Transactions:
         elif record.topic == LATE_TOPIC:
             self.outcomes.came_late(record.half_offset, record.body.decode(), record.store_ms)
         else:
-            self._apply_end(record)
+            outcome = half.outcome_of(record)
+            self.apply_end(record.half_offset, outcome, record.store_ms, record.physical_offset)
+
+    def apply_end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
+        """The same of an end, by what its record says."""
+        self._agenda.cancel(Purpose.CHECK, half_offset)
+        if len(self.unasked) and (waiting := self.outcomes.waiting(half_offset)):
+            self.unasked.discard(waiting.topic, half_offset)
+        self.outcomes.end(half_offset, outcome, ended_ms, ended_offset)
 
     def publish(self, record: Record) -> None:
         """A durable half can be ended, and its first check is set; durable ends need not be remembered."""
@@ -101,8 +125,18 @@ class Transactions:
         stored = properties.of_record(record)
         topic, crc = stored.get(properties.REAL_TOPIC, ""), half.id_crc(stored.get(properties.MESSAGE_ID, ""))
         first_ms = half.check_ms_of(record)
-        self.outcomes.stored(record.physical_offset, record.store_ms, first_ms, topic, crc)
-        self._agenda.place(Purpose.CHECK, record.physical_offset, first_ms)
+        waiting = OpenHalf(record.store_ms, first_ms, 0, topic, crc)
+        self.publish_straight([(record.physical_offset, waiting)], record.physical_offset)
+
+    def publish_straight(self, halves: Sequence[tuple[int, OpenHalf]], published_offset: int) -> None:
+        """The same by what the records say up to an offset: of which halves, and what is known of them."""
+        for first_ms, due_together in groupby(halves, lambda one: one[1].next_check_ms):
+            offsets = []
+            for half_offset, waiting in due_together:
+                self.outcomes.stored(half_offset, waiting)
+                offsets.append(half_offset)
+            self._agenda.place_many(Purpose.CHECK, offsets, first_ms)
+        self.outcomes.forget(published_offset)
 
     def check_room(self) -> None:
         """Raises `TooManyHalves` while no more may wait for their ends."""
@@ -117,6 +151,11 @@ class Transactions:
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> EndReceipt:
         """Ends a transaction, or confirms that it ended so before; raises `TransactionEnded` if otherwise."""
+        sent = self._lately.take(transaction_id) if resolution is Resolution.COMMIT else None
+        if sent is not None and sent.half_offset in self.outcomes.open:
+            message = sent.message
+            if message.message_id == message_id and message.topic == topic:
+                return self._commit(sent, transaction_id, now_ms)
         offset = half.half_offset(transaction_id, message_id)
         try:
             record = self.find(offset, transaction_id)
@@ -127,6 +166,15 @@ class Transactions:
             return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
         _check_topic(record, topic)
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
+
+    def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
+        """Commits an open half that is remembered."""
+        half_offset, message, queue_id, _ = sent
+        new, topic = half.unstamped_commit(message), message.topic
+        placed = self._store.append_straight(message, new, topic, queue_id, now_ms, half_offset)
+        self.apply_end(half_offset, State.COMMITTED, placed.store_ms, placed.physical_offset)
+        self._statistics.commits[topic] += 1
+        return EndReceipt(transaction_id, Resolution.COMMIT, False, placed.physical_offset + 1)
 
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
         """An operator ends what is open or has expired, and says why; raises `TransactionEnded`."""
@@ -355,13 +403,6 @@ class Transactions:
         if ending.topic == TIMER_TOPIC:
             self._timers.mark_replaced(ending, now_ms)
         return self._store.append(ending, now_ms)
-
-    def _apply_end(self, record: Record) -> None:
-        self._agenda.cancel(Purpose.CHECK, record.half_offset)
-        if waiting := self.outcomes.waiting(record.half_offset):
-            self.unasked.discard(waiting.topic, record.half_offset)
-        outcome = half.outcome_of(record)
-        self.outcomes.end(record.half_offset, outcome, record.store_ms, record.physical_offset)
 
     def _apply_check(self, record: Record) -> None:
         next_check_ms = half.check_ms_of(record)

@@ -33,8 +33,10 @@ from services.broker.sending import message_record
 from services.broker.settings import BrokerSettings
 from services.broker.store import Keyed, Placed
 from services.broker.timer_records import timer_record
+from services.broker.values import SendReceipt
 from tests.simulation.faults import Faults
 from tests.simulation.tables import tables
+from txn import half
 from txn.checkback import CheckBackPolicy
 
 COMPARE_EVERY: Final = 20
@@ -212,7 +214,7 @@ def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:
 
 def apply_decoded(broker: Broker) -> None:
     """Lets a broker apply what it appends as a start reads it: from its bytes, every message as a record."""
-    store = broker.store
+    store, transactions = broker.store, broker.transactions
 
     def apply(new: Record) -> None:
         broker.apply(record.decode(record.encode(new)))
@@ -228,7 +230,13 @@ def apply_decoded(broker: Broker) -> None:
         store.append(new, now_ms)
         return Placed(new.queue_offset, new.physical_offset, new.store_ms, b"")
 
+    def send_half(message: Message, queue_id: int, now_ms: int) -> SendReceipt:
+        check_ms = transactions.policy(message.topic).first_check_ms(now_ms, message.check_immunity_ms)
+        store.append(half.half_record(message, queue_id, check_ms), now_ms)
+        return transactions.receipts.receipt(message.topic, message.message_id)
+
     store.apply_to_parts = apply
     # The seams of their kind: what is appended without a record.
     store.append_message = append_message  # type: ignore[method-assign]
     broker.timers.set = set_timer  # type: ignore[method-assign]
+    transactions.send = send_half  # type: ignore[method-assign]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 
-from txn.outcomes import Outcomes
+from txn.outcomes import OpenHalf, Outcomes
 from txn.states import State
 
 COUNT = 3_000
@@ -15,7 +15,7 @@ def filled() -> Outcomes:
     """A third is open, a third has expired (one with a late end), a third was committed."""
     outcomes = Outcomes()
     for number in range(COUNT):
-        outcomes.stored(number * 100, 1_000 + number, 7_000 + number, f"topic-{number}", number)
+        outcomes.stored(number * 100, OpenHalf(1_000 + number, 7_000 + number, 0, f"topic-{number}", number))
     for number in range(0, COUNT, 3):
         outcomes.end(number * 100, State.EXPIRED, 9_000, 500_000 + number)
         outcomes.end(number * 100 + 100, State.COMMITTED, 9_000, 600_000 + number)

@@ -14,7 +14,7 @@ from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM
 from txn import half, outcomes
 from txn.checkback import CheckBackPolicy
-from txn.outcomes import Outcomes
+from txn.outcomes import OpenHalf, Outcomes
 from txn.states import OUTCOMES, RESOLVING, Event, State, after
 
 
@@ -72,7 +72,7 @@ def test_check_backs_pause_longer_each_time_up_to_a_limit() -> None:
 def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
     halves = Outcomes()
     assert halves.state(5) is None
-    halves.stored(5, 1_000, 7_000)
+    halves.stored(5, OpenHalf(1_000, 7_000))
     assert halves.state(5) is State.OPEN
     halves.end(5, State.ROLLED_BACK, 2_000, 899)
     assert halves.state(5) is State.ROLLED_BACK

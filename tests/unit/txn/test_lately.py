@@ -1,0 +1,35 @@
+"""What is remembered of halves that were sent lately: enough for their commits, and not much."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import limits
+from commitlog.message import Message
+from txn import half
+from txn.lately import Lately, Sent
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(topic="t", body=b"x", message_id="M1"),
+        Message(topic="t", body=b"x", message_id="M1", check_immunity_ms=1_500, gzip=True, born_ms=7),
+        Message(topic="t", body=b"x", message_id="M1", tag="a", keys=("k", "l"), properties={"shop": "n"}),
+    ],
+)
+def test_a_commit_is_the_same_of_the_message_as_of_its_half(message: Message) -> None:
+    new, read = half.unstamped_commit(message), half.committed_record(half.half_record(message, 3, 7_000))
+    assert new == (read.body, read.properties, read.sys_flag, read.born_ms, read.born_host)
+
+
+def test_a_half_is_remembered_until_it_ends_or_many_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HALVES_LATELY_BYTES_MAX", 4_000)
+    lately, message = Lately(), Message(topic="t", body=b"x", message_id="M1")
+    for number in range(3):
+        lately.add(f"T{number}", Sent(number, message, 0, 200))
+    assert lately.take("T0") is None
+    assert lately.take("T2") == Sent(2, message, 0, 200)
+    assert lately.take("T2") is None
+    lately.add("T3", Sent(3, message, 0, 200))
+    assert lately.take("T1") == Sent(1, message, 0, 200)

@@ -1,0 +1,46 @@
+"""The halves that were sent lately, as they came: most end soon, and a commit of one need not read the log.
+
+By transaction id, the oldest first, which go when all together have more than `HALVES_LATELY_BYTES_MAX`. They
+are no part of the state: what is not here the log tells.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from commitlog import limits
+from commitlog.message import Message
+
+_OBJECTS_BYTES: Final = 1_500
+"""What a message takes in memory beside the bytes of its record."""
+
+
+class Sent(NamedTuple):
+    """A half that lies at an offset: its message, and the queue that its commit goes to."""
+
+    half_offset: int
+    message: Message
+    queue_id: int
+    record_bytes: int
+
+
+class Lately:
+    """Halves that were sent and have not ended."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, Sent] = {}
+        self._bytes = 0
+
+    def add(self, transaction_id: str, sent: Sent) -> None:
+        """Remembers a half."""
+        self._sent[transaction_id] = sent
+        self._bytes += sent.record_bytes + _OBJECTS_BYTES
+        while self._bytes > limits.HALVES_LATELY_BYTES_MAX:
+            self.take(next(iter(self._sent)))
+
+    def take(self, transaction_id: str) -> Sent | None:
+        """Takes a half out; None if it is not remembered."""
+        sent = self._sent.pop(transaction_id, None)
+        if sent is not None:
+            self._bytes -= sent.record_bytes + _OBJECTS_BYTES
+        return sent
