@@ -4,7 +4,7 @@ The writer never waits: records gather while flushes are under way, and the next
 the number of records that share a sync grows with the load, and an idle log syncs each record at once.
 Several flushes may be under way; the log is durable up to the end of the last one before which none is open.
 Only `Flush.write` touches the disk; the shell runs it in a worker thread. It tells live readers, too, how far
-the log is on disk; and what is derived from older records and still unwritten goes along, behind the log.
+the log is on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections import deque
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from errno import ENOSPC
-from typing import Protocol
 
 from commitlog import layout
 from commitlog.disk import Disk
@@ -48,13 +47,6 @@ class SegmentWrite:
             disk.allocate(path, self.allocate_bytes)
             return False
         return True
-
-
-class Beside(Protocol):
-    """Something derived from durable records."""
-
-    def write(self, disk: Disk) -> None:
-        """Writes it as far as the disk takes it."""
 
 
 class Publisher:
@@ -92,7 +84,6 @@ class Flush:
     end_offset: int
     publisher: Publisher | None = None
     """Who is told that it is on disk; None: it is not synced."""
-    beside: Beside | None = None
     is_synced: bool = False
     is_written: bool = False
     used_reserve: bool = False
@@ -118,8 +109,6 @@ class Flush:
             with alone or nullcontext():
                 self.is_synced = True
                 self.publisher.ended()
-        if self.beside is not None:
-            self.beside.write(disk)
 
 
 @dataclass(slots=True, frozen=True)

@@ -430,13 +430,10 @@ class Broker:
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
         self.groups.open_records.close()
-        flush = self._log.take_flush()
-        if flush is not None:
-            flush.beside = self.store.dispatch.take()
-        return flush
+        return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Queue entries that no flush has taken, to be written before `entries_written`; None if none."""
+        """New queue entries, to be written before `entries_written`; None if there are none."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> None:
@@ -445,8 +442,6 @@ class Broker:
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """A flush is durable: its records become visible. Returns whom to wake."""
-        if flush.beside is not None:
-            self.entries_written()
         if flush.used_reserve:
             self.housekeeping.reserve_is_gone()
         woken, self.groups.woken = self.groups.woken, {}
@@ -454,8 +449,8 @@ class Broker:
         for found in self.store.flushed(flush):
             if isinstance(found, Keyed):
                 messages.append(found)
-                if not is_system(found.topic):
-                    woken[found.topic] = None
+                if not is_system(topic := found[0][0]):
+                    woken[topic] = None
                 continue
             if messages:
                 self._publish_straight(messages)
@@ -627,9 +622,9 @@ class Broker:
         if not messages:
             return
         self.store.index_messages(messages)
-        halves = [(one.physical_offset, one.half) for one in messages if one.half is not None]
-        self.transactions.publish_straight(halves, messages[-1].physical_offset)
-        if timers := [one.physical_offset for one in messages if one.topic == TIMER_TOPIC]:
+        halves = [(offset, half) for _, _, offset, *_, half in messages if half is not None]
+        self.transactions.publish_straight(halves, messages[-1][2])
+        if timers := [offset for (topic, _), _, offset, *_ in messages if topic == TIMER_TOPIC]:
             self._has_new_plan = True
             self.timers.publish_many(timers)
 

@@ -7,7 +7,7 @@ Rules:
 - Once anything fails on the disk the core is void and no flush begins; when the last one under way has
   ended, `rebuild` is called once, so that nothing is still being written while the log is cut; `go_on` says
   that there is a core again.
-- Queue entries that no next flush has taken along are written after `ENTRIES_SECONDS`.
+- Queue entries are written `ENTRIES_SECONDS` after their flush, with all that came meanwhile.
 - With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
 - A sync that fails, of a flush, of a checkpoint or by itself, is never tried again and believed: `rebuild`.
 - While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,

@@ -31,7 +31,7 @@ from services.broker.broker import Broker
 from services.broker.group_values import From
 from services.broker.sending import message_record
 from services.broker.settings import BrokerSettings
-from services.broker.store import Keyed, Placed
+from services.broker.store import Placed
 from services.broker.timer_records import timer_record
 from services.broker.values import SendReceipt
 from tests.simulation.faults import Faults
@@ -219,11 +219,11 @@ def apply_decoded(broker: Broker) -> None:
     def apply(new: Record) -> None:
         broker.apply(record.decode(record.encode(new)))
 
-    def append_message(message: Message, queue_id: int, now_ms: int) -> Keyed:
+    def append_message(message: Message, queue_id: int, now_ms: int) -> tuple[int, int]:
         new = message_record(message, queue_id)
         end_offset = store.append(new, now_ms)
-        record_bytes = end_offset - new.physical_offset
-        return Keyed(new.topic, queue_id, new.queue_offset, new.physical_offset, record_bytes, 0, ())
+        assert end_offset == store.log.end_offset
+        return new.queue_offset, new.physical_offset
 
     def set_timer(message: Message, queue_id: int, now_ms: int) -> Placed:
         new = timer_record(message, queue_id)

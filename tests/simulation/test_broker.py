@@ -209,9 +209,16 @@ class World:
             self._carry_out(self.broker.flushed(flush, self.now_ms))
             self._hear()
         self.flying.clear()
+        self.write_entries()
         if self.chance.random() < 0.4:
             self.sync()
         self._retire()
+
+    def write_entries(self) -> None:
+        """Writes the queue entries that wait in memory, or lets them wait."""
+        if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
+            entries.write(self.disk)
+            self.broker.entries_written()
 
     def sync(self) -> None:
         """With asynchronous flushes: takes to disk what they wrote."""

@@ -182,8 +182,15 @@ class Machine:
             flush.write(self.disk)
             self._carry_out(self.broker.flushed(flush, self.now_ms))
         self.flying.clear()
+        self.write_entries()
         self.follow()
         self._retire()
+
+    def write_entries(self) -> None:
+        """Writes the queue entries that wait in memory, or lets them wait."""
+        if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
+            entries.write(self.disk)
+            self.broker.entries_written()
 
     def take_flush(self) -> None:
         flush = self.broker.take_flush()
