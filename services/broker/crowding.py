@@ -7,6 +7,7 @@ in a snapshot: after a restart what was not crowded counts from zero. Memory: 2 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -79,5 +80,6 @@ def _places_of_many(seconds: Integers) -> tuple[Integers, Integers]:
     return seconds & _MASK, mixed.astype(np.int64)
 
 
+@lru_cache(maxsize=256)
 def _places(second: int) -> tuple[int, int]:
     return second & _MASK, (second * _MIX & 0xFFFFFFFFFFFFFFFF) >> (64 - _BITS)

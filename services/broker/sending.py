@@ -13,6 +13,7 @@ from commitlog.errors import KeyPending
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
+from consumequeue.timerindex import hashes_of
 from services.broker import recall
 from services.broker.carrying import Carrying
 from services.broker.housekeeping import Housekeeping
@@ -70,9 +71,7 @@ class Sending:
         if message_type is MessageType.TRANSACTION:
             return self._send_half(message, queue_id, now_ms)
         if message_type is MessageType.DELAY:
-            known = self._timers.known(TimerName(message.topic, message.message_id))
-            again = self.known_receipt(message, known, now_ms)
-            return again or self._send_timer(message, queue_id, carried, now_ms)
+            return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
             queue_offset, offset = self._store.append_message(message, queue_id, now_ms)
             return self._stored(message, queue_offset, offset)
@@ -94,11 +93,14 @@ class Sending:
     def _send_timer(
         self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
     ) -> SendReceipt:
+        named = hashes_of(message.topic, message.message_id)
+        if again := self.known_receipt(message, self._timers.ends.named_by(named), now_ms):
+            return again
         assert message.delivery_ms is not None
         replaced = self._replaced(message, now_ms)
         record: Record | Placed
         if carried is None and replaced is None:
-            record = self._timers.set(message, queue_id, now_ms)
+            record = self._timers.set(message, queue_id, named, now_ms)
         else:
             record = timer_record(message, queue_id, replaced)
             if carried:

@@ -98,12 +98,16 @@ class TimerEnds:
 
     def named(self, name: TimerName) -> Named | None:
         """The newest timer of a name, whether it has ended or not; raises `StoreDamaged`."""
-        found = self.names.newest(*name_hash(name))
+        return self.named_by(name_hash(name))
+
+    def named_by(self, words: tuple[int, int]) -> Named | None:
+        """The same of a name by its two words (`name_hash`)."""
+        found = self.names.newest(*words)
         return None if found is None else Named(*found)
 
-    def name(self, name: TimerName, timer_offset: int, due_ms: int, stored_ms: int) -> None:
-        """From now on the name means this timer."""
-        self.names.put(*name_hash(name), timer_offset, due_ms, stored_ms)
+    def name(self, words: tuple[int, int], timer_offset: int, due_ms: int, stored_ms: int) -> None:
+        """From now on the name of these two words means this timer."""
+        self.names.put(*words, timer_offset, due_ms, stored_ms)
 
     def name_many(self, names: Words, timer_offsets: Integers, due_ms: Integers, stored_ms: int) -> None:
         """From now on the names, by timer the two words of each (`name_hash`), mean these timers."""

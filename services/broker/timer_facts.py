@@ -26,7 +26,7 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_run import FactRun
-from services.broker.timer_ends import TimerEnd
+from services.broker.timer_ends import TimerEnd, name_hash
 from services.broker.timer_records import due_ms_of, names_of
 from services.broker.timers import Timers
 from services.broker.values import Damaged
@@ -78,7 +78,7 @@ def _taken_out(index: FactIndex, run: FactRun, part: str, log_from: int) -> Dama
 
 def _name(timers: Timers, timer: Record) -> None:
     for name in names_of(properties.decode(timer.properties)):
-        timers.ends.name(name, timer.physical_offset, due_ms_of(timer), timer.store_ms)
+        timers.ends.name(name_hash(name), timer.physical_offset, due_ms_of(timer), timer.store_ms)
 
 
 def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:

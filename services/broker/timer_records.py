@@ -13,6 +13,7 @@ A record that ends a timer also says when that was due, which is where its place
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from commitlog import properties
@@ -22,6 +23,7 @@ from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
 from services.broker.values import TimerName
 
+_DUE: Final = f"{properties.DUE_MS}\x01"
 _REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
 _ID, _KEY, _ID_AND_KEY = "id", "key", "id key"
@@ -61,15 +63,18 @@ def timer_record(message: Message, queue_id: int, replaced: Replaced | None = No
 
 def unstamped_timer(message: Message, queue_id: int, replaced: Replaced | None) -> Unstamped:
     """What of its timer record is the message's own."""
-    target = (
-        f"{properties.DUE_MS}\x01{message.delivery_ms}\x02{properties.REAL_TOPIC}\x01{message.topic}\x02"
-        f"{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
-    )
-    stored = properties.encode_message(message) + target.encode()
+    marks = f"{_DUE}{message.delivery_ms}{_target(message.topic, queue_id)}"
+    stored = properties.encode_message(message, marks)
     if replaced is not None:
         stored += properties.encode(_replaces(replaced))
     sys_flag = COMPRESSED if message.gzip else 0
     return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
+
+
+@lru_cache(maxsize=4096)
+def _target(topic: str, queue_id: int) -> str:
+    """The end of the due time's pair, and the pairs of where the message goes."""
+    return f"\x02{properties.REAL_TOPIC}\x01{topic}\x02{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
 
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:

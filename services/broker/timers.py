@@ -42,7 +42,7 @@ from services.broker.near import Near
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Placed, Store
-from services.broker.timer_ends import Named, TimerEnd, TimerEnds
+from services.broker.timer_ends import Named, TimerEnd, TimerEnds, name_hash
 from services.broker.timer_files import TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
@@ -108,15 +108,18 @@ class Timers:
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
-    def set(self, message: Message, queue_id: int, now_ms: int) -> Placed:
-        """Appends and applies a timer that takes nobody's place, without reading its record again."""
+    def set(self, message: Message, queue_id: int, named: tuple[int, int], now_ms: int) -> Placed:
+        """Appends and applies a timer that takes nobody's place, without reading its record again.
+
+        `named` are the two words of its message id.
+        """
         topic, due_ms, key = message.topic, message.delivery_ms, message.properties.get(properties.TIMER_KEY)
         assert due_ms is not None
         new = timer_records.unstamped_timer(message, queue_id, None)
         placed = self._store.append_straight(message, new, TIMER_TOPIC, 0, now_ms)
-        names = [TimerName(topic, message.message_id)]
+        names = [named]
         if key:
-            names.append(TimerName(topic, key=key))
+            names.append(name_hash(TimerName(topic, key=key)))
         self.apply_set(placed.encoded, placed.physical_offset, placed.store_ms, due_ms, topic, names)
         return placed
 
@@ -166,7 +169,7 @@ class Timers:
         if record.topic != TIMER_TOPIC:
             return
         stored = properties.of_record(record)
-        names, topic = self._names_of(record, stored), stored.get(properties.REAL_TOPIC, "")
+        names, topic = map(name_hash, self._names_of(record, stored)), stored.get(properties.REAL_TOPIC, "")
         due_ms = int(stored[properties.DUE_MS])
         self.apply_set(record, record.physical_offset, record.store_ms, due_ms, topic, names)
 
@@ -177,9 +180,9 @@ class Timers:
         store_ms: int,
         due_ms: int,
         topic: str,
-        names: Iterable[TimerName],
+        names: Iterable[tuple[int, int]],
     ) -> None:
-        """The same of a timer that ends none, by what its record says."""
+        """The same of a timer that ends none, by what its record says; of each name the two words."""
         for name in names:
             self.ends.name(name, timer_offset, due_ms, store_ms)
         self._unarmed.add(timer_offset, timer, due_ms)

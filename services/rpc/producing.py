@@ -27,6 +27,9 @@ from services.rpc.replies import Decided, check_count, text_field, varint
 from services.rpc.sessions import Sessions
 from services.rpc.statuses import OK, overall, refusal
 
+OK_AND_OTHERS = "OK, and about {} other delayed messages are due in the same second"
+CODE_OK, STATUS_TAG, MESSAGE_TAG = wire.Status(code=wire.Code.OK).SerializeToString(), b"\x0a", b"\x12"
+"""Of `Status` its code, `SendResultEntry.status`, `Status.message`."""
 ENTRY_OK = SendResultEntry(status=OK).SerializeToString()
 ENTRY_TAG, MESSAGE_ID_TAG, TRANSACTION_ID_TAG, OFFSET_TAG, RECALL_HANDLE_TAG = (
     b"\x12",
@@ -126,8 +129,7 @@ def stored_status(receipt: SendReceipt) -> wire.Status:
     """Return OK, with a word about a moment that many delayed messages share."""
     if not receipt.sharing_count:
         return OK
-    others = f"about {receipt.sharing_count} other delayed messages are due in the same second"
-    return wire.Status(code=wire.Code.OK, message=f"OK, and {others}")
+    return wire.Status(code=wire.Code.OK, message=OK_AND_OTHERS.format(receipt.sharing_count))
 
 
 def sent_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
@@ -162,8 +164,8 @@ def status_field(receipt: SendReceipt) -> bytes:
     """Return the bytes of the status of a message that was stored, in its entry or (alike) in the reply."""
     if not receipt.sharing_count:
         return ENTRY_OK
-    field: bytes = SendResultEntry(status=stored_status(receipt)).SerializeToString()
-    return field
+    status = CODE_OK + text_field(MESSAGE_TAG, OK_AND_OTHERS.format(receipt.sharing_count))
+    return b"".join((STATUS_TAG, varint(len(status)), status))
 
 
 def stored_entry(receipt: SendReceipt, status: bytes) -> bytes:

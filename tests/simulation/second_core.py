@@ -225,7 +225,7 @@ def apply_decoded(broker: Broker) -> None:
         assert end_offset == store.log.end_offset
         return new.queue_offset, new.physical_offset
 
-    def set_timer(message: Message, queue_id: int, now_ms: int) -> Placed:
+    def set_timer(message: Message, queue_id: int, _: tuple[int, int], now_ms: int) -> Placed:
         new = timer_record(message, queue_id)
         store.append(new, now_ms)
         return Placed(new.queue_offset, new.physical_offset, new.store_ms, b"")
