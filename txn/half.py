@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import re
 import zlib
+from functools import lru_cache
 from typing import Final
 
 from commitlog import properties
-from commitlog.bulk import Unstamped
 from commitlog.errors import InvalidTransactionId
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.message import Message
@@ -30,6 +30,7 @@ from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, 
 from txn.checkback import CheckBackPolicy
 from txn.states import State
 
+_CHECK: Final = f"{properties.CHECK_MS}\x01"
 _OFFSET_DIGITS: Final = 16
 _ID_DIGITS: Final = 24
 _ID: Final = re.compile(r"[0-9A-F]+")
@@ -73,22 +74,25 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
     """The half of `message`, whose real queue will be `queue_id`; it is first asked about at `check_ms`."""
-    return Record(topic=HALF_TOPIC, **unstamped_half(message, queue_id, check_ms)._asdict())
+    return Record(
+        topic=HALF_TOPIC,
+        body=message.body,
+        properties=half_properties(message, queue_id, check_ms),
+        sys_flag=COMPRESSED if message.gzip else 0,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+    )
 
 
-def unstamped_half(message: Message, queue_id: int, check_ms: int) -> Unstamped:
-    """What of its half's record is the message's own."""
-    target = f"{properties.REAL_TOPIC}\x01{message.topic}\x02{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
-    marks = f"{target}{_marks(message)}{properties.CHECK_MS}\x01{check_ms}\x02"
-    stored, sys_flag = properties.encode_message(message) + marks.encode(), COMPRESSED if message.gzip else 0
-    return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
+def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
+    """The properties of the half of a message."""
+    marks = f"{_target(message.topic, queue_id)}{_marks(message)}{_CHECK}{check_ms}\x02"
+    return properties.encode_message(message, marks)
 
 
-def unstamped_commit(message: Message) -> Unstamped:
-    """What of its commit's record is the message's own: as of `committed_record`, from the message itself."""
-    stored = properties.encode_message(message) + _marks(message).encode()
-    sys_flag = TYPE_COMMIT | (COMPRESSED if message.gzip else 0)
-    return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
+def commit_properties(message: Message) -> bytes:
+    """The properties of its commit: as of `committed_record`, from the message itself."""
+    return properties.encode_message(message, _marks(message))
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
@@ -182,11 +186,21 @@ def _marks(message: Message) -> str:
 
     Its immunity is rounded up: RocketMQ's property counts seconds, and a check must not come early.
     """
-    due_ms, immunity_ms = message.delivery_ms, message.check_immunity_ms
-    due = "" if due_ms is None else f"{properties.DUE_MS}\x01{due_ms}\x02"
-    seconds = 0 if immunity_ms is None else -(-immunity_ms // 1000)
-    immunity = "" if immunity_ms is None else f"{properties.CHECK_IMMUNITY_SECONDS}\x01{seconds}\x02"
-    return (
-        f"{properties.TRANSACTIONAL}\x01true\x02{properties.PRODUCER_GROUP}\x01{message.topic}\x02"
-        f"{properties.TRANSACTION_ID}\x01{message.message_id}\x02{due}{immunity}"
-    )
+    marks = f"{_transaction(message.topic)}{message.message_id}\x02"
+    if message.delivery_ms is not None:
+        marks += f"{properties.DUE_MS}\x01{message.delivery_ms}\x02"
+    if message.check_immunity_ms is not None:
+        marks += f"{properties.CHECK_IMMUNITY_SECONDS}\x01{-(-message.check_immunity_ms // 1000)}\x02"
+    return marks
+
+
+@lru_cache(maxsize=4096)
+def _target(topic: str, queue_id: int) -> str:
+    return f"{properties.REAL_TOPIC}\x01{topic}\x02{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
+
+
+@lru_cache(maxsize=4096)
+def _transaction(topic: str) -> str:
+    """The pairs of a topic's transactions, up to the id of one."""
+    fixed = f"{properties.TRANSACTIONAL}\x01true\x02{properties.PRODUCER_GROUP}\x01{topic}\x02"
+    return f"{fixed}{properties.TRANSACTION_ID}\x01"

@@ -6,6 +6,7 @@ are no part of the state: what is not here the log tells.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from commitlog import limits
@@ -28,7 +29,7 @@ class Lately:
     """Halves that were sent and have not ended."""
 
     def __init__(self) -> None:
-        self._sent: dict[str, Sent] = {}
+        self._sent: OrderedDict[str, Sent] = OrderedDict()  # whose first goes at no cost, however many went
         self._bytes = 0
 
     def add(self, transaction_id: str, sent: Sent) -> None:
@@ -36,7 +37,8 @@ class Lately:
         self._sent[transaction_id] = sent
         self._bytes += sent.record_bytes + _OBJECTS_BYTES
         while self._bytes > limits.HALVES_LATELY_BYTES_MAX:
-            self.take(next(iter(self._sent)))
+            _, oldest = self._sent.popitem(last=False)
+            self._bytes -= oldest.record_bytes + _OBJECTS_BYTES
 
     def take(self, transaction_id: str) -> Sent | None:
         """Takes a half out; None if it is not remembered."""

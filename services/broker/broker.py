@@ -244,7 +244,7 @@ class Broker:
             HALF_TOPIC: self.transactions.publish,
             OUTCOME_TOPIC: self.transactions.publish,
             RETENTION_TOPIC: self.housekeeping.publish,
-            TIMER_TOPIC: lambda timer: self.timers.publish(timer.physical_offset),
+            TIMER_TOPIC: lambda timer: self.timers.publish((timer.physical_offset,)),
         }
 
     @classmethod
@@ -626,7 +626,7 @@ class Broker:
         self.transactions.publish_straight(halves, messages[-1][2])
         if timers := [offset for (topic, _), _, offset, *_ in messages if topic == TIMER_TOPIC]:
             self._has_new_plan = True
-            self.timers.publish_many(timers)
+            self.timers.publish(timers)
 
     def _publish_many(self, appended: Appended) -> list[str]:
         """The same of many records, which are all timers that are set, or all messages for receivers."""

@@ -20,7 +20,7 @@ from services.broker.housekeeping import Housekeeping
 from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
-from services.broker.store import Placed, Store
+from services.broker.store import Store
 from services.broker.timer_ends import Named
 from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
@@ -98,18 +98,18 @@ class Sending:
             return again
         assert message.delivery_ms is not None
         replaced = self._replaced(message, now_ms)
-        record: Record | Placed
         if carried is None and replaced is None:
-            record = self._timers.set(message, queue_id, named, now_ms)
+            queue_offset, offset, *_ = self._timers.set(message, queue_id, named, now_ms)
         else:
             record = timer_record(message, queue_id, replaced)
             if carried:
                 self._carrying.prepare(carried, record, now_ms)
                 self._timers.mark_replaced(record, now_ms)
             self._store.append(record, now_ms)
-        sharing_count, offset = self._timers.crowding.sharing(message.delivery_ms), record.physical_offset
+            queue_offset, offset = record.queue_offset, record.physical_offset
+        sharing_count = self._timers.crowding.sharing(message.delivery_ms)
         self._count(message)
-        return self.timer_receipt(message, record.queue_offset, offset, offset + 1, sharing_count)
+        return self.timer_receipt(message, queue_offset, offset, offset + 1, sharing_count)
 
     def admit(self, message: Message, message_type: MessageType, now_ms: int) -> int:
         """The queue for a message; raises a `ClientMistake` or `TopicNotFound` if it cannot be stored."""

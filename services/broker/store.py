@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from commitlog import bulk, foreign, limits, properties
-from commitlog.bulk import Integers, Unstamped
+from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
 from commitlog.message import Host, Message
-from commitlog.record import COMPRESSED, TYPE_SYSTEM, Record, encode_fields
+from commitlog.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record, encode_fields
 from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
@@ -48,13 +48,8 @@ class Keyed(tuple[tuple[str, int], int, int, bytes, Collection[str], str, OpenHa
     __slots__ = ()
 
 
-class Placed(NamedTuple):
-    """Where and when a record lies that was appended straight, and its bytes."""
-
-    queue_offset: int
-    physical_offset: int
-    store_ms: int
-    encoded: bytes
+Placed = tuple[int, int, int, bytes]
+"""Of a record that was appended straight: its queue offset, that in the log, its store time, its bytes."""
 
 
 class Store:
@@ -125,26 +120,27 @@ class Store:
     def append_straight(
         self,
         message: Message,
-        new: Unstamped,
+        stored: bytes,
         topic: str,
         queue_id: int,
         now_ms: int,
-        half_offset: int = 0,
+        ended: int | None = None,
         half: OpenHalf | None = None,
     ) -> Placed:
-        """Appends what `new` says of a message, under `topic`; who calls applies what it means to its part.
+        """Appends a message under `topic` with these properties; who calls applies it to its own part.
 
-        The same as `append` of a record that means nothing to other parts, without reading it again.
+        The same as `append` of a record that means nothing to other parts, without reading it again. It
+        commits the half at the offset `ended`, if any.
         """
         log, key = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(key, 0)
         self.last_store_ms = store_ms = max(self.last_store_ms, now_ms)
-        body, stored, sys_flag, born_ms, born_host = new
+        sys_flag = (0 if ended is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
         while True:
             offset = log.end_offset
             encoded = encode_fields(
-                topic, body, stored, queue_id, queue_offset, offset, sys_flag,
-                born_ms, born_host, store_ms, self.host, half_offset=half_offset,
+                topic, message.body, stored, queue_id, queue_offset, offset, sys_flag,
+                message.born_ms, message.born_host, store_ms, self.host, 0, 0, ended or 0,
             )  # fmt: skip
             if log.gather(encoded):
                 break
@@ -154,7 +150,7 @@ class Store:
         names = words_of_message(message)
         appended = Keyed((key, queue_offset, offset, new_entry, names, message.topic, half))
         self._appended.append((offset + len(encoded), appended))
-        return Placed(queue_offset, offset, store_ms, encoded)
+        return queue_offset, offset, store_ms, encoded
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:
         """Appends and applies as many of the copies, from the first on, as the present segment takes."""

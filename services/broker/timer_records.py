@@ -63,12 +63,17 @@ def timer_record(message: Message, queue_id: int, replaced: Replaced | None = No
 
 def unstamped_timer(message: Message, queue_id: int, replaced: Replaced | None) -> Unstamped:
     """What of its timer record is the message's own."""
-    marks = f"{_DUE}{message.delivery_ms}{_target(message.topic, queue_id)}"
-    stored = properties.encode_message(message, marks)
+    stored = timer_properties(message, queue_id)
     if replaced is not None:
         stored += properties.encode(_replaces(replaced))
     sys_flag = COMPRESSED if message.gzip else 0
     return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
+
+
+def timer_properties(message: Message, queue_id: int) -> bytes:
+    """The properties of the timer record of a message that takes nobody's place."""
+    marks = f"{_DUE}{message.delivery_ms}{_target(message.topic, queue_id)}"
+    return properties.encode_message(message, marks)
 
 
 @lru_cache(maxsize=4096)

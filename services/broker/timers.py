@@ -51,8 +51,6 @@ from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerd
 from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 
-_AS_COLUMNS_MIN: Final = 16
-"""Fewer timers are armed one by one: numpy's calls cost more than they spare."""
 _VERDICTS: Final = {
     End.DELIVERED: Verdict.TOO_LATE,
     End.FIRED: Verdict.TOO_LATE,
@@ -115,12 +113,13 @@ class Timers:
         """
         topic, due_ms, key = message.topic, message.delivery_ms, message.properties.get(properties.TIMER_KEY)
         assert due_ms is not None
-        new = timer_records.unstamped_timer(message, queue_id, None)
-        placed = self._store.append_straight(message, new, TIMER_TOPIC, 0, now_ms)
+        stored = timer_records.timer_properties(message, queue_id)
+        placed = self._store.append_straight(message, stored, TIMER_TOPIC, 0, now_ms)
+        _, timer_offset, store_ms, encoded = placed
         names = [named]
         if key:
             names.append(name_hash(TimerName(topic, key=key)))
-        self.apply_set(placed.encoded, placed.physical_offset, placed.store_ms, due_ms, topic, names)
+        self.apply_set(encoded, timer_offset, store_ms, due_ms, topic, names)
         return placed
 
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
@@ -214,29 +213,19 @@ class Timers:
                 self._end(Ending(replaced, End.REPLACED, replaced_due_ms, topic), run.store_ms, offset)
             self.crowding.add(due_ms)
 
-    def publish(self, timer_offset: int) -> None:
-        """Arms a timer, which is durable: it is delivered when due, unless it has ended already."""
-        due_ms = self._unarmed.take(timer_offset)
-        if due_ms is None:
-            return
-        place_ms = self.near.place_ms(timer_offset, due_ms, self.partitions.free_ms)
-        if self.partitions.put(place_ms, timer_offset):
-            self.near.put(timer_offset, due_ms)
-
-    def publish_many(self, timer_offsets: list[int]) -> None:
-        """The same of many timers, in the order of the log."""
-        if len(timer_offsets) < _AS_COLUMNS_MIN:
-            for timer_offset in timer_offsets:
-                self.publish(timer_offset)
-            return
-        taken = [(due_ms, one) for one in timer_offsets if (due_ms := self._unarmed.take(one)) is not None]
-        self._arm(*np.array(taken, np.int64).reshape(-1, 2).T)
+    def publish(self, timer_offsets: Iterable[int]) -> None:
+        """Arms timers, which are durable: they are delivered when due, unless they have ended already."""
+        free_ms = self.partitions.free_ms
+        for timer_offset in timer_offsets:
+            due_ms = self._unarmed.take(timer_offset)
+            if due_ms is not None:
+                place_ms = self.near.place_ms(timer_offset, due_ms, free_ms)
+                if self.partitions.put(place_ms, timer_offset):
+                    self.near.put(timer_offset, due_ms)
 
     def publish_run(self, run: Appended) -> None:
         """The same of timers that were appended as columns."""
-        self._arm(*self._unarmed.take_many(run))
-
-    def _arm(self, due_ms: Integers, timer_offsets: Integers) -> None:
+        due_ms, timer_offsets = self._unarmed.take_many(run)
         if not len(due_ms):
             return
         places_ms = self.near.place_many(timer_offsets, due_ms, self.partitions.free_ms)

@@ -84,18 +84,22 @@ class Transactions:
         """Stores a message as a half, whose commit goes to the queue `queue_id` of its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
-        new = half.unstamped_half(message, queue_id, check_ms)
+        stored = half.half_properties(message, queue_id, check_ms)
         waiting = OpenHalf(
             max(self._store.last_store_ms, now_ms), check_ms, 0, topic, half.id_crc(message_id)
         )
-        placed = self._store.append_straight(message, new, HALF_TOPIC, 0, now_ms, half=waiting)
-        due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
-        row = (placed.store_ms, placed.physical_offset, placed.queue_offset, due_ms)
+        placed = self._store.append_straight(message, stored, HALF_TOPIC, 0, now_ms, half=waiting)
+        queue_offset, offset, store_ms, encoded = placed
+        row = (
+            store_ms,
+            offset,
+            queue_offset,
+            AT_ONCE if message.delivery_ms is None else message.delivery_ms,
+        )
         self.receipts.apply_sent((topic, message_id), row)
         receipt = self.receipts.receipt_of(topic, message_id, row)
         if message.delivery_ms is None and not carries(message):
-            sent = Sent(placed.physical_offset, message, queue_id, len(placed.encoded))
-            self._lately.add(receipt.transaction_id, sent)
+            self._lately.add(receipt.transaction_id, Sent(offset, message, queue_id, len(encoded)))
         return receipt
 
     def apply(self, record: Record) -> None:
@@ -170,11 +174,12 @@ class Transactions:
     def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
         """Commits an open half that is remembered."""
         half_offset, message, queue_id, _ = sent
-        new, topic = half.unstamped_commit(message), message.topic
-        placed = self._store.append_straight(message, new, topic, queue_id, now_ms, half_offset)
-        self.apply_end(half_offset, State.COMMITTED, placed.store_ms, placed.physical_offset)
+        stored, topic = half.commit_properties(message), message.topic
+        placed = self._store.append_straight(message, stored, topic, queue_id, now_ms, half_offset)
+        _, offset, store_ms, _ = placed
+        self.apply_end(half_offset, State.COMMITTED, store_ms, offset)
         self._statistics.commits[topic] += 1
-        return EndReceipt(transaction_id, Resolution.COMMIT, False, placed.physical_offset + 1)
+        return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
         """An operator ends what is open or has expired, and says why; raises `TransactionEnded`."""

@@ -228,7 +228,7 @@ def apply_decoded(broker: Broker) -> None:
     def set_timer(message: Message, queue_id: int, _: tuple[int, int], now_ms: int) -> Placed:
         new = timer_record(message, queue_id)
         store.append(new, now_ms)
-        return Placed(new.queue_offset, new.physical_offset, new.store_ms, b"")
+        return new.queue_offset, new.physical_offset, new.store_ms, b""
 
     def send_half(message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         check_ms = transactions.policy(message.topic).first_check_ms(now_ms, message.check_immunity_ms)
