@@ -31,9 +31,7 @@ class SegmentWrite:
         """Writes the bytes; True if there was no room for a new segment and the reserve made it."""
         path = layout.segment_path(self.first_offset)
         used_reserve = bool(self.allocate_bytes) and not self._allocate(disk, path)
-        disk.write(path, self.position, b"".join(self.chunks))
-        if sync:
-            disk.sync(path)
+        (disk.write_synced if sync else disk.write)(path, self.position, b"".join(self.chunks))
         return used_reserve
 
     def _allocate(self, disk: Disk, path: str) -> bool:

@@ -27,6 +27,7 @@ from typing import Protocol
 
 import structlog
 
+from commitlog import limits
 from commitlog.disk import Disk, SyncFailed
 from commitlog.flush import Flush, Sync
 from services.broker.broker import Broker
@@ -121,9 +122,11 @@ class Flushing:
 
     def _begin(self) -> None:
         self.is_stirred = False
-        while not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
+        if not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
             self._submit(partial(flush.write, self._disk, self._publishing), partial(self._end, flush))
-        if self._flying_count > 0 or self.is_stirred or self._is_checkpointing:
+        # Where no more may be under way a look is worth nothing before one of them ends, which stirs again.
+        self.is_stirred = self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX
+        if self._flying_count > 0 or self._is_checkpointing:
             return
         if not self._is_held() and self._owner.core.is_checkpoint_due:
             self._calm()
@@ -153,6 +156,8 @@ class Flushing:
         return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
     def _written(self, end: Callable[[], None]) -> None:
+        if self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX:
+            self.is_stirred = False
         self._flying_count -= 1
         self._survive(end)
 
