@@ -29,7 +29,7 @@ read ahead, and as many being read. Where nothing lies, boundaries jump, so idle
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Any, Final
 
 import numpy as np
@@ -83,13 +83,22 @@ class Partitions(MovingLevels):
 
     def put(self, due_ms: int, timer_offset: int) -> bool:
         """Remembers a timer, due behind the frontier; True if it is near, and the caller's to place too."""
-        slot = self._boundaries.slot_of(due_ms)
-        if slot not in self._fresh.slots:
-            self._is_next_known = False
-        self._fresh.at(slot).timers.append(due_ms, timer_offset)
-        self._fresh.count += 1
-        self._last_offset = timer_offset
+        self.put_each([(due_ms, timer_offset)])
         return due_ms < self.near_until_ms
+
+    def put_each(self, timers: Sequence[tuple[int, int]]) -> None:
+        """Remembers timers (due time, offset), in the order of their offsets."""
+        start_ms = end_ms = 0
+        for due_ms, timer_offset in timers:
+            if not start_ms <= due_ms < end_ms:
+                slot = self._boundaries.slot_of(due_ms)
+                self._is_next_known &= slot in self._fresh.slots
+                add = self._fresh.at(slot).timers.append
+                if not self._boundaries.passing:  # which may lie within another
+                    start_ms, end_ms = slot.start_ms, slot.end_ms
+            add(due_ms, timer_offset)
+            self._last_offset = timer_offset
+        self._fresh.count += len(timers)
 
     def put_many(self, due_ms: Numbers, timer_offset: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Remembers many timers, in the order of their offsets; a mask of the near ones."""

@@ -45,29 +45,20 @@ class HalfReceipts:
 
     def known(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
         """The receipt of a half that was sent within `dedupe_ms`."""
-        row = self._row((topic, message_id))
-        is_known = row is not None and row[0] > now_ms - self._settings.dedupe_ms
-        return self.receipt(topic, message_id) if is_known else None
+        name = topic, message_id
+        for run in self._runs:
+            if (row := run.get(name)) is not None and row[0] > now_ms - self._settings.dedupe_ms:
+                return self.receipt(topic, message_id, half.id_crc(message_id), row)
+        return None
 
-    def receipt(self, topic: str, message_id: str) -> SendReceipt:
-        """The receipt of a half that has a row."""
-        row = self._row((topic, message_id))
-        assert row is not None
-        return self.receipt_of(topic, message_id, row)
-
-    def receipt_of(self, topic: str, message_id: str, row: Row) -> SendReceipt:
+    def receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
         """The receipt of a half of which a row says this."""
         _, offset, queue_offset, due_ms = row
-        return SendReceipt(
-            message_id=message_id,
-            queue_offset=queue_offset,
-            physical_offset=offset,
-            transaction_id=half.transaction_id(offset, message_id),
-            recall_handle=""
-            if due_ms == AT_ONCE
-            else recall.encode(topic, due_ms, message_id, self._settings.broker_name),
-            durable_at=offset + 1,
-        )
+        handle = ""
+        if due_ms != AT_ONCE:
+            handle = recall.encode(topic, due_ms, message_id, self._settings.broker_name)
+        transaction_id = half.transaction_id_of(offset, id_crc)
+        return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
     def apply(self, record: Record) -> None:
         """Remembers a half that was appended."""
@@ -99,9 +90,6 @@ class HalfReceipts:
     def _is_over(self, store_ms: int) -> bool:
         oldest_ms, *_ = next(iter(self._runs[0].values()))
         return oldest_ms <= store_ms - limits.DEDUPE_MS or self._count > limits.HALF_RECEIPTS_KEPT_MAX
-
-    def _row(self, name: Name) -> Row | None:
-        return next((run[name] for run in self._runs if name in run), None)
 
     def _put(self, name: Name, row: Row) -> None:
         """Adds the newest row; an older one of that name goes."""

@@ -215,13 +215,16 @@ class Timers:
 
     def publish(self, timer_offsets: Iterable[int]) -> None:
         """Arms timers, which are durable: they are delivered when due, unless they have ended already."""
-        free_ms = self.partitions.free_ms
+        free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
+        places = []
         for timer_offset in timer_offsets:
             due_ms = self._unarmed.take(timer_offset)
             if due_ms is not None:
                 place_ms = self.near.place_ms(timer_offset, due_ms, free_ms)
-                if self.partitions.put(place_ms, timer_offset):
+                places.append((place_ms, timer_offset))
+                if place_ms < near_until_ms:
                     self.near.put(timer_offset, due_ms)
+        self.partitions.put_each(places)
 
     def publish_run(self, run: Appended) -> None:
         """The same of timers that were appended as columns."""

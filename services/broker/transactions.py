@@ -85,19 +85,14 @@ class Transactions:
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored = half.half_properties(message, queue_id, check_ms)
-        waiting = OpenHalf(
-            max(self._store.last_store_ms, now_ms), check_ms, 0, topic, half.id_crc(message_id)
-        )
+        id_crc, stored_ms = half.id_crc(message_id), max(self._store.last_store_ms, now_ms)
+        waiting = OpenHalf(stored_ms, check_ms, 0, topic, id_crc)
         placed = self._store.append_straight(message, stored, HALF_TOPIC, 0, now_ms, half=waiting)
-        queue_offset, offset, store_ms, encoded = placed
-        row = (
-            store_ms,
-            offset,
-            queue_offset,
-            AT_ONCE if message.delivery_ms is None else message.delivery_ms,
-        )
+        queue_offset, offset, _, encoded = placed
+        due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
+        row = (stored_ms, offset, queue_offset, due_ms)
         self.receipts.apply_sent((topic, message_id), row)
-        receipt = self.receipts.receipt_of(topic, message_id, row)
+        receipt = self.receipts.receipt(topic, message_id, id_crc, row)
         if message.delivery_ms is None and not carries(message):
             self._lately.add(receipt.transaction_id, Sent(offset, message, queue_id, len(encoded)))
         return receipt

@@ -48,6 +48,8 @@ class CheckLog:
 
     def answered(self, transaction_id: str, answer: str, now_ms: int) -> None:
         """A producer has answered: COMMIT, ROLLBACK or UNKNOWN, and whether that was too late."""
+        if transaction_id not in self._by_transaction:
+            return
         open_one = next((one for one in self.of(transaction_id) if one.client_id and not one.answer), None)
         if open_one is not None:
             open_one.answer, open_one.answered_ms = answer, now_ms

@@ -29,6 +29,7 @@ from commitlog.record import Record
 from commitlog.recovery import Found, LogScan
 from services.broker.broker import Broker
 from services.broker.group_values import From
+from services.broker.half_receipts import AT_ONCE
 from services.broker.sending import message_record
 from services.broker.settings import BrokerSettings
 from services.broker.store import Placed
@@ -232,8 +233,11 @@ def apply_decoded(broker: Broker) -> None:
 
     def send_half(message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         check_ms = transactions.policy(message.topic).first_check_ms(now_ms, message.check_immunity_ms)
-        store.append(half.half_record(message, queue_id, check_ms), now_ms)
-        return transactions.receipts.receipt(message.topic, message.message_id)
+        new, id_crc = half.half_record(message, queue_id, check_ms), half.id_crc(message.message_id)
+        store.append(new, now_ms)
+        due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
+        row = (new.store_ms, new.physical_offset, new.queue_offset, due_ms)
+        return transactions.receipts.receipt(message.topic, message.message_id, id_crc, row)
 
     store.apply_to_parts = apply
     # The seams of their kind: what is appended without a record.
