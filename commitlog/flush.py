@@ -1,53 +1,23 @@
-"""Group commit: everything appended since the last flush becomes one write and one sync per segment.
+"""Group commit: everything appended since the last flush goes to the sink at once (see `commitlog.sink`).
 
 The writer never waits: records gather while flushes are under way, and the next flush takes them all. So
 the number of records that share a sync grows with the load, and an idle log syncs each record at once.
 Several flushes may be under way; the log is durable up to the end of the last one before which none is open.
-Only `Flush.write` touches the disk; the shell runs it in a worker thread. It tells live readers, too, how far
-the log is on disk; and what is derived from older records and still unwritten goes along, behind the log.
+On disk that is one write and one sync per segment. Only `Flush.write` touches it; the shell runs it in a
+worker thread. It tells live readers, too, how far the log is on disk; and what is derived from older records
+and still unwritten goes along, behind the log.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
-from errno import ENOSPC
+from dataclasses import dataclass
 from typing import Protocol
 
 from commitlog import layout
 from commitlog.disk import Disk
-
-
-@dataclass(slots=True)
-class SegmentWrite:
-    """Contiguous bytes for one segment; `allocate_bytes` is its length if the segment is new, else 0."""
-
-    first_offset: int
-    position: int
-    allocate_bytes: int
-    chunks: list[bytes | bytearray] = field(default_factory=list)
-
-    def write(self, disk: Disk, sync: bool) -> bool:
-        """Writes the bytes; True if there was no room for a new segment and the reserve made it."""
-        path = layout.segment_path(self.first_offset)
-        used_reserve = bool(self.allocate_bytes) and not self._allocate(disk, path)
-        disk.write(path, self.position, b"".join(self.chunks))
-        if sync:
-            disk.sync(path)
-        return used_reserve
-
-    def _allocate(self, disk: Disk, path: str) -> bool:
-        try:
-            disk.allocate(path, self.allocate_bytes)
-        except OSError as error:
-            if error.errno != ENOSPC or disk.size(layout.RESERVE) < 0:
-                raise
-            # The reserve makes room by going, not by becoming the segment: so segments are made in one way.
-            disk.delete(layout.RESERVE)
-            disk.allocate(path, self.allocate_bytes)
-            return False
-        return True
+from commitlog.sink import LogSink, Part
 
 
 class Beside(Protocol):
@@ -86,34 +56,31 @@ class Publisher:
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """What one flush writes, and the log's end once it and those before it are durable."""
+    """What one flush gives to the sink, and the log's end once it and those before it are durable."""
 
-    writes: list[SegmentWrite]
+    sink: LogSink
+    first_offset: int
+    parts: list[Part]
     end_offset: int
+    makes_segment: bool
+    """Whether a segment begins in it."""
     publisher: Publisher | None = None
     """Who is told that it is on disk; None: it is not synced."""
     beside: Beside | None = None
     is_synced: bool = False
     is_written: bool = False
-    used_reserve: bool = False
 
     @property
     def sync(self) -> bool:
         """Whether what it writes is synced."""
         return self.publisher is not None
 
-    @property
-    def makes_segment(self) -> bool:
-        """Whether a segment begins with a part of it that is not written yet."""
-        return not self.is_written and any(write.allocate_bytes for write in self.writes)
-
     def write(self, disk: Disk, alone: AbstractContextManager[object] | None = None) -> None:
-        """Writes and syncs everything, in log order; raises OSError, after which nothing is certain.
+        """Hands it to the sink, and to `disk` what goes along; raises OSError: then nothing is certain.
 
         Where flushes are written by several threads, `alone` lets in one of them at a time.
         """
-        for write in self.writes:
-            self.used_reserve |= write.write(disk, self.sync)
+        self.sink.append(self.first_offset, self.parts, 0)
         if self.publisher is not None:
             with alone or nullcontext():
                 self.is_synced = True

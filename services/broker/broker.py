@@ -447,7 +447,8 @@ class Broker:
         """A flush is durable: its records become visible. Returns whom to wake."""
         if flush.beside is not None:
             self.entries_written()
-        if flush.used_reserve:
+        if self._log.files.used_reserve:
+            self._log.files.used_reserve = False
             self.housekeeping.reserve_is_gone()
         woken, self.groups.woken = self.groups.woken, {}
         messages: list[Keyed] = []

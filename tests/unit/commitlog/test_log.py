@@ -12,6 +12,7 @@ from commitlog.log import CommitLog
 from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from commitlog.recovery import Damage, LogScan
+from commitlog.sink import SegmentFiles
 
 SEGMENT_BYTES = 4096
 
@@ -95,10 +96,7 @@ def test_a_crash_keeps_all_that_was_flushed_and_nothing_comes_back_later(seed: i
         log.append(Record(topic="t", body=b"lost" * number))
     flush = log.take_flush()
     assert flush is not None
-    for part in flush.writes:
-        if part.allocate_bytes:
-            disk.allocate(layout.segment_path(part.first_offset), part.allocate_bytes)
-        disk.write(layout.segment_path(part.first_offset), part.position, b"".join(part.chunks))
+    SegmentFiles(disk, log.segments, sync=False).append(flush.first_offset, flush.parts, 0)
     disk.crash(lambda length: chance.randrange(length + 1))
 
     scanned, records = scan(disk)
@@ -211,9 +209,9 @@ def test_a_roll_that_is_torn_at_any_byte_loses_nothing_before_it_and_leaves_noth
             log.append(Record(topic="t", body=body))
         flush = log.take_flush()
         assert flush is not None
-        assert len(flush.writes) == 2
-        parts = [(one.first_offset, one.position, b"".join(one.chunks)) for one in flush.writes]
-        return flushed, [(layout.segment_path(first), at, data) for first, at, data in parts]
+        shares = list(log.files.shares(flush.first_offset, flush.parts))
+        assert len(shares) == 2
+        return flushed, [(*log.segments.place(offset), share) for offset, share in shares]
 
     flushed, parts = flown(MemoryDisk())
     for torn_at in range(sum(len(data) for _, _, data in parts) + 1):
