@@ -33,23 +33,28 @@ class Publisher:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._count = 0
+        self._epoch = self._epoch_count = 0
         self.flying: deque[Flush] = deque()
         """The flushes that are not published, in log order."""
 
     def ended(self) -> None:
         """A flush is on disk: it is published once those before it are, for one thread at a time."""
-        end_offset = 0
+        ended: Flush | None = None
         while self.flying and self.flying[0].is_synced:
-            end_offset = self.flying.popleft().end_offset
-        if end_offset:
-            self.publish(end_offset)
+            ended = self.flying.popleft()
+        if ended is not None:
+            self.publish(ended.end_offset, ended.epoch)
 
-    def publish(self, offset: int) -> None:
+    def publish(self, offset: int, epoch: int) -> None:
         """Tells live readers; where the disk refuses that, they learn of it with the next flush.
 
-        Two lines take turns only when one was written: a torn one must not be the newer.
+        Two lines take turns only when one was written: a torn one must not be the newer. Who sees an offset
+        sees its epoch, or a newer one that has begun.
         """
         with suppress(OSError):
+            if epoch > self._epoch:
+                layout.publish_epoch(self._disk, epoch, self._epoch_count + 1)
+                self._epoch, self._epoch_count = epoch, self._epoch_count + 1
             layout.publish_durable(self._disk, offset, self._count + 1)
             self._count += 1
 
@@ -62,6 +67,8 @@ class Flush:
     first_offset: int
     parts: list[Part]
     end_offset: int
+    epoch: int
+    """Under which all of it was appended."""
     makes_segment: bool
     """Whether a segment begins in it."""
     publisher: Publisher | None = None
@@ -80,7 +87,7 @@ class Flush:
 
         Where flushes are written by several threads, `alone` lets in one of them at a time.
         """
-        self.sink.append(self.first_offset, self.parts, 0)
+        self.sink.append(self.first_offset, self.parts, self.epoch)
         if self.publisher is not None:
             with alone or nullcontext():
                 self.is_synced = True
@@ -91,10 +98,11 @@ class Flush:
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """Files to sync, and the log's end that is on disk then."""
+    """Files to sync, and the log's end that is on disk then, with its epoch."""
 
     paths: list[str]
     end_offset: int
+    epoch: int = 0
 
     def run(self, disk: Disk) -> None:
         """Syncs; the shell runs it in a worker thread. Raises OSError."""

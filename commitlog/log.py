@@ -72,6 +72,8 @@ class CommitLog:
         self.end_offset = end_offset
         self.durable_offset = end_offset
         self.synced_offset = end_offset
+        self.epoch = self._durable_epoch = 0
+        """Under which records are appended now, and those below the durable offset were."""
         self._sync: Final = sync
         self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
@@ -152,7 +154,13 @@ class CommitLog:
         first_offset = self._flying[-1].end_offset if self._flying else self.durable_offset
         publisher = self._publisher if self._sync else None
         flush = Flush(
-            self.sink, first_offset, self._gathered, self.end_offset, self._makes_segment, publisher
+            self.sink,
+            first_offset,
+            self._gathered,
+            self.end_offset,
+            self.epoch,
+            self._makes_segment,
+            publisher,
         )
         self._flying.append(flush)
         if self._sync:
@@ -165,7 +173,8 @@ class CommitLog:
         assert flush in self._flying
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
-            self.durable_offset = self._flying.popleft().end_offset
+            ended = self._flying.popleft()
+            self.durable_offset, self._durable_epoch = ended.end_offset, ended.epoch
         if self._sync:
             self.synced_offset = self.durable_offset
         else:
@@ -176,7 +185,7 @@ class CommitLog:
         """With asynchronous flushes: what to sync now and then; None if there is nothing."""
         if not self._unsynced_paths:
             return None
-        sync = Sync(sorted(self._unsynced_paths), self.durable_offset)
+        sync = Sync(sorted(self._unsynced_paths), self.durable_offset, self._durable_epoch)
         self._unsynced_paths.clear()
         return sync
 
@@ -191,7 +200,7 @@ class CommitLog:
     def synced(self, sync: Sync) -> None:
         """The sync has succeeded: live readers are told."""
         self.synced_offset = max(self.synced_offset, sync.end_offset)
-        self._publisher.publish(self.synced_offset)
+        self._publisher.publish(self.synced_offset, sync.epoch)
 
     def read(
         self, physical_offset: int, length: int = _READ_AHEAD_BYTES, stretch: Stretch = NO_STRETCH
