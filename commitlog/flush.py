@@ -4,8 +4,7 @@ The writer never waits: records gather while flushes are under way, and the next
 the number of records that share a sync grows with the load, and an idle log syncs each record at once.
 Several flushes may be under way; the log is durable up to the end of the last one before which none is open.
 On disk that is one write and one sync per segment. Only `Flush.write` touches it; the shell runs it in a
-worker thread. It tells live readers, too, how far the log is on disk; and what is derived from older records
-and still unwritten goes along, behind the log.
+worker thread. It tells live readers, too, how far the log is on disk.
 """
 
 from __future__ import annotations
@@ -13,18 +12,10 @@ from __future__ import annotations
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from commitlog import layout
 from commitlog.disk import Disk
 from commitlog.sink import LogSink, Part
-
-
-class Beside(Protocol):
-    """Something derived from durable records."""
-
-    def write(self, disk: Disk) -> None:
-        """Writes it as far as the disk takes it."""
 
 
 class Publisher:
@@ -73,7 +64,6 @@ class Flush:
     """Whether a segment begins in it."""
     publisher: Publisher | None = None
     """Who is told that it is on disk; None: it is not synced."""
-    beside: Beside | None = None
     is_synced: bool = False
     is_written: bool = False
 
@@ -82,8 +72,8 @@ class Flush:
         """Whether what it writes is synced."""
         return self.publisher is not None
 
-    def write(self, disk: Disk, alone: AbstractContextManager[object] | None = None) -> None:
-        """Hands it to the sink, and to `disk` what goes along; raises OSError: then nothing is certain.
+    def write(self, alone: AbstractContextManager[object] | None = None) -> None:
+        """Hands it to the sink; raises OSError, after which nothing is certain.
 
         Where flushes are written by several threads, `alone` lets in one of them at a time.
         """
@@ -92,8 +82,6 @@ class Flush:
             with alone or nullcontext():
                 self.is_synced = True
                 self.publisher.ended()
-        if self.beside is not None:
-            self.beside.write(disk)
 
 
 @dataclass(slots=True, frozen=True)

@@ -116,12 +116,18 @@ class CommitLog:
 
         False where it has no room in this segment: then the next one has begun, and `end_offset` is another.
         """
-        has_room = len(encoded) + record.BLANK_BYTES <= self._tail_end - self.end_offset
-        if has_room or self.end_offset == self._tail_offset:
+        end_offset = self.end_offset + len(encoded)
+        has_room = end_offset + record.BLANK_BYTES <= self._tail_end
+        begins = self.end_offset == self._tail_offset
+        if has_room and not begins:
+            self._gathered.append(encoded)
+            self.end_offset = end_offset
+        elif has_room or begins:
             self._gather(encoded)
-            return True
-        self._close_segment()
-        return False
+        else:
+            self._close_segment()
+            return False
+        return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
         """How many of these records, in order, the present segment takes; opens the next for the first."""

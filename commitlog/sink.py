@@ -62,13 +62,12 @@ class SegmentFiles:
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
         """Write each segment's share, in log order; a segment that begins is allocated first."""
+        write = self._disk.write_synced if self._sync else self._disk.write
         for offset, share in self.shares(first_offset, parts):
             path, position = self._segments.place(offset)
             if position == 0:
                 self._allocate(path)
-            self._disk.write(path, position, share)
-            if self._sync:
-                self._disk.sync(path)
+            write(path, position, share)
 
     def shares(self, first_offset: int, parts: Sequence[Part]) -> Iterator[tuple[int, bytes]]:
         """What is to be written to each segment, and its log offset; zeros are there already."""

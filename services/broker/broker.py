@@ -435,13 +435,10 @@ class Broker:
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
         self.groups.open_records.close()
-        flush = self._log.take_flush()
-        if flush is not None:
-            flush.beside = self.store.dispatch.take()
-        return flush
+        return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Queue entries that no flush has taken, to be written before `entries_written`; None if none."""
+        """New queue entries, to be written before `entries_written`; None if there are none."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> None:
@@ -450,8 +447,6 @@ class Broker:
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """A flush is durable: its records become visible. Returns whom to wake."""
-        if flush.beside is not None:
-            self.entries_written()
         if self._log.files.used_reserve:
             self._log.files.used_reserve = False
             self.housekeeping.reserve_is_gone()
@@ -460,7 +455,7 @@ class Broker:
         for found in self.store.flushed(flush):
             if isinstance(found, Keyed):
                 messages.append(found)
-                woken[found.topic] = None
+                woken[found[0][0]] = None
                 continue
             if messages:
                 self.store.index_messages(messages)

@@ -45,6 +45,10 @@ def varint(number: int) -> bytes:
     """Return the bytes of a number, 0 or more."""
     if number < 128:
         return _ONE_BYTE[number]
+    if number < 1 << 14:
+        return bytes((number & 127 | 128, number >> 7))
+    if number < 1 << 21:
+        return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
     encoded = bytearray()
     while number > 127:
         encoded.append(number & 127 | 128)

@@ -32,7 +32,6 @@ from services.broker.broker import Broker
 from services.broker.group_values import From
 from services.broker.sending import message_record
 from services.broker.settings import BrokerSettings
-from services.broker.store import Keyed
 from tests.simulation.faults import Faults
 from tests.simulation.tables import tables
 from txn.checkback import CheckBackPolicy
@@ -221,11 +220,11 @@ def apply_decoded(broker: Broker) -> None:
     def apply(new: Record) -> None:
         broker.apply(record.decode(record.encode(new)))
 
-    def append_message(message: Message, queue_id: int, now_ms: int) -> Keyed:
+    def append_message(message: Message, queue_id: int, now_ms: int) -> tuple[int, int]:
         new = message_record(message, queue_id)
         end_offset = store.append(new, now_ms)
-        record_bytes = end_offset - new.physical_offset
-        return Keyed(new.topic, queue_id, new.queue_offset, new.physical_offset, record_bytes, 0, ())
+        assert end_offset == store.log.end_offset
+        return new.queue_offset, new.physical_offset
 
     store.apply_to_parts = apply
     store.append_message = append_message  # type: ignore[method-assign]  # the one seam of its kind

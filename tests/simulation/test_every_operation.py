@@ -80,8 +80,11 @@ class Bench:
     def flush(self) -> None:
         assert self.broker is not None
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
+        if (entries := self.broker.take_entries()) is not None:
+            entries.write(self.disk)
+            self.broker.entries_written()
 
     def checkpoint(self) -> None:
         assert self.broker is not None

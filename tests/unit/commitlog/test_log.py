@@ -26,7 +26,7 @@ def write(log: CommitLog, disk: MemoryDisk, count: int, body: bytes = b"x" * 200
     offsets = [log.append(Record(topic="t", body=body + b"%d" % number)) for number in range(count)]
     flush = log.take_flush()
     assert flush is not None
-    flush.write(disk)
+    flush.write()
     log.flushed(flush)
     return offsets
 
@@ -61,7 +61,7 @@ def test_flushes_may_end_in_any_order_and_the_log_is_durable_up_to_the_first_ope
     ends = []
     for flush in reversed(flushes):
         assert flush is not None
-        flush.write(disk)
+        flush.write()
         log.flushed(flush)
         ends.append(log.durable_offset)
     assert ends == [begin] * (len(flushes) - 1) + [flushes[-1].end_offset]
@@ -78,7 +78,7 @@ def test_no_flush_begins_while_one_that_makes_a_segment_is_under_way() -> None:
     log.append(Record(topic="t", body=b"second"))
     assert first is not None
     assert log.take_flush() is None
-    first.write(disk)
+    first.write()
     log.flushed(first)
     second = log.take_flush()
     log.append(Record(topic="t", body=b"third"))
@@ -180,7 +180,7 @@ def test_a_log_whose_sync_failed_is_cut_at_the_last_durable_offset() -> None:
     assert flush is not None
     disk.failing_syncs = 1
     with pytest.raises(OSError, match="failed by the test"):
-        flush.write(disk)
+        flush.write()
     scanned = LogScan(disk, SEGMENT_BYTES, stop_at=log.durable_offset)
     assert len(list(scanned)) == 3
     scanned.cut()
@@ -266,13 +266,13 @@ def test_live_readers_are_told_by_whoever_wrote_and_never_of_a_gap() -> None:
         flush = log.take_flush()
         assert flush is not None
         if not flushes:
-            flush.write(disk)
+            flush.write()
             log.flushed(flush)
         flushes.append(flush)
     first, second, third = flushes
     assert layout.read_durable(disk) == first.end_offset
-    third.write(disk)
+    third.write()
     assert layout.read_durable(disk) == first.end_offset
-    second.write(disk)
+    second.write()
     assert layout.read_durable(disk) == third.end_offset
     assert log.durable_offset == first.end_offset

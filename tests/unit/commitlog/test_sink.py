@@ -43,7 +43,7 @@ def log_with_tee(disk: MemoryDisk, segment_bytes: int, *, sync: bool = True) -> 
 def flush(log: CommitLog, disk: MemoryDisk) -> None:
     flush = log.take_flush()
     if flush is not None:
-        flush.write(disk)
+        flush.write()
         log.flushed(flush)
 
 

@@ -50,7 +50,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         flush = broker.take_flush()
         assert flush is not None
-        flush.write(disk)
+        flush.write()
         broker.flushed(flush, NOW_MS)
     broker.checkpoint(NOW_MS).write(disk)
     disk.close()
@@ -250,7 +250,7 @@ def timer_store(tmp_path: Path) -> Path:
         broker.tick(now_ms)
         flush = broker.take_flush()
         assert flush is not None
-        flush.write(disk)
+        flush.write()
         broker.flushed(flush, now_ms)
     broker.checkpoint(NOW_MS + 10).write(disk)
     disk.close()
