@@ -19,7 +19,7 @@ A shared log is another sink, before which the local one keeps what it takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from errno import ENOSPC
 from itertools import accumulate, groupby
 from typing import Protocol
@@ -69,15 +69,16 @@ class SegmentFiles:
                 self._allocate(path)
             write(path, position, share)
 
-    def shares(self, first_offset: int, parts: Sequence[Part]) -> Iterator[tuple[int, bytes]]:
+    def shares(self, first_offset: int, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
         """What is to be written to each segment, and its log offset; zeros are there already."""
         if first_offset + sum(map(len, parts)) < self._segments.end_of(first_offset):
-            yield first_offset, b"".join(parts)  # type: ignore[arg-type]  # zeros would reach the end
-            return
+            return [(first_offset, b"".join(parts))]  # type: ignore[arg-type]  # zeros would reach the end
+        shares = []
         placed = zip(accumulate(map(len, parts), initial=first_offset), parts, strict=False)
         for _, share in groupby(placed, lambda one: self._segments.first_of(one[0])):
             offsets, kept = zip(*share, strict=True)
-            yield offsets[0], b"".join(part for part in kept if not isinstance(part, Zeros))
+            shares.append((offsets[0], b"".join(part for part in kept if not isinstance(part, Zeros))))
+        return shares
 
     def _allocate(self, path: str) -> None:
         segment_bytes = self._segments.segment_bytes

@@ -209,7 +209,7 @@ def test_a_roll_that_is_torn_at_any_byte_loses_nothing_before_it_and_leaves_noth
             log.append(Record(topic="t", body=body))
         flush = log.take_flush()
         assert flush is not None
-        shares = list(log.files.shares(flush.first_offset, flush.parts))
+        shares = log.files.shares(flush.first_offset, flush.parts)
         assert len(shares) == 2
         return flushed, [(*log.segments.place(offset), share) for offset, share in shares]
 
