@@ -19,6 +19,7 @@ from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases
 from services.broker.reading import delivery
+from services.broker.store import Store
 from services.broker.values import Delivery
 
 _FOR_GROUP: Final = properties.FOR_GROUP.encode()
@@ -98,8 +99,8 @@ class Look:
 class Lending:
     """Leases messages to consumers."""
 
-    def __init__(self, groups: Groups, leases: Leases, broker_name: str) -> None:
-        self._groups, self._leases, self._broker_name = groups, leases, broker_name
+    def __init__(self, store: Store, groups: Groups, leases: Leases, broker_name: str) -> None:
+        self._log, self._groups, self._leases, self._broker_name = store.log, groups, leases, broker_name
 
     def lease(
         self,
@@ -114,7 +115,15 @@ class Lending:
         offset, now_ms, visible_ms = record.queue_offset, look.now_ms, look.now_ms + look.invisible_ms
         attempt = flight.offsets.attempts(offset).made + 1
         generation = self._leases.next_generation()
-        receipt = Receipt(key.queue_id, offset, record.physical_offset, now_ms, look.invisible_ms, generation)
+        receipt = Receipt(
+            key.queue_id,
+            offset,
+            record.physical_offset,
+            now_ms,
+            look.invisible_ms,
+            generation,
+            self._log.epoch,
+        )
         lease = Lease(
             generation,
             offset,

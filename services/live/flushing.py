@@ -123,7 +123,7 @@ class Flushing:
     def _begin(self) -> None:
         self.is_stirred = False
         if not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
-            self._submit(partial(flush.write, self._disk, self._publishing), partial(self._end, flush))
+            self._submit(partial(flush.write, self._publishing), partial(self._end, flush))
         # Where no more may be under way a look is worth nothing before one of them ends, which stirs again.
         self.is_stirred = self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX
         if self._flying_count > 0 or self._is_checkpointing:
@@ -218,7 +218,7 @@ class Flushing:
     def _checkpoint(self) -> None:
         flush = self._owner.core.take_flush()
         if flush is not None:
-            flush.write(self._disk, self._publishing)
+            flush.write(self._publishing)
             self._owner.settle(flush)
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True

@@ -205,7 +205,7 @@ class World:
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying:
-            flush.write(self.disk)
+            flush.write()
             self._carry_out(self.broker.flushed(flush, self.now_ms))
             self._hear()
         self.flying.clear()
@@ -260,7 +260,7 @@ class World:
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
             self.disk.failing_syncs = self.chance.choice([0, 0, 1])
             with contextlib.suppress(OSError):
-                flush.write(self.disk)
+                flush.write()
         self._die(is_cut=True)
 
     def _die(self, *, is_cut: bool | None = None) -> None:
@@ -276,7 +276,7 @@ class World:
         self.disk.failing_syncs = 1
         for flush in self.flying:
             with contextlib.suppress(OSError):
-                flush.write(self.disk)
+                flush.write()
         self.disk.failing_syncs = 0
         self._reopen(self.broker.durable_offset)
 

@@ -179,7 +179,7 @@ class Machine:
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying:
-            flush.write(self.disk)
+            flush.write()
             self._carry_out(self.broker.flushed(flush, self.now_ms))
         self.flying.clear()
         self.write_entries()
@@ -267,7 +267,7 @@ class Machine:
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
             self.faults.threaten(0.5)
             with contextlib.suppress(OSError, Death):
-                flush.write(self.disk)
+                flush.write()
         self.die(is_cut=True)
 
     def die(self, *, is_cut: bool | None = None) -> None:
@@ -297,7 +297,7 @@ class Machine:
             for flush in self.flying:
                 self.disk.failing_syncs = 1
                 with contextlib.suppress(OSError):
-                    flush.write(self.disk)
+                    flush.write()
             self.disk.well()
             self._reopen(self.broker.durable_offset)
 

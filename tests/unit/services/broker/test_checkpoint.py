@@ -30,7 +30,7 @@ def test_a_checkpoint_writes_the_queue_entries_that_a_full_disk_kept_in_memory()
     store.broker.sending.send(store.message("second", None), store.now_ms)
     flush = store.broker.take_flush()
     assert flush is not None
-    flush.write(store.disk)
+    flush.write()
     store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
     store.broker.flushed(flush, store.now_ms)
     store.disk.well()
