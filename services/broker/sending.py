@@ -73,7 +73,7 @@ class Sending:
         if message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
-            queue_offset, offset = self._store.append_message(message, queue_id, now_ms)
+            queue_offset, offset, _, _ = self._store.append_message(message, queue_id, now_ms)
             return self._stored(message, queue_offset, offset)
         record = message_record(message, queue_id)
         if carried is not None:
@@ -99,7 +99,7 @@ class Sending:
         assert message.delivery_ms is not None
         replaced = self._replaced(message, now_ms)
         if carried is None and replaced is None:
-            queue_offset, offset, *_ = self._timers.set(message, queue_id, named, now_ms)
+            queue_offset, offset, _, _ = self._timers.set(message, queue_id, named, now_ms)
         else:
             record = timer_record(message, queue_id, replaced)
             if carried:

@@ -89,33 +89,13 @@ class Store:
         self.apply_to_parts(new)
         return end_offset
 
-    def append_message(self, message: Message, queue_id: int, now_ms: int) -> tuple[int, int]:
+    def append_message(self, message: Message, queue_id: int, now_ms: int) -> Placed:
         """Appends a message under its own topic, as a record that changes nothing but the store's own table.
 
-        Returns its queue offset, and its offset in the log. The same as `append` of `message_record`, without
-        a draft, and without reading it again to be indexed; not for messages of lite topics.
+        Not for messages of lite topics.
         """
-        topic, log = message.topic, self.log
-        key = (topic, queue_id)
-        queue_offset = self._next_offsets.get(key, 0)
-        store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
-        stored, sys_flag = properties.encode_message(message), COMPRESSED if message.gzip else 0
-        while True:
-            offset = log.end_offset
-            encoded = encode_fields(
-                topic, message.body, stored, queue_id, queue_offset, offset, sys_flag,
-                message.born_ms, message.born_host, store_ms, self.host,
-            )  # fmt: skip
-            if log.gather(encoded):
-                break
-        self.last_store_ms = store_ms
-        self._segment_store_ms[log.segment_of(offset)] = store_ms
-        self._next_offsets[key] = queue_offset + 1
-        record_bytes = len(encoded)
-        new_entry = ENTRY_FORMAT.pack(offset, record_bytes, tags_code(message.tag))
-        appended = Keyed((key, queue_offset, offset, new_entry, words_of_message(message), topic, None))
-        self._appended.append((offset + record_bytes, appended))
-        return queue_offset, offset
+        stored = properties.encode_message(message)
+        return self.append_straight(message, stored, message.topic, queue_id, now_ms)
 
     def append_straight(
         self,
@@ -129,12 +109,12 @@ class Store:
     ) -> Placed:
         """Appends a message under `topic` with these properties; who calls applies it to its own part.
 
-        The same as `append` of a record that means nothing to other parts, without reading it again. It
-        commits the half at the offset `ended`, if any.
+        The same as `append` of a record that means nothing to other parts, without a draft, and without
+        reading it again to be applied or indexed. It commits the half at the offset `ended`, if any.
         """
         log, key = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(key, 0)
-        self.last_store_ms = store_ms = max(self.last_store_ms, now_ms)
+        store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         sys_flag = (0 if ended is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
         while True:
             offset = log.end_offset
@@ -144,12 +124,13 @@ class Store:
             )  # fmt: skip
             if log.gather(encoded):
                 break
+        self.last_store_ms = store_ms
         self._segment_store_ms[log.segment_of(offset)] = store_ms
         self._next_offsets[key] = queue_offset + 1
-        new_entry = ENTRY_FORMAT.pack(offset, len(encoded), tags_code(message.tag))
-        names = words_of_message(message)
+        record_bytes, names = len(encoded), words_of_message(message)
+        new_entry = ENTRY_FORMAT.pack(offset, record_bytes, tags_code(message.tag))
         appended = Keyed((key, queue_offset, offset, new_entry, names, message.topic, half))
-        self._appended.append((offset + len(encoded), appended))
+        self._appended.append((offset + record_bytes, appended))
         return queue_offset, offset, store_ms, encoded
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:

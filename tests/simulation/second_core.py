@@ -225,23 +225,21 @@ def apply_decoded(broker: Broker) -> None:
     def apply(new: Record) -> None:
         broker.apply(record.decode(record.encode(new)))
 
-    def append_message(message: Message, queue_id: int, now_ms: int) -> tuple[int, int]:
-        new = message_record(message, queue_id)
-        end_offset = store.append(new, now_ms)
-        assert end_offset == store.log.end_offset
-        return new.queue_offset, new.physical_offset
-
-    def set_timer(message: Message, queue_id: int, _: tuple[int, int], now_ms: int) -> Placed:
-        new = timer_record(message, queue_id)
+    def placed(new: Record, now_ms: int) -> Placed:
         store.append(new, now_ms)
         return new.queue_offset, new.physical_offset, new.store_ms, b""
 
+    def append_message(message: Message, queue_id: int, now_ms: int) -> Placed:
+        return placed(message_record(message, queue_id), now_ms)
+
+    def set_timer(message: Message, queue_id: int, _: tuple[int, int], now_ms: int) -> Placed:
+        return placed(timer_record(message, queue_id), now_ms)
+
     def send_half(message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         check_ms = transactions.policy(message.topic).first_check_ms(now_ms, message.check_immunity_ms)
-        new, id_crc = half.half_record(message, queue_id, check_ms), half.id_crc(message.message_id)
-        store.append(new, now_ms)
+        queue_offset, offset, store_ms, _ = placed(half.half_record(message, queue_id, check_ms), now_ms)
         due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
-        row = (new.store_ms, new.physical_offset, new.queue_offset, due_ms)
+        row, id_crc = (store_ms, offset, queue_offset, due_ms), half.id_crc(message.message_id)
         return transactions.receipts.receipt(message.topic, message.message_id, id_crc, row)
 
     store.apply_to_parts = apply

@@ -55,8 +55,10 @@ OTHERS: Final = {
     ("groups.py", "_made"): "an untouched row is no part of the state",
     ("schedules.py", "_deleted"): "apply calls it by its verb",
     ("topics.py", "learn"): "the broker's apply calls it with every record",
-    ("store.py", "append_message"): "the straight way of plain messages stamps and applies in one",
-    ("store.py", "append_straight"): "the same, whose caller applies to its own part",
+    (
+        "store.py",
+        "append_straight",
+    ): "the straight way stamps and applies in one",
     ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",
 }
 """What changes a table besides, and why it may."""
