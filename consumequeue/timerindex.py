@@ -26,7 +26,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -45,7 +44,6 @@ UNSAVED_MAX: Final = 1_000_000
 _HASHES: Final = struct.Struct("<QQ")
 
 
-@lru_cache(maxsize=1024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
     """The key and the check, 64 bits each, that stand for a timer's name under a topic."""
     key, check = _HASHES.unpack(digest_of(topic, name, _HASHES.size))
