@@ -48,7 +48,7 @@ def opened(root: Path) -> Iterator[Broker]:
 def flush(broker: Broker, root: Path, at_ms: int) -> None:
     disk = RealDisk(root)
     while (write := broker.take_flush()) is not None:
-        write.write(disk)
+        write.write()
         broker.flushed(write, at_ms)
     disk.close()
 
