@@ -81,7 +81,7 @@ class Front:
         rpc: Any = self.rpcs[name]
         observed = [unobserved] * ("observe" in inspect.signature(stream_to).parameters)
         replies = stream_to(name, rpc, rpc.request.FromString(request), CALLER, *observed)
-        return [reply.SerializeToString() async for reply in replies]
+        return [one if isinstance(one, bytes) else one.SerializeToString() async for one in replies]
 
 
 class Lists:

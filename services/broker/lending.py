@@ -18,7 +18,7 @@ from consumequeue.receipts import Receipt
 from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases
-from services.broker.reading import delivery
+from services.broker.reading import readable
 from services.broker.values import Delivery
 
 _FOR_GROUP: Final = properties.FOR_GROUP.encode()
@@ -134,6 +134,6 @@ class Lending:
             if flight.offsets.was_given(offset):
                 look.again.add(message_group)
             look.durable_at = self._groups.keep_lease(key, lease, attempt, now_ms)
-        given = delivery(record, attempt, lease.handle, visible_ms)
-        look.deliveries.append(given)
-        look.body_bytes += len(given.message.body)
+        record = readable(record)
+        look.deliveries.append(Delivery(record, attempt, lease.handle, visible_ms))
+        look.body_bytes += len(record.body)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from commitlog import inner_batch, limits, properties
+from commitlog import inner_batch, limits
+from commitlog.compression import for_client
 from commitlog.errors import StoreDamaged
 from commitlog.log import NO_STRETCH, Stretch
-from commitlog.record import Record
+from commitlog.record import COMPRESSED, COMPRESSION, Record
 from consumequeue.entry import Entry
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -91,7 +93,7 @@ class Reading:
 
     def _shown(self, found: Iterable[tuple[Entry, int]], count: int) -> list[Delivery]:
         records = (self.record(entry, offset) for entry, offset in found)
-        given = (delivery(record, 0, "", 0) for record in records if record is not None)
+        given = (Delivery(readable(record)) for record in records if record is not None)
         return list(within_bytes(islice(given, count), limits.LOOK_BYTES_MAX))
 
     def _record_at(self, entry: Entry, queue_offset: int, stretch: Stretch) -> Record:
@@ -110,21 +112,15 @@ def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery
     """The first of these, as many as have `bytes_max` bytes of bodies together; one in any case."""
     left = bytes_max
     for number, one in enumerate(found):
-        left -= len(one.message.body)
+        left -= len(one.record.body)
         if left < 0 and number:
             return
         yield one
 
 
-def delivery(record: Record, attempt: int, receipt_handle: str, visible_ms: int) -> Delivery:
-    """A record as it is given to a consumer."""
-    return Delivery(
-        properties.to_message(record),
-        record.queue_id,
-        record.queue_offset,
-        record.physical_offset,
-        record.store_ms,
-        attempt,
-        receipt_handle,
-        visible_ms,
-    )
+def readable(record: Record) -> Record:
+    """A record whose body clients can read: itself, or with the body unpacked; raises `LibraryMissing`."""
+    if not record.sys_flag & COMPRESSED:
+        return record
+    body, is_gzip = for_client(record.body, record.sys_flag)
+    return replace(record, body=body, sys_flag=record.sys_flag & ~COMPRESSION | is_gzip * COMPRESSED)

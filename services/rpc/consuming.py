@@ -15,6 +15,7 @@ from commitlog.limits import AUTO_RENEW_LEASE_MS, LONG_POLL_MS, RECEIVE_BATCH_MA
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
+from services.rpc.delivered import Shown
 from services.rpc.filters import wanted
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.generated.service_pb2 import (
@@ -30,13 +31,15 @@ from services.rpc.generated.service_pb2 import (
 )
 from services.rpc.handover import Lent, give_back, lent
 from services.rpc.lite_consuming import refuse_strangers
-from services.rpc.messages import show, span_ms, timestamp
+from services.rpc.messages import span_ms, timestamp
 from services.rpc.names import stored_name
 from services.rpc.replies import Decided, check_count, text_field, varint
 from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
 
 LEASE_MS = 60_000
+RECEIVED = ReceiveMessageResponse(status=OK).SerializeToString()
+NOTHING = ReceiveMessageResponse(status=NO_MESSAGES).SerializeToString()
 ACKNOWLEDGED = AckMessageResponse(status=OK).SerializeToString()
 ENTRY_OK = AckMessageResultEntry(status=OK).SerializeToString()
 FORWARDED = ForwardMessageToDeadLetterQueueResponse(status=OK).SerializeToString()
@@ -52,7 +55,7 @@ class Consuming:
 
     async def receive_message(
         self, request: ReceiveMessageRequest, caller: Caller
-    ) -> AsyncGenerator[ReceiveMessageResponse, None]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the status, the messages, then the time they left; waits for the first message."""
         group, topic = stored_name(request.group), stored_name(request.message_queue.topic)
         session = self._sessions.seen(caller)
@@ -60,10 +63,10 @@ class Consuming:
         self._give_back_unheard(session, group, topic, request.attempt_id)
         deliveries = await self._lease(request, session, poll_seconds(request, session, caller))
         if not deliveries:
-            yield ReceiveMessageResponse(status=NO_MESSAGES)
+            yield NOTHING
             return
         answer = lent(group, topic, request.attempt_id, deliveries)
-        heard, body_bytes = False, sum(len(one.message.body) for one in deliveries)
+        heard, body_bytes = False, sum(len(one.record.body) for one in deliveries)
         self._live.unread_bytes += body_bytes
         try:
             for reply in self._replies(request, deliveries):
@@ -135,16 +138,12 @@ class Consuming:
                 request.attempt_id,
             )
 
-    def _replies(
-        self, request: ReceiveMessageRequest, deliveries: list[Delivery]
-    ) -> Iterator[ReceiveMessageResponse]:
-        invisible_ms, namespace = lease_ms(request), request.message_queue.topic.resource_namespace
-        yield ReceiveMessageResponse(status=OK)
-        for delivery in deliveries:
-            reply = ReceiveMessageResponse()
-            show(reply.message, delivery, namespace, invisible_ms, self._store_host)
-            yield reply
-        yield ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
+    def _replies(self, request: ReceiveMessageRequest, deliveries: list[Delivery]) -> Iterator[bytes]:
+        namespace = request.message_queue.topic.resource_namespace
+        yield RECEIVED
+        yield from map(Shown(namespace, lease_ms(request), self._store_host).reply, deliveries)
+        left = ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
+        yield left.SerializeToString()
 
 
 def acknowledged_reply(request: AckMessageRequest, answers: Sequence[int | TidewheelError]) -> Decided:
