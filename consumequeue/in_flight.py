@@ -21,7 +21,7 @@ Memory: what is leased, ready or parked, each of which has a limit.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from commitlog import limits
@@ -89,6 +89,13 @@ class InFlight:
         )
 
     @property
+    def fresh_room(self) -> int:
+        """How many may be given out from the fresh offset on; none where some behind are done or leased."""
+        if self.fresh_offset < max(self._restored_until, self.offsets.done_until):
+            return 0
+        return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
+
+    @property
     def has_ready(self) -> bool:
         """Whether something is to be given out again, or has its turn."""
         return bool(self._ready)
@@ -141,6 +148,11 @@ class InFlight:
         else:
             assert offset < self.fresh_offset, f"{offset} is not the next to give out"
         self._hold(lease)
+
+    def lease_run(self, leases: Sequence[Lease]) -> None:
+        """Gives out fresh messages, each behind the other, from the candidate on; none of a message group."""
+        self._leases.update({lease.queue_offset: lease for lease in leases})
+        self.fresh_offset += len(leases)
 
     def lease_found(self, lease: Lease) -> None:
         """Gives out a message that was found by its lite topic, whatever lies before it."""

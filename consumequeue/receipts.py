@@ -25,11 +25,12 @@ class Receipt(NamedTuple):
     generation: int
 
 
-def encode(receipt: Receipt, broker_name: str) -> str:
+def encode(receipt: Receipt | tuple[int, int, int, int, int, int], broker_name: str) -> str:
     """The handle for a lease."""
+    queue_id, offset, physical_offset, leased_ms, invisible_ms, generation = receipt
     return (
-        f"{receipt.queue_offset} {receipt.leased_ms} {receipt.invisible_ms} 0 0 {broker_name} "
-        f"{receipt.queue_id} {receipt.queue_offset} {receipt.physical_offset} {receipt.generation}"
+        f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} "
+        f"{generation}"
     )
 
 

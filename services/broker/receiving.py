@@ -28,7 +28,7 @@ from commitlog import limits, properties
 from commitlog.bulk import Integers
 from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TidewheelError, TooManyRequests
 from commitlog.message import MessageType
-from commitlog.record import Record
+from commitlog.record import INNER_BATCH, Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
 from consumequeue.entry import Entry
@@ -303,10 +303,12 @@ class Receiving:
             if offset is None:
                 look.is_crowded |= flight.is_crowded
                 return
+            if offset == flight.fresh_offset and self._lease_run(key, queue, flight, look):
+                continue
             entry = queue.entry(offset)
             if not look.admits(entry.record_bytes):
                 return
-            record = self._record(queue, entry, offset, look)
+            record = self._record(entry, offset, look)
             look.scanned += 1
             if record is None or not look.wants(record):
                 self._groups.pass_over(key, offset, offset + 1, look.now_ms)
@@ -315,12 +317,23 @@ class Receiving:
             else:
                 self._lease_or_park(key, queue, flight, record, look)
 
-    def _record(self, queue: ConsumeQueue, entry: Entry, offset: int, look: Look) -> Record | None:
-        """The record of an entry; those behind it that are wanted, too, are read with it."""
-        left_count = look.count_max - len(look.deliveries)
-        if left_count > 1 and look.tags_codes is None and not look.stretch.holds(entry.physical_offset):
-            look.stretch = self._reading.stretch(queue.entries(offset, left_count))
-        return self._reading.record(entry, offset, look.stretch)
+    def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> bool:
+        """Leases from the fresh offset on what can be leased in one go; whether there was any."""
+        count, offset = min(look.left_count, flight.fresh_room), flight.fresh_offset
+        if look.tags_codes is not None or count < 2:
+            return False
+        entries = queue.entries(offset, count)
+        if entries[0].physical_offset not in look.near:
+            look.near = self._reading.near(entries)
+        self._lending.lease_run(key, flight, entries, look)
+        return flight.fresh_offset > offset
+
+    def _record(self, entry: Entry, offset: int, look: Look) -> Record | None:
+        """The record of an entry, of those that were read if it is among them."""
+        near = look.near.get(entry.physical_offset)
+        if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
+            return self._reading.record(entry, offset)
+        return near
 
     def _candidate(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> int | None:
         """The next offset whose tag may match; those before it that cannot are done."""
@@ -361,7 +374,7 @@ class Receiving:
             if offset is None or not look.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)
-            record = self._record(queue, entry, offset, look) if look.admits(entry.record_bytes) else None
+            record = self._record(entry, offset, look) if look.admits(entry.record_bytes) else None
             if record is None or not look.wants(record):
                 return
             if flight.attempts(offset).made >= look.policy.attempts_max:

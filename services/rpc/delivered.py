@@ -42,6 +42,7 @@ TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC, REAL_TOPIC, VERB_TOP
         verb_properties.TOPIC,
     )
 )
+NORMAL: Final = TYPES[MessageType.NORMAL]
 TYPING: Final = frozenset((TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC))
 """What makes a message of another type than NORMAL."""
 SYSTEM: Final = b'%b"$\x08' + varint(wire.DigestType.MD5) + b"\x12 %b%b%b%b%b\x62%b%b%bp%b\x80\x01%b%b"
@@ -83,7 +84,7 @@ class Shown:
             texts,
             md5(body, usedforsecurity=False).hexdigest().upper().encode(),
             kind_fields(
-                MessageType.NORMAL if TYPING.isdisjoint(given) else message_type(given),
+                NORMAL if TYPING.isdisjoint(given) else TYPES[message_type(given)],
                 record.sys_flag & COMPRESSED,
             ),
             moment(b"\x3a", record.born_ms),
@@ -166,11 +167,10 @@ def topic_field(stored: str | bytes, namespace: str) -> bytes:
 
 
 @lru_cache
-def kind_fields(message_type: MessageType, is_gzip: int) -> bytes:
+def kind_fields(message_type: int, is_gzip: int) -> bytes:
     """Return the bytes that tell how a body is encoded, and the type of its message."""
     encoding = wire.Encoding.GZIP if is_gzip else wire.Encoding.IDENTITY
-    kind = wire.SystemProperties(body_encoding=encoding, message_type=TYPES[message_type])
-    return kind.SerializeToString()
+    return wire.SystemProperties(body_encoding=encoding, message_type=message_type).SerializeToString()
 
 
 @lru_cache(REMEMBERED)
