@@ -174,16 +174,17 @@ class InFlight:
         else:
             self.message_groups.unpark(message_group, offset)
 
-    def finished(self, offset: int) -> None:
-        """A message, leased or a candidate, is done; perhaps fresh ones behind it are, too."""
-        lease = self._leases.pop(offset, None)
+    def finished(self, *offsets: int) -> None:
+        """Messages, leased or candidates, are done; perhaps fresh ones behind them are, too."""
         self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
-        if lease is None:
-            if self._ready and self._ready[0] == offset:
-                heapq.heappop(self._ready)
-            self._give_turn(self.message_groups.passed(offset))
-        elif lease.message_group:
-            self._give_turn(self.message_groups.done(lease.message_group))
+        for offset in offsets:
+            lease = self._leases.pop(offset, None)
+            if lease is None:
+                if self._ready and self._ready[0] == offset:
+                    heapq.heappop(self._ready)
+                self._give_turn(self.message_groups.passed(offset))
+            elif lease.message_group:
+                self._give_turn(self.message_groups.done(lease.message_group))
 
     def skipped_to(self, queue_offset: int) -> None:
         """Everything below is gone, and waits no more; a lease stands until it ends."""

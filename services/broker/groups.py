@@ -147,8 +147,7 @@ class Groups:
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         for first, count in ranges:
             flight.offsets.finish(first, first + count)
-        for queue_offset in queue_offsets:
-            flight.finished(queue_offset)
+        flight.finished(*queue_offsets)
         self.open_records.acknowledge(key, ranges, now_ms)
         if flight.has_ready:
             self.woken[key.topic] = None

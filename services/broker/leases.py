@@ -78,13 +78,22 @@ class Leases:
 
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""
-        key, lease = self._leases.pop(generation)
-        self._agenda.cancel(Purpose.LEASE, generation)
-        if lease.client_id:
-            self._generations_of[lease.client_id].discard(generation)
-            if not self._generations_of[lease.client_id]:
-                del self._generations_of[lease.client_id]
-        return key, lease
+        ended = self.take(generation)
+        self.ended([ended[1]])
+        return ended
+
+    def take(self, generation: int) -> tuple[GroupQueue, Lease]:
+        """The lease is over, and in `ended` next; returns what it was."""
+        return self._leases.pop(generation)
+
+    def ended(self, leases: list[Lease]) -> None:
+        """Leases that were taken end neither by time nor with their clients."""
+        self._agenda.cancel_many(Purpose.LEASE, [lease.generation for lease in leases])
+        for lease in leases:
+            if lease.client_id:
+                self._generations_of[lease.client_id].discard(lease.generation)
+                if not self._generations_of[lease.client_id]:
+                    del self._generations_of[lease.client_id]
 
     def extend(self, client_id: str, visible_ms: int) -> None:
         """Moves the end of all leases kept for a client, but never beyond what a lease may last."""

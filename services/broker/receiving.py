@@ -135,20 +135,23 @@ class Receiving:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Marks leased messages as done; of each what must be durable before anyone is told, or why not."""
         answers: list[int | TidewheelError] = []
-        done: dict[GroupQueue, list[int]] = {}
+        done: dict[GroupQueue, list[Lease]] = {}
         durable_at = self._groups.open_records.durable_at
         for handle in handles:
             try:
-                key, lease = self._held(group, topic, handle)
+                key, lease = self._leases.take(self._held(group, topic, handle)[1].generation)
             except TidewheelError as error:
                 answers.append(error)
                 continue
-            self._end(lease.generation)
-            done.setdefault(key, []).append(lease.queue_offset)
+            if key in done:
+                done[key].append(lease)
+            else:
+                done[key] = [lease]
             answers.append(durable_at)
-        for key, offsets in done.items():
-            self._statistics.acknowledged[topic, group] += len(offsets)
-            self._groups.finish(key, offsets, now_ms)
+        for key, leases in done.items():
+            self._statistics.acknowledged[topic, group] += len(leases)
+            self._ended(key, leases)
+            self._groups.finish(key, [lease.queue_offset for lease in leases], now_ms)
         return answers
 
     def change_invisible(
@@ -252,10 +255,15 @@ class Receiving:
 
     def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """A lease is over; if its message was of a lite topic, the next of that may go out."""
-        key, lease = self._leases.end(generation)
-        if lease.message_group:
-            self._lite.subscriptions.stir(key.topic, lease.message_group, key.group)
+        key, lease = self._leases.take(generation)
+        self._ended(key, [lease])
         return key, lease
+
+    def _ended(self, key: GroupQueue, leases: list[Lease]) -> None:
+        self._leases.ended(leases)
+        for lease in leases:
+            if lease.message_group:
+                self._lite.subscriptions.stir(key.topic, lease.message_group, key.group)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """The first receive makes a group receive the topic; returns what must be durable first."""
@@ -384,8 +392,10 @@ class Receiving:
     def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
         """The lease of a handle, if it still stands; else raises `InvalidReceiptHandle`."""
         found = self._leases.find(receipts.generation_of(handle))
-        if found is not None and found[1].handle == handle and found[0][:2] == (group, topic):
-            return found
+        if found is not None:
+            key, lease = found
+            if lease.handle == handle and key.group == group and key.topic == topic:
+                return found
         receipt = receipts.decode(handle)
         if found is not None:
             key, lease = found

@@ -19,6 +19,7 @@ from services.rpc.delivered import Shown
 from services.rpc.filters import wanted
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.generated.service_pb2 import (
+    AckMessageEntry,
     AckMessageRequest,
     AckMessageResponse,
     AckMessageResultEntry,
@@ -33,7 +34,7 @@ from services.rpc.handover import Lent, give_back, lent
 from services.rpc.lite_consuming import refuse_strangers
 from services.rpc.messages import span_ms, timestamp
 from services.rpc.names import stored_name
-from services.rpc.replies import Decided, check_count, text_field, varint
+from services.rpc.replies import Decided, check_count, varint
 from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
 
@@ -82,9 +83,8 @@ class Consuming:
     def ack_message(self, request: AckMessageRequest, caller: Caller) -> Decided:
         """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        entries = request.entries
-        check_count(entries)
-        handles = [entry.receipt_handle for entry in entries]
+        handles = [entry.receipt_handle for entry in request.entries]
+        check_count(handles)
         group, topic = stored_name(request.group), stored_name(request.topic)
         answers = self._live.decide(self._live.core.receiving.ack_many, group, topic, handles)
         return acknowledged_reply(request, answers)
@@ -149,17 +149,11 @@ class Consuming:
 def acknowledged_reply(request: AckMessageRequest, answers: Sequence[int | TidewheelError]) -> Decided:
     """Return the reply to acknowledgements, and when it may be told.
 
-    Where all are well the bytes that protobuf makes: of each entry message_id 1, receipt_handle 2, status 3.
+    Where all are well it is the bytes of the entries themselves, each with a status.
     """
-    told = [answer for answer in answers if isinstance(answer, int)]
-    durable_at = max(told, default=0)
-    if len(told) == len(answers):
-        parts = [ACKNOWLEDGED]
-        for entry in request.entries:
-            said = text_field(b"\x0a", entry.message_id)
-            said += text_field(b"\x12", entry.receipt_handle) + ENTRY_OK
-            parts += b"\x12", varint(len(said)), said
-        return Decided(durable_at, b"".join(parts))
+    durable_at = max([answer for answer in answers if isinstance(answer, int)], default=0)
+    if not any(isinstance(answer, TidewheelError) for answer in answers):
+        return Decided(durable_at, ACKNOWLEDGED + b"".join(map(entry_reply, request.entries)))
     results = [
         AckMessageResultEntry(
             message_id=entry.message_id,
@@ -171,6 +165,13 @@ def acknowledged_reply(request: AckMessageRequest, answers: Sequence[int | Tidew
     status = overall([one.status for one in results])
     reply = AckMessageResponse(status=status, entries=results)
     return Decided(durable_at, reply.SerializeToString(), Code.Name(status.code))
+
+
+def entry_reply(entry: AckMessageEntry) -> bytes:
+    """Return the bytes of a result that is well: the entry's own fields 1 and 2, then the status 3."""
+    entry.ClearField("lite_topic")  # which is field 3 there
+    said = entry.SerializeToString()
+    return b"\x12%b%b%b" % (varint(len(said) + len(ENTRY_OK)), said, ENTRY_OK)
 
 
 def remember(session: Session, answer: Lent) -> None:

@@ -167,7 +167,7 @@ def topic_field(stored: str | bytes, namespace: str) -> bytes:
 
 
 @lru_cache
-def kind_fields(message_type: int, is_gzip: int) -> bytes:
+def kind_fields(message_type: wire.MessageType, is_gzip: int) -> bytes:
     """Return the bytes that tell how a body is encoded, and the type of its message."""
     encoding = wire.Encoding.GZIP if is_gzip else wire.Encoding.IDENTITY
     return wire.SystemProperties(body_encoding=encoding, message_type=message_type).SerializeToString()
