@@ -21,7 +21,7 @@ Memory: what is leased, ready or parked, each of which has a limit.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from commitlog import limits
@@ -174,7 +174,7 @@ class InFlight:
         else:
             self.message_groups.unpark(message_group, offset)
 
-    def finished(self, *offsets: int) -> None:
+    def finished(self, offsets: Iterable[int]) -> None:
         """Messages, leased or candidates, are done; perhaps fresh ones behind them are, too."""
         self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
         for offset in offsets:

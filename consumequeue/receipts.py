@@ -25,9 +25,11 @@ class Receipt(NamedTuple):
     generation: int
 
 
-def encode(receipt: Receipt | tuple[int, int, int, int, int, int], broker_name: str) -> str:
-    """The handle for a lease."""
-    queue_id, offset, physical_offset, leased_ms, invisible_ms, generation = receipt
+def encode(
+    queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
+    broker_name: str,
+) -> str:  # fmt: skip
+    """The handle for a lease, which says a `Receipt`."""
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} "
         f"{generation}"

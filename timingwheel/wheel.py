@@ -111,8 +111,9 @@ class Wheel:
         level = levels.level_of(self.now_ms, due_ms)
         slot = levels.slot_of(level, due_ms)
         pairs = self._slots[level][slot]
-        for timer in timers:
-            pairs.extend((due_ms, timer))
+        linked = [due_ms] * (2 * len(timers))
+        linked[1::2] = timers
+        pairs.fromlist(linked)
         self._occupied[level] |= 1 << slot
         self._pair_count += len(timers)
 

@@ -73,8 +73,9 @@ class Look:
 
     def is_plain(self, record: Record) -> bool:
         """Whether it wants a record that is given out as it is, and of no message group."""
-        is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in record.properties
-        return not is_special and self.wants(record)
+        stored = record.properties
+        is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
+        return not is_special and self.filter.matches(stored)
 
     def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
         """A leased message goes into the answer."""
@@ -156,18 +157,13 @@ class Lending:
         """A new lease of a receive on a message."""
         offset, now_ms, invisible_ms = record.queue_offset, look.now_ms, look.invisible_ms
         visible_ms, generation = now_ms + invisible_ms, self._leases.next_generation()
-        receipt = key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation
-        lease = Lease(
-            generation,
-            offset,
-            visible_ms,
-            look.client_id if look.is_renewed else "",
-            visible_ms + limits.AUTO_RENEW_MS_MAX,
-            look.client_id,
-            message_group,
-            attempt_id=look.attempt_id,
-            leased_ms=now_ms,
-            handle=receipts.encode(receipt, self._broker_name),
+        handle = receipts.encode(
+            key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._broker_name
         )
+        lease = Lease(
+            generation, offset, visible_ms, look.client_id if look.is_renewed else "",
+            visible_ms + limits.AUTO_RENEW_MS_MAX, look.client_id, message_group, False, False, False,
+            look.attempt_id, now_ms, handle,
+        )  # fmt: skip
         look.leases.append((key, lease))
         return lease

@@ -135,23 +135,24 @@ class Receiving:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Marks leased messages as done; of each what must be durable before anyone is told, or why not."""
         answers: list[int | TidewheelError] = []
-        done: dict[GroupQueue, list[Lease]] = {}
+        ended: list[int] = []
+        done: dict[GroupQueue, list[int]] = {}
         durable_at = self._groups.open_records.durable_at
         for handle in handles:
             try:
-                key, lease = self._leases.take(self._held(group, topic, handle)[1].generation)
+                key, lease = self._held(group, topic, handle)
             except TidewheelError as error:
                 answers.append(error)
                 continue
-            if key in done:
-                done[key].append(lease)
-            else:
-                done[key] = [lease]
+            self._take(key, lease)
+            ended.append(lease.generation)
+            done.setdefault(key, []).append(lease.queue_offset)
             answers.append(durable_at)
-        for key, leases in done.items():
-            self._statistics.acknowledged[topic, group] += len(leases)
-            self._ended(key, leases)
-            self._groups.finish(key, [lease.queue_offset for lease in leases], now_ms)
+        if ended:
+            self._leases.unplan(ended)
+            self._statistics.acknowledged[topic, group] += len(ended)
+        for key, offsets in done.items():
+            self._groups.finish(key, offsets, now_ms)
         return answers
 
     def change_invisible(
@@ -182,7 +183,7 @@ class Receiving:
             durable_at = self._groups.keep_lease(key, lease, attempts, now_ms)
         receipt = receipts.decode(handle)
         renewed = receipt._replace(leased_ms=now_ms, invisible_ms=invisible_ms, generation=lease.generation)
-        lease.handle = receipts.encode(renewed, self._settings.broker_name)
+        lease.handle = receipts.encode(*renewed, self._settings.broker_name)
         return lease.handle, durable_at
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
@@ -254,16 +255,17 @@ class Receiving:
             self._give_back(key, lease, None, now_ms)
 
     def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
-        """A lease is over; if its message was of a lite topic, the next of that may go out."""
-        key, lease = self._leases.take(generation)
-        self._ended(key, [lease])
+        """A lease is over."""
+        key, lease = self._leases.standing(generation)
+        self._take(key, lease)
+        self._leases.unplan([generation])
         return key, lease
 
-    def _ended(self, key: GroupQueue, leases: list[Lease]) -> None:
-        self._leases.ended(leases)
-        for lease in leases:
-            if lease.message_group:
-                self._lite.subscriptions.stir(key.topic, lease.message_group, key.group)
+    def _take(self, key: GroupQueue, lease: Lease) -> None:
+        """A lease is over, but for its timer; if its message was of a lite topic, the next may go out."""
+        self._leases.take(lease)
+        if lease.message_group:
+            self._lite.subscriptions.stir(key.topic, lease.message_group, key.group)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """The first receive makes a group receive the topic; returns what must be durable first."""

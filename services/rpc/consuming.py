@@ -7,7 +7,7 @@ expect to find what is in the others.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from commitlog import limits
 from commitlog.errors import ClientMistake, TidewheelError
@@ -70,8 +70,12 @@ class Consuming:
         heard, body_bytes = False, sum(len(one.record.body) for one in deliveries)
         self._live.unread_bytes += body_bytes
         try:
-            for reply in self._replies(request, deliveries):
+            yield RECEIVED
+            namespace = request.message_queue.topic.resource_namespace
+            for reply in map(Shown(namespace, lease_ms(request), self._store_host).reply, deliveries):
                 yield reply
+            left = ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
+            yield left.SerializeToString()
             heard = True
         finally:
             self._live.unread_bytes -= body_bytes
@@ -83,11 +87,11 @@ class Consuming:
     def ack_message(self, request: AckMessageRequest, caller: Caller) -> Decided:
         """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        handles = [entry.receipt_handle for entry in request.entries]
-        check_count(handles)
-        group, topic = stored_name(request.group), stored_name(request.topic)
-        answers = self._live.decide(self._live.core.receiving.ack_many, group, topic, handles)
-        return acknowledged_reply(request, answers)
+        entries = list(request.entries)
+        check_count(entries)
+        handles = [entry.receipt_handle for entry in entries]
+        live, group, topic = self._live, stored_name(request.group), stored_name(request.topic)
+        return acknowledged_reply(entries, live.decide(live.core.receiving.ack_many, group, topic, handles))
 
     def change_invisible_duration(self, request: ChangeInvisibleDurationRequest, caller: Caller) -> Decided:
         """Lease a delivery anew; the old receipt handle is void."""
@@ -138,29 +142,25 @@ class Consuming:
                 request.attempt_id,
             )
 
-    def _replies(self, request: ReceiveMessageRequest, deliveries: list[Delivery]) -> Iterator[bytes]:
-        namespace = request.message_queue.topic.resource_namespace
-        yield RECEIVED
-        yield from map(Shown(namespace, lease_ms(request), self._store_host).reply, deliveries)
-        left = ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
-        yield left.SerializeToString()
 
-
-def acknowledged_reply(request: AckMessageRequest, answers: Sequence[int | TidewheelError]) -> Decided:
+def acknowledged_reply(
+    entries: Sequence[AckMessageEntry], answers: Sequence[int | TidewheelError]
+) -> Decided:
     """Return the reply to acknowledgements, and when it may be told.
 
     Where all are well it is the bytes of the entries themselves, each with a status.
     """
-    durable_at = max([answer for answer in answers if isinstance(answer, int)], default=0)
-    if not any(isinstance(answer, TidewheelError) for answer in answers):
-        return Decided(durable_at, ACKNOWLEDGED + b"".join(map(entry_reply, request.entries)))
+    told = [answer for answer in answers if isinstance(answer, int)]
+    durable_at = max(told, default=0)
+    if len(told) == len(answers):
+        return Decided(durable_at, ACKNOWLEDGED + b"".join(map(entry_reply, entries)))
     results = [
         AckMessageResultEntry(
             message_id=entry.message_id,
             receipt_handle=entry.receipt_handle,
             status=OK if isinstance(answer, int) else refusal(answer),
         )
-        for entry, answer in zip(request.entries, answers, strict=True)
+        for entry, answer in zip(entries, answers, strict=True)
     ]
     status = overall([one.status for one in results])
     reply = AckMessageResponse(status=status, entries=results)

@@ -25,7 +25,7 @@ from services.broker.values import Delivery
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.messages import TYPES, duration, timestamp
 from services.rpc.names import name_within, wire_name
-from services.rpc.replies import field, varint
+from services.rpc.replies import field, text_field, varint
 
 REMEMBERED: Final = 4_096
 PAIR_BYTES_MAX: Final = 127 - 4
@@ -45,9 +45,9 @@ TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC, REAL_TOPIC, VERB_TOP
 NORMAL: Final = TYPES[MessageType.NORMAL]
 TYPING: Final = frozenset((TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC))
 """What makes a message of another type than NORMAL."""
-SYSTEM: Final = b'%b"$\x08' + varint(wire.DigestType.MD5) + b"\x12 %b%b%b%b%b\x62%b%b%bp%b\x80\x01%b%b"
-"""Texts, digest 4, kind 5 and 6, birth 7 and 8, store time 9, handle 12, place 13 and 14, attempt 16, and
-what a whole answer shares."""
+SYSTEM: Final = b'%b"$\x08' + varint(wire.DigestType.MD5) + b"\x12 %b%b%b%b\x62%b%bp%b%b"
+"""Texts, digest 4, what has few values, birth 7 and 8, store time 9, handle 12, queue offset 14, what a whole
+answer shares."""
 
 
 class Shown:
@@ -83,18 +83,17 @@ class Shown:
         system = SYSTEM % (
             texts,
             md5(body, usedforsecurity=False).hexdigest().upper().encode(),
-            kind_fields(
+            few_fields(
                 NORMAL if TYPING.isdisjoint(given) else TYPES[message_type(given)],
                 record.sys_flag & COMPRESSED,
+                record.queue_id,
+                attempt,
             ),
-            moment(b"\x3a", record.born_ms),
-            host_field(record.born_host[0]),
+            birth_fields(record.born_ms, record.born_host[0]),
             moment(b"\x4a", record.store_ms),
             varint(len(handle)),
             handle,
-            queue_field(record.queue_id),
             varint(record.queue_offset),
-            varint(attempt),
             self._shared,
         )
         topic = topic_field(given.get(REAL_TOPIC) or record.topic, self._namespace)
@@ -166,26 +165,22 @@ def topic_field(stored: str | bytes, namespace: str) -> bytes:
     return field(b"\x0a", wire_name(topic, namespace).SerializeToString())
 
 
-@lru_cache
-def kind_fields(message_type: wire.MessageType, is_gzip: int) -> bytes:
-    """Return the bytes that tell how a body is encoded, and the type of its message."""
+@lru_cache(REMEMBERED)
+def few_fields(message_type: wire.MessageType, is_gzip: int, queue_id: int, attempt: int) -> bytes:
+    """Return the bytes of what has few values: encoding 5, type 6, queue 13, attempt 16."""
     encoding = wire.Encoding.GZIP if is_gzip else wire.Encoding.IDENTITY
-    return wire.SystemProperties(body_encoding=encoding, message_type=message_type).SerializeToString()
+    few = wire.SystemProperties(body_encoding=encoding, message_type=message_type)
+    few.queue_id, few.delivery_attempt = queue_id, attempt
+    return few.SerializeToString()
+
+
+@lru_cache(REMEMBERED)
+def birth_fields(born_ms: int, host: str) -> bytes:
+    """Return the bytes that tell when and where a message was born."""
+    return moment(b"\x3a", born_ms) + text_field(b"\x42", host)
 
 
 @lru_cache(REMEMBERED)
 def moment(tag: bytes, wall_ms: int) -> bytes:
     """Return the bytes of a time behind its tag."""
     return field(tag, timestamp(wall_ms).SerializeToString())
-
-
-@lru_cache(REMEMBERED)
-def host_field(host: str) -> bytes:
-    """Return the bytes of the address at which a message was born."""
-    return wire.SystemProperties(born_host=host).SerializeToString()
-
-
-@lru_cache
-def queue_field(queue_id: int) -> bytes:
-    """Return the bytes of a queue's number."""
-    return wire.SystemProperties(queue_id=queue_id).SerializeToString()
