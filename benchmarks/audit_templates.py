@@ -279,7 +279,7 @@ class Teller:
 
     def _flush(self) -> None:
         while (flush := self._broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self._broker.flushed(flush, self._now_ms)
 
     def _lift(self, *names: str) -> None:

@@ -148,7 +148,7 @@ def commit_log(where: str, in_flight: str) -> float:
                 log.append(one)
             flush = log.take_flush()
             assert flush is not None
-            writers.submit(flush.write, disk).result()
+            writers.submit(flush.write).result()
             log.flushed(flush)
         seconds = time.perf_counter() - began
     assert log.durable_offset == log.end_offset

@@ -79,7 +79,7 @@ def make_empty(disk: RealDisk) -> int:
     broker.topics.create(TOPIC, MessageType.MIXED, QUEUE_COUNT, NOW_MS)
     flush = broker.take_flush()
     assert flush is not None
-    flush.write(disk)
+    flush.write()
     broker.flushed(flush, NOW_MS)
     broker.checkpoint(NOW_MS).write(disk)
     return broker.durable_offset

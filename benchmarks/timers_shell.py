@@ -132,7 +132,7 @@ class Shell:
     def _begin(self) -> None:
         while not self._is_held() and (flush := self.core.take_flush()) is not None:
             self._flying_count += 1
-            self._give(partial(flush.write, self.disk), partial(self._flushed, flush))
+            self._give(flush.write, partial(self._flushed, flush))
         self._calm()
 
     def _calm(self) -> None:
@@ -153,7 +153,7 @@ class Shell:
     def _checkpoint(self) -> None:
         last = self.core.take_flush()
         if last is not None:
-            last.write(self.disk)
+            last.write()
             self._carry_out(self.core.flushed(last, self.clock()))
         checkpoint, began = self.core.checkpoint(self.clock()), time.perf_counter()
         self._is_checkpointing = True

@@ -48,7 +48,7 @@ class Core:
     def flush(self) -> None:
         """Make everything durable, and the checkpoint that is due."""
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
         if self.broker.is_checkpoint_due:
             checkpoint = self.broker.checkpoint(self.now_ms)

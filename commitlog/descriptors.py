@@ -18,6 +18,7 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 
 Sync = Callable[[int, str], None]
@@ -26,13 +27,28 @@ OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 class Open:
-    """An open file: how many use it, whether it was written to since its last sync, whether it is gone."""
+    """An open file: how many use it, whether it was written to since its last sync, whether it is gone.
 
-    __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "users")
+    `own` are more descriptors of it, each for one thread at a time, of which hardly ever two are kept.
+    """
+
+    __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "users")
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor, self.users, self.failed_syncs = descriptor, 0, 0
         self.is_unsynced = self.is_forgotten = False
+        self.own: list[int] = []
+
+    def close(self) -> None:
+        """Close all descriptors of it."""
+        os.close(self.descriptor)
+        self.close_own()
+
+    def close_own(self) -> None:
+        """Close those that no thread uses."""
+        with suppress(IndexError):
+            while True:
+                os.close(self.own.pop())
 
 
 class Descriptors:
@@ -67,7 +83,7 @@ class Descriptors:
         with self._lock:
             one.users -= 1
             if one.is_forgotten and not one.users:
-                os.close(one.descriptor)
+                one.close()
 
     def forget(self, prefix: str) -> list[str]:
         """Let a file go, or all in a folder, or with "" everything; returns their paths."""
@@ -78,7 +94,7 @@ class Descriptors:
                 one = self._open.pop(path)
                 one.is_forgotten = True
                 if not one.users:
-                    os.close(one.descriptor)
+                    one.close()
         return gone
 
     def _opened(self, path: str, is_made: bool) -> int:
@@ -99,5 +115,5 @@ class Descriptors:
             if one.is_unsynced:
                 self._sync(one.descriptor, path)
             del self._open[path]
-            os.close(one.descriptor)
+            one.close()
         return len(chosen)

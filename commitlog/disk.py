@@ -51,6 +51,9 @@ class Disk(Protocol):
     def write(self, path: str, position: int, data: bytes) -> None:
         """Writes all of `data`, creating the file and its folders if needed."""
 
+    def write_synced(self, path: str, position: int, data: bytes) -> None:
+        """Writes all of `data` and makes it durable, with the file's name; raises `SyncFailed`."""
+
     def sync(self, path: str) -> None:
         """Makes the file's written bytes and its name durable; raises `SyncFailed`."""
 

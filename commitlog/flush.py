@@ -1,60 +1,21 @@
-"""Group commit: everything appended since the last flush becomes one write and one sync per segment.
+"""Group commit: everything appended since the last flush goes to the sink at once (see `commitlog.sink`).
 
 The writer never waits: records gather while flushes are under way, and the next flush takes them all. So
 the number of records that share a sync grows with the load, and an idle log syncs each record at once.
 Several flushes may be under way; the log is durable up to the end of the last one before which none is open.
-Only `Flush.write` touches the disk; the shell runs it in a worker thread. It tells live readers, too, how far
-the log is on disk; and what is derived from older records and still unwritten goes along, behind the log.
+On disk that is one write and one sync per segment. Only `Flush.write` touches it; the shell runs it in a
+worker thread. It tells live readers, too, how far the log is on disk.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
-from errno import ENOSPC
-from typing import Protocol
+from dataclasses import dataclass
 
 from commitlog import layout
 from commitlog.disk import Disk
-
-
-@dataclass(slots=True)
-class SegmentWrite:
-    """Contiguous bytes for one segment; `allocate_bytes` is its length if the segment is new, else 0."""
-
-    first_offset: int
-    position: int
-    allocate_bytes: int
-    chunks: list[bytes | bytearray] = field(default_factory=list)
-
-    def write(self, disk: Disk, sync: bool) -> bool:
-        """Writes the bytes; True if there was no room for a new segment and the reserve made it."""
-        path = layout.segment_path(self.first_offset)
-        used_reserve = bool(self.allocate_bytes) and not self._allocate(disk, path)
-        disk.write(path, self.position, b"".join(self.chunks))
-        if sync:
-            disk.sync(path)
-        return used_reserve
-
-    def _allocate(self, disk: Disk, path: str) -> bool:
-        try:
-            disk.allocate(path, self.allocate_bytes)
-        except OSError as error:
-            if error.errno != ENOSPC or disk.size(layout.RESERVE) < 0:
-                raise
-            # The reserve makes room by going, not by becoming the segment: so segments are made in one way.
-            disk.delete(layout.RESERVE)
-            disk.allocate(path, self.allocate_bytes)
-            return False
-        return True
-
-
-class Beside(Protocol):
-    """Something derived from durable records."""
-
-    def write(self, disk: Disk) -> None:
-        """Writes it as far as the disk takes it."""
+from commitlog.sink import LogSink, Part
 
 
 class Publisher:
@@ -63,71 +24,73 @@ class Publisher:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._count = 0
+        self._epoch = self._epoch_count = 0
         self.flying: deque[Flush] = deque()
         """The flushes that are not published, in log order."""
 
     def ended(self) -> None:
         """A flush is on disk: it is published once those before it are, for one thread at a time."""
-        end_offset = 0
+        ended: Flush | None = None
         while self.flying and self.flying[0].is_synced:
-            end_offset = self.flying.popleft().end_offset
-        if end_offset:
-            self.publish(end_offset)
+            ended = self.flying.popleft()
+        if ended is not None:
+            self.publish(ended.end_offset, ended.epoch)
 
-    def publish(self, offset: int) -> None:
+    def publish(self, offset: int, epoch: int) -> None:
         """Tells live readers; where the disk refuses that, they learn of it with the next flush.
 
-        Two lines take turns only when one was written: a torn one must not be the newer.
+        Two lines take turns only when one was written: a torn one must not be the newer. Who sees an offset
+        sees its epoch, or a newer one that has begun.
         """
         with suppress(OSError):
+            if epoch > self._epoch:
+                layout.publish_epoch(self._disk, epoch, self._epoch_count + 1)
+                self._epoch, self._epoch_count = epoch, self._epoch_count + 1
             layout.publish_durable(self._disk, offset, self._count + 1)
             self._count += 1
 
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """What one flush writes, and the log's end once it and those before it are durable."""
+    """What one flush gives to the sink, and the log's end once it and those before it are durable."""
 
-    writes: list[SegmentWrite]
+    sink: LogSink
+    first_offset: int
+    parts: list[Part]
     end_offset: int
+    epoch: int
+    """Under which all of it was appended."""
+    makes_segment: bool
+    """Whether a segment begins in it."""
     publisher: Publisher | None = None
     """Who is told that it is on disk; None: it is not synced."""
-    beside: Beside | None = None
     is_synced: bool = False
     is_written: bool = False
-    used_reserve: bool = False
 
     @property
     def sync(self) -> bool:
         """Whether what it writes is synced."""
         return self.publisher is not None
 
-    @property
-    def makes_segment(self) -> bool:
-        """Whether a segment begins with a part of it that is not written yet."""
-        return not self.is_written and any(write.allocate_bytes for write in self.writes)
-
-    def write(self, disk: Disk, alone: AbstractContextManager[object] | None = None) -> None:
-        """Writes and syncs everything, in log order; raises OSError, after which nothing is certain.
+    def write(self, alone: AbstractContextManager[object] | None = None) -> None:
+        """Hands it to the sink; raises OSError, after which nothing is certain.
 
         Where flushes are written by several threads, `alone` lets in one of them at a time.
         """
-        for write in self.writes:
-            self.used_reserve |= write.write(disk, self.sync)
+        self.sink.append(self.first_offset, self.parts, self.epoch)
         if self.publisher is not None:
             with alone or nullcontext():
                 self.is_synced = True
                 self.publisher.ended()
-        if self.beside is not None:
-            self.beside.write(disk)
 
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """Files to sync, and the log's end that is on disk then."""
+    """Files to sync, and the log's end that is on disk then, with its epoch."""
 
     paths: list[str]
     end_offset: int
+    epoch: int = 0
 
     def run(self, disk: Disk) -> None:
         """Syncs; the shell runs it in a worker thread. Raises OSError."""

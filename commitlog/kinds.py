@@ -11,7 +11,7 @@
     late end      TW_SYS_LATE                         none: its half had expired
     timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
     verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
-    ack, lease, group, topic, schedule, retention     TW_SYS_ and the kind in capitals
+    ack, lease, group, topic, schedule, retention, epoch    TW_SYS_ and the kind in capitals
     system        another topic that brokers keep for themselves: users and rules (TW_SYS_AUTH), RocketMQ's
 
 A message that carried a cancel ends a timer as well, whatever its kind: TW_CANCELS has the timer's offset, a
@@ -41,6 +41,7 @@ GROUP_TOPIC: Final = "TW_SYS_GROUP"
 TOPIC_TOPIC: Final = "TW_SYS_TOPIC"
 SCHEDULE_TOPIC: Final = "TW_SYS_SCHEDULE"
 RETENTION_TOPIC: Final = "TW_SYS_RETENTION"
+EPOCH_TOPIC: Final = "TW_SYS_EPOCH"
 AUTH_TOPIC: Final = "TW_SYS_AUTH"
 
 CANCEL: Final = "CANCEL"
@@ -50,7 +51,7 @@ UNREADABLE: Final = "UNREADABLE"
 
 KINDS: Final = (
     "normal", "commit", "delivered", "dead letter", "half", "outcome", "check", "late end", "timer", "verb",
-    "ack", "lease", "group", "topic", "schedule", "retention", "system",
+    "ack", "lease", "group", "topic", "schedule", "retention", "epoch", "system",
 )  # fmt: skip
 MESSAGES: Final = ("normal", "commit", "delivered", "dead letter")
 """The kinds that consumers can get."""
@@ -68,6 +69,7 @@ BY_TOPIC: Final = {
     TOPIC_TOPIC: "topic",
     SCHEDULE_TOPIC: "schedule",
     RETENTION_TOPIC: "retention",
+    EPOCH_TOPIC: "epoch",
 }
 _BY_PREFIX: Final = {
     "%DLQ%": "dead letter",

@@ -24,6 +24,10 @@ both. The third is only ever written with the whole file, which each start makes
 renames: so one line is always sound, and where none is, the file is damaged, which never counts as "nothing
 was published". It is there before the first segment. Stores of before have two lines until their next start.
 
+Behind them are three lines of the same form, and with the same rules, that say under which epoch
+(`services.broker.epoch`) that was, once one has begun; without them it is 0. Readers of before do not look
+there. An epoch is written before the first offset that was reached under it.
+
 The file `clock` has two such lines, each of which is synced before the other one is written; it holds by how
 many milliseconds the broker's time is ahead of real time, which only grows.
 """
@@ -71,7 +75,7 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """What the file `durable` says: an offset, and whether that can be relied on.
+    """What the file `durable` says: an offset with its epoch, and whether the offset can be relied on.
 
     `problem` says what is wrong with it; empty also where there is no such file.
     """
@@ -79,6 +83,7 @@ class Published:
     offset: int
     is_sound: bool
     problem: str = ""
+    epoch: int = 0
 
 
 def published(disk: Disk) -> Published:
@@ -89,7 +94,7 @@ def published(disk: Disk) -> Published:
     stored = disk.read(DURABLE, 0, size)
     is_sound = any(line == _durable_line(line) for line in _lines(stored))
     if is_sound:
-        return Published(parse_durable(stored), is_sound)
+        return Published(parse_durable(stored), is_sound, epoch=_largest(stored, _EPOCHS_AT))
     return Published(0, is_sound, f"none of its lines is what was written ({size} bytes)")
 
 
@@ -100,7 +105,7 @@ def read_durable(disk: Disk) -> int:
 
 def parse_durable(stored: bytes) -> int:
     """The offset that the bytes of the file `durable` publish; 0 if none."""
-    return max(int(line[:OFFSET_DIGITS]) if line == _durable_line(line) else 0 for line in _lines(stored))
+    return _largest(stored, 0)
 
 
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
@@ -111,28 +116,35 @@ def publish_durable(disk: Disk, offset: int, turn: int) -> None:
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
+def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
+    """Tells live readers under which epoch comes what is published next; see `publish_durable`."""
+    disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
+
+
 def reset_durable(disk: Disk, offset: int) -> None:
     """Publishes `offset` in place of whatever was published, durably; for a store that nobody has used."""
     disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
 
 
-def republish_durable(disk: Disk, offset: int) -> None:
+def republish_durable(disk: Disk, offset: int, epoch: int = 0) -> None:
     """Publishes the `offset` at which a start has cut the log, durably; not below what was published.
 
     Never in place: what an earlier process wrote there may be in memory only, and the power take all of it.
     """
-    assert offset >= read_durable(disk), "what is durable is never cut"
+    before = published(disk)
+    assert offset >= before.offset, "what is durable is never cut"
     fresh = f"{DURABLE}.new"
     disk.delete(fresh)
-    disk.write(fresh, 0, durable_lines(offset))
+    disk.write(fresh, 0, durable_lines(offset, max(epoch, before.epoch)))
     disk.sync(fresh)
     disk.rename(fresh, DURABLE)
 
 
-def durable_lines(offset: int) -> bytes:
+def durable_lines(offset: int, epoch: int = 0) -> bytes:
     """All lines of a file `durable` that publishes `offset`."""
-    return 3 * _durable_line(b"%020d" % offset)
+    of_epoch = 3 * _durable_line(b"%020d" % epoch) if epoch else b""
+    return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
 
 def holds_records(disk: Disk) -> bool:
@@ -170,6 +182,7 @@ def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
 
 
 _LINE_BYTES: Final = 32
+_EPOCHS_AT: Final = 3 * _LINE_BYTES
 KNOWN_NAMES: Final = frozenset(
     {
         COMMITLOG,
@@ -200,5 +213,10 @@ def _durable_line(line: bytes) -> bytes:
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"
 
 
-def _lines(stored: bytes) -> list[bytes]:
-    return [stored[at : at + _LINE_BYTES] for at in range(0, 3 * _LINE_BYTES, _LINE_BYTES)]
+def _largest(stored: bytes, first: int) -> int:
+    lines = _lines(stored, first)
+    return max(int(line[:OFFSET_DIGITS]) if line == _durable_line(line) else 0 for line in lines)
+
+
+def _lines(stored: bytes, first: int = 0) -> list[bytes]:
+    return [stored[at : at + _LINE_BYTES] for at in range(first, first + 3 * _LINE_BYTES, _LINE_BYTES)]

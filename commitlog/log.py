@@ -1,9 +1,9 @@
 """The CommitLog: one endless sequence of records in segments of equal size.
 
 A record never spans two segments: when it and an 8-byte blank do not both fit, the blank closes the
-segment and the record opens the next; one that is larger than a segment has a segment to itself, which is as
-long as it is. Appending only gathers bytes (see `commitlog.flush`); an append is visible to readers once its
-flush has succeeded. One writer.
+segment, what is left of it stays zero, and the record opens the next; one that is larger than a segment has a
+segment to itself, which is as long as it is. Appending only gathers bytes (see `commitlog.flush`); an append
+is visible to readers once its flush has succeeded. One writer.
 
 After a sync has failed nothing here is to be synced again and believed: the log is opened anew up to what was
 acknowledged (`acknowledged_offset`), and that start writes once more what lies behind what is published.
@@ -22,11 +22,12 @@ from typing import Final
 from commitlog import foreign, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.flush import Flush, Publisher, SegmentWrite, Sync
+from commitlog.flush import Flush, Publisher, Sync
 from commitlog.keep import Keep
 from commitlog.limits import FLUSHES_IN_FLIGHT_MAX, RECORD_BYTES_MAX
 from commitlog.record import Record
 from commitlog.segments import Segments
+from commitlog.sink import LogSink, Part, SegmentFiles, Zeros
 
 _READ_AHEAD_BYTES: Final = 4096
 _LENGTH: Final = struct.Struct(">I")
@@ -48,16 +49,22 @@ class CommitLog:
         self.end_offset = end_offset
         self.durable_offset = end_offset
         self.synced_offset = end_offset
+        self.epoch = self._durable_epoch = 0
+        """Under which records are appended now, and those below the durable offset were."""
         self._sync: Final = sync
         self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
         self._disk = disk
         self.own_from: Final = foreign.read_imported(disk)
         """Below this the log was imported (see `commitlog.foreign`)."""
-        self._gathered: list[SegmentWrite] = []
+        self._gathered: list[Part] = []
+        self._makes_segment = False
         self._flying: deque[Flush] = deque()
         self._publisher = Publisher(disk)
         self.segments: Final = Segments.of(disk, segment_bytes)
+        self.files: Final = SegmentFiles(disk, self.segments, sync=sync)
+        self.sink: LogSink = self.files
+        """Where flushes go."""
         self._tail_offset, self._tail_end = self._tail()
 
     def resume(self, end_offset: int) -> None:
@@ -86,12 +93,18 @@ class CommitLog:
 
         False where it has no room in this segment: then the next one has begun, and `end_offset` is another.
         """
-        has_room = len(encoded) + record.BLANK_BYTES <= self._tail_end - self.end_offset
-        if has_room or self.end_offset == self._tail_offset:
+        end_offset = self.end_offset + len(encoded)
+        has_room = end_offset + record.BLANK_BYTES <= self._tail_end
+        begins = self.end_offset == self._tail_offset
+        if has_room and not begins:
+            self._gathered.append(encoded)
+            self.end_offset = end_offset
+        elif has_room or begins:
             self._gather(encoded)
-            return True
-        self._close_segment()
-        return False
+        else:
+            self._close_segment()
+            return False
+        return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
         """How many of these records, in order, the present segment takes; opens the next for the first."""
@@ -119,13 +132,23 @@ class CommitLog:
         """
         if not self._gathered or len(self._flying) >= FLUSHES_IN_FLIGHT_MAX:
             return None
-        if self._flying and self._flying[-1].makes_segment:
+        if self._flying and self._flying[-1].makes_segment and not self._flying[-1].is_written:
             return None
-        flush = Flush(self._gathered, self.end_offset, self._publisher if self._sync else None)
+        first_offset = self._flying[-1].end_offset if self._flying else self.durable_offset
+        publisher = self._publisher if self._sync else None
+        flush = Flush(
+            self.sink,
+            first_offset,
+            self._gathered,
+            self.end_offset,
+            self.epoch,
+            self._makes_segment,
+            publisher,
+        )
         self._flying.append(flush)
         if self._sync:
             self._publisher.flying.append(flush)
-        self._gathered = []
+        self._gathered, self._makes_segment = [], False
         return flush
 
     def flushed(self, flush: Flush) -> None:
@@ -133,17 +156,19 @@ class CommitLog:
         assert flush in self._flying
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
-            self.durable_offset = self._flying.popleft().end_offset
+            ended = self._flying.popleft()
+            self.durable_offset, self._durable_epoch = ended.end_offset, ended.epoch
         if self._sync:
             self.synced_offset = self.durable_offset
         else:
-            self._unsynced_paths |= {layout.segment_path(write.first_offset) for write in flush.writes}
+            touched = self.segments.touched(flush.first_offset, flush.end_offset)
+            self._unsynced_paths |= set(map(layout.segment_path, touched))
 
     def take_sync(self) -> Sync | None:
         """With asynchronous flushes: what to sync now and then; None if there is nothing."""
         if not self._unsynced_paths:
             return None
-        sync = Sync(sorted(self._unsynced_paths), self.durable_offset)
+        sync = Sync(sorted(self._unsynced_paths), self.durable_offset, self._durable_epoch)
         self._unsynced_paths.clear()
         return sync
 
@@ -158,7 +183,7 @@ class CommitLog:
     def synced(self, sync: Sync) -> None:
         """The sync has succeeded: live readers are told."""
         self.synced_offset = max(self.synced_offset, sync.end_offset)
-        self._publisher.publish(self.synced_offset)
+        self._publisher.publish(self.synced_offset, sync.epoch)
 
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
         """The durable record at `physical_offset`; `length` is its size where known.
@@ -234,6 +259,8 @@ class CommitLog:
             left_bytes = self._left_bytes()
             tail_end = self._tail_end
             self._gather(record.blank(left_bytes))
+            if left_bytes > record.BLANK_BYTES:
+                self._gathered.append(Zeros(left_bytes - record.BLANK_BYTES))
             self._begin_segment(tail_end)
 
     def _begin_segment(self, first_offset: int) -> None:
@@ -241,14 +268,10 @@ class CommitLog:
         self._tail_end = first_offset + self.segment_bytes
 
     def _gather(self, encoded: bytes | bytearray) -> None:
-        position = self.end_offset - self._tail_offset
-        if not self._gathered or position == 0:
-            self._gathered.append(
-                SegmentWrite(self._tail_offset, position, 0 if position else self.segment_bytes)
-            )
-        if position == 0:
+        if self.end_offset == self._tail_offset:
             self.segments.add(self._tail_offset)
-        self._gathered[-1].chunks.append(encoded)
+            self._makes_segment = True
+        self._gathered.append(encoded)
         self.end_offset += len(encoded)
         if self._left_bytes() < record.BLANK_BYTES:
             self._begin_segment(self.end_offset)

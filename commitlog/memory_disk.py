@@ -193,6 +193,10 @@ class MemoryDisk:
         self._file(path).change(position, _part(data, self.choose) if fault in _WITHIN else data)
         self._end(fault, path)
 
+    def write_synced(self, path: str, position: int, data: bytes) -> None:
+        self.write(path, position, data)
+        self.sync(path)
+
     def sync(self, path: str) -> None:
         fault = self._begin("sync", path)
         if self.failing_syncs and fault is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -74,41 +74,62 @@ class RealDisk:
             while written < len(data):
                 written += os.pwrite(file.descriptor, data[written:], position + written)
 
+    def write_synced(self, path: str, position: int, data: bytes) -> None:
+        if not hasattr(os, "RWF_DSYNC"):
+            self.write(path, position, data)
+            self.sync(path)
+            return
+        with self._writing(path) as file:
+            self._as_one_of_many(file, path, lambda own: _write_synced(own, position, data, path))
+        self._make_name_durable(path)
+
     def sync(self, path: str) -> None:
         file = self._files.take(path)
         if file is None:
             return
+        was_unsynced, file.is_unsynced = file.is_unsynced, False
         try:
-            self._sync_as_one_of_many(file, path)
+            self._as_one_of_many(file, path, lambda own: _sync(own, path))
+        except FileNotFoundError:
+            file.is_unsynced = was_unsynced
+            return
         finally:
+            file.close_own()
             self._files.give_back(file)
-        if path not in self._named:
-            self._sync_folder((self.root / path).parent)
-            self._named.add(path)
+        self._make_name_durable(path)
 
-    def _sync_as_one_of_many(self, file: Open, path: str) -> None:
+    def _as_one_of_many(self, file: Open, path: str, step: Callable[[int], None]) -> None:
         """Syncs a file that other threads may be syncing: what fails for one of them has failed for all.
 
         Linux tells of a page that it could not write once per open file description. Two syncs through one
         description share that one answer: the other is told that all is well, and its pages may be the ones.
         So each has a description of its own, and one that ended meanwhile without success is asked after.
+        One is kept for the next write, unless there was a failure of which it would tell once more.
         """
         failures_before = file.failed_syncs
         try:
+            own = file.own.pop()
+        except IndexError:
             own = os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        file.is_unsynced = False
         try:
-            _sync(own, path)
-        except SyncFailed:
+            step(own)
+        except OSError:
             file.failed_syncs += 1
             file.is_unsynced = True
-            raise
-        finally:
+            file.close_own()
             os.close(own)
+            raise
+        if file.own or file.failed_syncs != failures_before:
+            os.close(own)
+        else:
+            file.own.append(own)
         if file.failed_syncs != failures_before:
             raise SyncFailed(errno.EIO, "another sync of it failed meanwhile", path)
+
+    def _make_name_durable(self, path: str) -> None:
+        if path not in self._named:
+            self._sync_folder((self.root / path).parent)
+            self._named.add(path)
 
     def allocate(self, path: str, length: int) -> None:
         with self._writing(path) as file:
@@ -224,6 +245,18 @@ def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
     except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, path) from error
+
+
+def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> None:
+    """Writes and takes to disk in one system call; raises `SyncFailed`, or OSError where there is no room."""
+    try:
+        written = os.pwritev(descriptor, [data], position, os.RWF_DSYNC)
+        while written < len(data):
+            written += os.pwritev(descriptor, [data[written:]], position + written, os.RWF_DSYNC)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise SyncFailed(error.errno, error.strerror, path) from error
 
 

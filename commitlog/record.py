@@ -177,7 +177,7 @@ def encode_fields(
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
     """The closing `__CRC32#` property over all bytes before it."""
     crc = zlib.crc32(record_bytes) & CRC_MASK
-    return CRC_NAME + (b"%010d" % crc)[::-1] + b"\x02"
+    return (b"\x02%010d\x01#23CRC__" % crc)[::-1]
 
 
 def decode(buffer: bytes | memoryview, position: int = 0) -> Record:

@@ -103,8 +103,11 @@ class LogScan:
         if self.end_offset < self.durable_offset:
             self._note_damage(self.durable_offset)
 
-    def cut(self) -> None:
-        """Makes everything behind `end_offset` zeros or gone, and all before it durable, after the pass."""
+    def cut(self, epoch: int = 0) -> None:
+        """Makes everything behind `end_offset` zeros or gone, and all before it durable, after the pass.
+
+        `epoch` is that of the log's end, as its records say.
+        """
         firsts = self.segments.first_offsets
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
@@ -114,7 +117,7 @@ class LogScan:
         for first_offset in kept:
             self._write_again(first_offset)
         self._finish(kept)
-        layout.republish_durable(self._disk, self.end_offset)
+        layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
         """Takes to disk what was read of a segment and may so far be in memory only."""

@@ -69,6 +69,11 @@ class Segments:
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
         self._firsts = self._firsts[place:]  # others may be looking in the old list
 
+    def touched(self, first_offset: int, end_offset: int) -> list[int]:
+        """The first offsets of those that have a byte between two log offsets."""
+        place = max(0, bisect_right(self._firsts, first_offset) - 1)
+        return [one for one in self._firsts[place:] if one < end_offset]
+
     def between(self, first_offset: int, end_offset: int) -> list[int]:
         """The first offsets of those that lie wholly between two log offsets."""
         ends = [*self._firsts[1:], self.end_offset]

@@ -5,7 +5,7 @@
     64      46     "3 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>", line feed
 
 Version 2 has the same layout; in version 3 there are records and rows of snapshots that it does not know
-(late ends, timers that are UNREADABLE, what a filter passed over). Version 1 is older still.
+(late ends, timers that are UNREADABLE, what a filter passed over, epochs). Version 1 is older still.
 
 The size of the segments is written once, when the store is made, as a new file that is synced and renamed; it
 is nowhere else, and nothing is concluded from lengths of files. A store of version 1 has only "1" in this

@@ -21,7 +21,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
-from consumequeue.entry import Entries, Entry, lite_code, tags_code
+from consumequeue.entry import Entry, lite_code, tags_code
 from consumequeue.queue import ConsumeQueue, QueueWrite
 
 _LITE_TOPIC: Final = properties.LITE_TOPIC.encode()
@@ -80,18 +80,10 @@ class Dispatch:
         self._changed[queue] = None
         return True
 
-    def put(
-        self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, record_bytes: int, code: int
-    ) -> None:
-        """Indexes one durable record of our own, whose entry is known."""
-        queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
-        queue.put(queue_offset, Entry(physical_offset, record_bytes, code))
-        self._changed[queue] = None
-
-    def dispatch_many(self, topic: str, queue_id: int, queue_offset: int, entries: Entries) -> None:
+    def dispatch_many(self, topic: str, queue_id: int, queue_offset: int, entries: bytes) -> None:
         """Indexes many durable records of one queue, the first of which has `queue_offset`."""
         queue = self.queue(topic, queue_id)
-        queue.put_many(queue_offset, entries.tobytes())
+        queue.put_many(queue_offset, entries)
         self._changed[queue] = None
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:

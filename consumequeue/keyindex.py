@@ -199,13 +199,12 @@ class KeyIndex:
     def put(self, record: Record) -> None:
         """Indexes one durable record; records come in log order."""
         topic, names = names_of(record)
-        self.put_names((topic, name, record.physical_offset) for name in names)
+        self.put_names([(topic, name, record.physical_offset) for name in names])
 
-    def put_names(self, names: Iterable[tuple[str, str, int]]) -> None:
+    def put_names(self, names: Collection[tuple[str, str, int]]) -> None:
         """Indexes durable records, in log order, by what they are found under: (topic, name, log offset)."""
-        found = list(names)
-        self._hashes.frombytes(digests_of(((topic, name) for topic, name, _ in found), HASH_BYTES))
-        self._offsets.extend([physical_offset for _, _, physical_offset in found])
+        self._hashes.frombytes(digests_of(((topic, name) for topic, name, _ in names), HASH_BYTES))
+        self._offsets.extend([physical_offset for _, _, physical_offset in names])
         if len(self._hashes) >= BATCH_ENTRIES:
             self._close_batch()
 

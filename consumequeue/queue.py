@@ -57,19 +57,16 @@ class ConsumeQueue:
 
     def put(self, queue_offset: int, new: Entry) -> None:
         """Adds the entry at its own queue offset; offsets missing before it are filled as a gap."""
+        self.put_many(queue_offset, entry.encode(new))
+
+    def put_many(self, queue_offset: int, encoded: bytes) -> None:
+        """Adds entries that lie back to back, the first at `queue_offset`; a gap before it is filled."""
         next_offset = self.next_offset
         assert queue_offset >= next_offset, f"{self._folder}: offset {queue_offset} was already given"
         if next_offset == 0:
             self._begin_at(queue_offset)
         if queue_offset != next_offset:
-            self.pad_to(queue_offset, new.physical_offset)
-        self._unwritten += entry.encode(new)
-
-    def put_many(self, queue_offset: int, encoded: bytes) -> None:
-        """Adds entries that lie back to back, the first at `queue_offset`, where the queue ends."""
-        if self.next_offset == 0:
-            self._begin_at(queue_offset)
-        assert queue_offset == self.next_offset, f"{self._folder}: {queue_offset} is not the queue's end"
+            self.pad_to(queue_offset, int.from_bytes(encoded[:8], "big"))
         self._unwritten += encoded
 
     def entry(self, queue_offset: int) -> Entry:

@@ -1,10 +1,11 @@
-"""The receipt handle: a lease in words, in RocketMQ's nine fields plus a generation.
+"""The receipt handle: a lease in words, in RocketMQ's nine fields plus an epoch and a generation.
 
     startOffset popTime invisibleTime reviveQueueId topicType
-    brokerName queueId offset commitLogOffset generation
+    brokerName queueId offset commitLogOffset [epoch] generation
 
 Clients treat it as opaque. The generation is unique to one lease, so a handle is refused once its message
-has been acknowledged or leased again. (RocketMQ `ReceiptHandle`.)
+has been acknowledged or leased again. The epoch, left out where it is 0, is that in
+which it was leased. (RocketMQ `ReceiptHandle`.)
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ class Receipt(NamedTuple):
     leased_ms: int
     invisible_ms: int
     generation: int
+    epoch: int = 0
 
 
 def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
-    broker_name: str,
+    epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """The handle for a lease, which says a `Receipt`."""
+    """The handle for a lease, of which a `Receipt` tells the same."""
+    lease = f"{epoch} {generation}" if epoch else generation
     return (
-        f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} "
-        f"{generation}"
+        f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
     )
 
 
@@ -47,11 +49,13 @@ def generation_of(handle: str) -> int:
 def decode(handle: str) -> Receipt:
     """The lease that a handle names; raises `InvalidReceiptHandle` for anything we did not write."""
     try:
-        first, leased, invisible, revive, kind, _, queue, offset, physical, generation = handle.split(" ")
-        numbers = f"{first}{leased}{invisible}{queue}{offset}{physical}{generation}"
+        first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")
+        epoch, generation = rest if len(rest) == 2 else ("0", *rest)
+        numbers = f"{first}{leased}{invisible}{queue}{offset}{physical}{epoch}{generation}"
         if not (numbers.isascii() and numbers.isdigit() and first == offset and revive == kind == "0"):
             raise ValueError
-        return Receipt(int(queue), int(offset), int(physical), int(leased), int(invisible), int(generation))
+        lease = map(int, (queue, offset, physical, leased, invisible, generation, epoch))
+        return Receipt(*lease)
     except ValueError:
         raise InvalidReceiptHandle(
             "It was not given out by this broker. Use the handle of the last receive."

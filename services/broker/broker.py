@@ -19,6 +19,7 @@ from commitlog.kinds import (
     ACK_TOPIC,
     AUTH_TOPIC,
     CHECK_TOPIC,
+    EPOCH_TOPIC,
     GROUP_TOPIC,
     HALF_TOPIC,
     LATE_TOPIC,
@@ -43,6 +44,7 @@ from services.broker.carrying import Carrying
 from services.broker.checkpoint import Checkpoint
 from services.broker.copies import Appended
 from services.broker.dead_letters import DeadLetters
+from services.broker.epoch import Epoch
 from services.broker.finding import Finding
 from services.broker.group_views import GroupViews
 from services.broker.groups import Groups
@@ -84,7 +86,7 @@ from timingwheel.due_run import ReadAhead
 
 _SCHEDULE: Final = properties.SCHEDULE.encode()
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
-LATER_PARTS: Final = frozenset(("schedules", "access"))
+LATER_PARTS: Final = frozenset(("schedules", "access", "epoch"))
 """What older snapshots do not have, because nothing of it was ever written then."""
 
 
@@ -117,6 +119,7 @@ class Broker:
         self._checkpoint_offset = log.first_offset
         self._agenda = Agenda(now_ms)
         self.store = Store(disk, log, settings.store_host)
+        self.epoch = Epoch(self.store)
         self.access = Access(self.store)
         self.topics = Topics(self.store, settings)
         self.timers = Timers(disk, self.store, settings, self.statistics, now_ms)
@@ -159,7 +162,7 @@ class Broker:
         self.dead_letters = DeadLetters(
             self.store, self.topics, self.groups, self._reading, self.housekeeping, self.statistics
         )
-        lending = Lending(self.groups, leases, settings.broker_name)
+        lending = Lending(self.store, self.groups, leases, settings.broker_name)
         lite_subscriptions = LiteSubscriptions(settings)
         self._burying = Burying(
             self.store,
@@ -218,6 +221,7 @@ class Broker:
             "groups": self.groups,
             "schedules": self.schedules,
             "access": self.access,
+            "epoch": self.epoch,
         }
         self._is_refusing = False
         self.is_crowded = False
@@ -232,6 +236,7 @@ class Broker:
             SCHEDULE_TOPIC: self.schedules.apply,
             AUTH_TOPIC: self.access.apply,
             RETENTION_TOPIC: self.housekeeping.apply,
+            EPOCH_TOPIC: self.epoch.apply,
             HALF_TOPIC: self.transactions.apply,
             OUTCOME_TOPIC: self.transactions.apply,
             CHECK_TOPIC: self.transactions.apply,
@@ -274,7 +279,7 @@ class Broker:
                 broker.store.keys.spill(log.first_offset)
                 broker.timers.spill()
         broker.timers.gaps = []
-        scan.cut()
+        scan.cut(log.epoch)
         log.resume(scan.end_offset)
         broker.store.dispatch.write()
         broker.damaged = scan.damaged
@@ -430,13 +435,10 @@ class Broker:
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
         self.groups.open_records.close()
-        flush = self._log.take_flush()
-        if flush is not None:
-            flush.beside = self.store.dispatch.take()
-        return flush
+        return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Queue entries that no flush has taken, to be written before `entries_written`; None if none."""
+        """New queue entries, to be written before `entries_written`; None if there are none."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> None:
@@ -445,16 +447,15 @@ class Broker:
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """A flush is durable: its records become visible. Returns whom to wake."""
-        if flush.beside is not None:
-            self.entries_written()
-        if flush.used_reserve:
+        if self._log.files.used_reserve:
+            self._log.files.used_reserve = False
             self.housekeeping.reserve_is_gone()
         woken, self.groups.woken = self.groups.woken, {}
         messages: list[Keyed] = []
         for found in self.store.flushed(flush):
             if isinstance(found, Keyed):
                 messages.append(found)
-                woken[found.topic] = None
+                woken[found[0][0]] = None
                 continue
             if messages:
                 self.store.index_messages(messages)

@@ -18,6 +18,7 @@ from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases
 from services.broker.reading import readable
+from services.broker.store import Store
 from services.broker.values import Delivery
 
 _FOR_GROUP: Final = properties.FOR_GROUP.encode()
@@ -111,8 +112,8 @@ class Look:
 class Lending:
     """Leases messages to consumers."""
 
-    def __init__(self, groups: Groups, leases: Leases, broker_name: str) -> None:
-        self._groups, self._leases, self._broker_name = groups, leases, broker_name
+    def __init__(self, store: Store, groups: Groups, leases: Leases, broker_name: str) -> None:
+        self._log, self._groups, self._leases, self._broker_name = store.log, groups, leases, broker_name
 
     def lease(
         self,
@@ -158,8 +159,9 @@ class Lending:
         offset, now_ms, invisible_ms = record.queue_offset, look.now_ms, look.invisible_ms
         visible_ms, generation = now_ms + invisible_ms, self._leases.next_generation()
         handle = receipts.encode(
-            key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._broker_name
-        )
+            key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._log.epoch,
+            self._broker_name,
+        )  # fmt: skip
         lease = Lease(
             generation, offset, visible_ms, look.client_id if look.is_renewed else "",
             visible_ms + limits.AUTO_RENEW_MS_MAX, look.client_id, message_group, False, False, False,

@@ -182,7 +182,12 @@ class Receiving:
             attempts = flight.attempts(lease.queue_offset).made
             durable_at = self._groups.keep_lease(key, lease, attempts, now_ms)
         receipt = receipts.decode(handle)
-        renewed = receipt._replace(leased_ms=now_ms, invisible_ms=invisible_ms, generation=lease.generation)
+        renewed = receipt._replace(
+            leased_ms=now_ms,
+            invisible_ms=invisible_ms,
+            generation=lease.generation,
+            epoch=self._store.log.epoch,
+        )
         lease.handle = receipts.encode(*renewed, self._settings.broker_name)
         return lease.handle, durable_at
 

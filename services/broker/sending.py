@@ -19,7 +19,7 @@ from services.broker.housekeeping import Housekeeping
 from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
-from services.broker.store import Keyed, Store
+from services.broker.store import Store
 from services.broker.timer_ends import Named
 from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
@@ -74,12 +74,13 @@ class Sending:
             again = self.known_receipt(message, known, now_ms)
             return again or self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
-            return self._stored(message, self._store.append_message(message, queue_id, now_ms))
+            queue_offset, offset = self._store.append_message(message, queue_id, now_ms)
+            return self._stored(message, queue_offset, offset)
         record = message_record(message, queue_id)
         if carried is not None:
             self._carrying.prepare(carried, record, now_ms)
         self._store.append(record, now_ms)
-        return self._stored(message, record)
+        return self._stored(message, record.queue_offset, record.physical_offset)
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
@@ -139,7 +140,7 @@ class Sending:
         topic = self._topics.route(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
-        return self._stored(message, record)
+        return self._stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
         if message.priority is not None:
@@ -183,11 +184,10 @@ class Sending:
             )
         return Replaced(found.timer_offset, found.due_ms)
 
-    def _stored(self, message: Message, record: Record | Keyed) -> SendReceipt:
+    def _stored(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
         """The receipt of a message that is in the log, which counts it."""
         self._count(message)
-        offset = record.physical_offset
-        return SendReceipt(message.message_id, record.queue_offset, offset, "", "", offset + 1)
+        return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)
 
     def _count(self, message: Message) -> None:
         self._statistics.messages_in[message.topic] += 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,21 +31,19 @@ from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
+from consumequeue.entry import LAYOUT as ENTRY_FORMAT
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import KeyIndex, words_of_message
 from services.broker.copies import Appended, Copies
 
 
-class Keyed(NamedTuple):
-    """A message that was appended under its own topic: its place, and what the indexes need of it."""
+class Keyed(tuple[tuple[str, int], int, int, bytes, Collection[str]]):
+    """A message that was appended under its own topic, for the indexes.
 
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    record_bytes: int
-    tags_code: int
-    names: Collection[str]
+    Its queue (topic, queue id), its offset there, that in the log, its queue entry, the names it is found by.
+    """
+
+    __slots__ = ()
 
 
 class Store:
@@ -85,16 +83,16 @@ class Store:
         self.apply_to_parts(new)
         return end_offset
 
-    def append_message(self, message: Message, queue_id: int, now_ms: int) -> Keyed:
+    def append_message(self, message: Message, queue_id: int, now_ms: int) -> tuple[int, int]:
         """Appends a message under its own topic, as a record that changes nothing but the store's own table.
 
-        The same as `append` of `message_record`, without a draft, and without reading it again to be indexed;
-        not for messages of lite topics.
+        Returns its queue offset, and its offset in the log. The same as `append` of `message_record`, without
+        a draft, and without reading it again to be indexed; not for messages of lite topics.
         """
         topic, log = message.topic, self.log
         key = (topic, queue_id)
         queue_offset = self._next_offsets.get(key, 0)
-        store_ms = max(self.last_store_ms, now_ms)
+        store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         stored, sys_flag = properties.encode_message(message), COMPRESSED if message.gzip else 0
         while True:
             offset = log.end_offset
@@ -107,10 +105,11 @@ class Store:
         self.last_store_ms = store_ms
         self._segment_store_ms[log.segment_of(offset)] = store_ms
         self._next_offsets[key] = queue_offset + 1
-        code, names = tags_code(message.tag), words_of_message(message)
-        appended = Keyed(topic, queue_id, queue_offset, offset, len(encoded), code, names)
-        self._appended.append((offset + len(encoded), appended))
-        return appended
+        record_bytes = len(encoded)
+        new_entry = ENTRY_FORMAT.pack(offset, record_bytes, tags_code(message.tag))
+        appended = Keyed((key, queue_offset, offset, new_entry, words_of_message(message)))
+        self._appended.append((offset + record_bytes, appended))
+        return queue_offset, offset
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:
         """Appends and applies as many of the copies, from the first on, as the present segment takes."""
@@ -189,10 +188,17 @@ class Store:
 
     def index_messages(self, messages: Sequence[Keyed]) -> None:
         """Indexes durable messages, in log order, by queue and by key."""
-        put = self.dispatch.put
-        for topic, queue_id, queue_offset, physical_offset, record_bytes, code, _ in messages:
-            put(topic, queue_id, queue_offset, physical_offset, record_bytes, code)
-        self.keys.put_names((one.topic, name, one.physical_offset) for one in messages for name in one.names)
+        queues: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
+        names: list[tuple[str, str, int]] = []
+        for key, queue_offset, physical_offset, new_entry, found_by in messages:
+            if (run := queues.get(key)) is None:
+                run = queues[key] = queue_offset, []
+            run[1].append(new_entry)
+            for name in found_by:
+                names.append((key[0], name, physical_offset))
+        for (topic, queue_id), (queue_offset, entries) in queues.items():
+            self.dispatch.dispatch_many(topic, queue_id, queue_offset, b"".join(entries))
+        self.keys.put_names(names)
 
     def index(self, found: Found) -> bool:
         """Indexes one durable record by queue and by key; False if its kind is not indexed."""
@@ -204,7 +210,7 @@ class Store:
     def index_copies(self, appended: Appended) -> None:
         """Indexes many durable records by queue and by key."""
         for topic, queue_id, queue_offset, entries in appended.entries():
-            self.dispatch.dispatch_many(topic, queue_id, queue_offset, entries)
+            self.dispatch.dispatch_many(topic, queue_id, queue_offset, entries.tobytes())
         self.keys.put_many(*appended.names())
 
     def index_keys(self, found: Found) -> None:

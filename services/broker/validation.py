@@ -82,8 +82,8 @@ def _check_texts(message: Message) -> None:
     given, message_id, tag, group = message.properties, message.message_id, message.tag, message.message_group
     if not message_id.strip() or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX:
         raise IllegalMessageId(f"{message_id!r} is empty or too long.", "message id cannot be empty")
-    whole = "".join((tag, message.trace_context, *message.keys, *given, *given.values()))
-    if not (message_id + group + whole).isprintable():
+    whole = "".join((message_id, group, tag, message.trace_context, *message.keys, *given, *given.values()))
+    if not whole.isprintable():
         _check_controls(message)
     if tag and (not tag.strip() or "|" in tag):
         wrong = "contain '|'" if "|" in tag else _BLANK
@@ -94,7 +94,10 @@ def _check_texts(message: Message) -> None:
     if group:
         _check_group(group)
     is_surely_small = len(whole) <= limits.PROPERTIES_USER_BYTES_MAX // _CHARACTER_BYTES_MAX
-    if not is_surely_small and len(whole.encode()) > limits.PROPERTIES_USER_BYTES_MAX:
+    if (
+        not is_surely_small
+        and len(whole[len(message_id + group) :].encode()) > limits.PROPERTIES_USER_BYTES_MAX
+    ):
         raise PropertiesTooLarge(
             f"Properties, tag, keys, trace context may have {limits.PROPERTIES_USER_BYTES_MAX} bytes in all.",
             f"the total size of user property is too large, max is {limits.PROPERTIES_USER_BYTES_MAX}",

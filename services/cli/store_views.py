@@ -28,6 +28,8 @@ def print_info(found: Info) -> None:
         f"log        {found.segment_count} segments of {size(found.segment_bytes)}, "
         f"offsets {found.first_offset} to {found.durable_offset} durable"
     )
+    if found.epoch:
+        print(f"epoch      {found.epoch}")
     if found.imported_until:
         print(f"imported   up to offset {found.imported_until}")
     snapshots = (f"{one.offset} ({'sound' if one.is_sound else 'damaged'})" for one in found.snapshots)

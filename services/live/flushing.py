@@ -7,7 +7,7 @@ Rules:
 - Once anything fails on the disk the core is void and no flush begins; when the last one under way has
   ended, `rebuild` is called once, so that nothing is still being written while the log is cut; `go_on` says
   that there is a core again.
-- Queue entries that no next flush has taken along are written after `ENTRIES_SECONDS`.
+- Queue entries are written `ENTRIES_SECONDS` after their flush, with all that came meanwhile.
 - With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
 - A sync that fails, of a flush, of a checkpoint or by itself, is never tried again and believed: `rebuild`.
 - While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
@@ -27,6 +27,7 @@ from typing import Protocol
 
 import structlog
 
+from commitlog import limits
 from commitlog.disk import Disk, SyncFailed
 from commitlog.flush import Flush, Sync
 from services.broker.broker import Broker
@@ -121,9 +122,11 @@ class Flushing:
 
     def _begin(self) -> None:
         self.is_stirred = False
-        while not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
-            self._submit(partial(flush.write, self._disk, self._publishing), partial(self._end, flush))
-        if self._flying_count > 0 or self.is_stirred or self._is_checkpointing:
+        if not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
+            self._submit(partial(flush.write, self._publishing), partial(self._end, flush))
+        # Where no more may be under way a look is worth nothing before one of them ends, which stirs again.
+        self.is_stirred = self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX
+        if self._flying_count > 0 or self._is_checkpointing:
             return
         if not self._is_held() and self._owner.core.is_checkpoint_due:
             self._calm()
@@ -153,6 +156,8 @@ class Flushing:
         return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
     def _written(self, end: Callable[[], None]) -> None:
+        if self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX:
+            self.is_stirred = False
         self._flying_count -= 1
         self._survive(end)
 
@@ -213,7 +218,7 @@ class Flushing:
     def _checkpoint(self) -> None:
         flush = self._owner.core.take_flush()
         if flush is not None:
-            flush.write(self._disk, self._publishing)
+            flush.write(self._publishing)
             self._owner.settle(flush)
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True

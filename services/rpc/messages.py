@@ -25,6 +25,7 @@ from services.rpc.generated import definition_pb2 as wire
 from services.rpc.names import name_within, stored_name
 
 TRANSACTION: Final = wire.MessageType.TRANSACTION
+IMMUNITY: Final = "orphaned_transaction_recovery_duration"
 IDENTITY, GZIP, MD5 = wire.Encoding.IDENTITY, wire.Encoding.GZIP, wire.DigestType.MD5
 TYPES: Final[dict[MessageType, Any]] = {
     one: wire.MessageType.Value(one.value) for one in MessageType if one is not MessageType.MIXED
@@ -88,7 +89,7 @@ def from_wire(sent: wire.Message, caller: Caller) -> Message:
         born_host=(address_of(system.born_host) or caller.host, 0),
         gzip=system.body_encoding == GZIP,
         trace_context=system.trace_context,
-        check_immunity_ms=immunity_ms(system),
+        check_immunity_ms=immunity_ms(system) if has(IMMUNITY) else None,
         priority=system.priority if has("priority") else None,
         lite_topic=system.lite_topic,
     )
@@ -156,9 +157,7 @@ def wire_properties(stored: dict[str, str], namespace: str) -> dict[str, str]:
 
 
 def immunity_ms(system: wire.SystemProperties) -> int | None:
-    """Return how long a half is left alone before it is asked about, if the producer says so."""
-    if not system.HasField("orphaned_transaction_recovery_duration"):
-        return None
+    """Return how long a half is left alone before it is asked about, as its producer says."""
     return span_ms(system.orphaned_transaction_recovery_duration) or None
 
 

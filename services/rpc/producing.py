@@ -54,26 +54,28 @@ class Producing:
     def send_message(self, request: SendMessageRequest, caller: Caller) -> Decided:
         """Store messages; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        check_count(request.messages)
+        messages = request.messages
+        check_count(messages)
         live, clock = self._live, self._live.clock
         now_ms, answers = clock.real_ms(), list[Answer]()
-        if len(request.messages) == 1:
-            sent = request.messages[0]
+        if len(messages) == 1:
+            sent = messages[0]
             try:
                 message = clock.inward(dated(from_wire(sent, caller), now_ms))
-                answers.append(live.decide(live.core.sending.send, message))
+                receipt = live.decide(live.core.sending.send, message)
             except TidewheelError as error:
                 return refused_reply(request, [error])
             self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
-            return sent_reply(request, answers)
+            status = status_field(receipt)
+            return Decided(receipt.durable_at, status + stored_entry(receipt, status))
         given: list[Message | TidewheelError] = []
-        for sent in request.messages:
+        for sent in messages:
             try:
                 given.append(clock.inward(dated(from_wire(sent, caller), now_ms)))
             except TidewheelError as error:
                 given.append(error)
         stored = iter(self._stored([one for one in given if isinstance(one, Message)]))
-        for sent, one in zip(request.messages, given, strict=True):
+        for sent, one in zip(messages, given, strict=True):
             answers.append(next(stored) if isinstance(one, Message) else one)
             if isinstance(one, Message) and isinstance(answers[-1], SendReceipt):
                 self._producers.add(one.topic, caller.client_id, sent.topic.resource_namespace)

@@ -49,6 +49,8 @@ def varint(number: int) -> bytes:
         return _ONE_BYTE[number]
     if number < 1 << 14:
         return bytes((number & 127 | 128, number >> 7))
+    if number < 1 << 21:
+        return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
     return bytes((number & 127 | 128,)) + varint(number >> 7)
 
 

@@ -15,20 +15,7 @@ from typing import Any, Final
 from commitlog import properties
 from commitlog.compression import plain
 from commitlog.errors import TopicNotFound
-from commitlog.kinds import (
-    ACK_TOPIC,
-    AUTH_TOPIC,
-    CHECK_TOPIC,
-    GROUP_TOPIC,
-    HALF_TOPIC,
-    LATE_TOPIC,
-    LEASE_TOPIC,
-    OUTCOME_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    TOPIC_TOPIC,
-    VERB_TOPIC,
-)
+from commitlog.kinds import AUTH_TOPIC, BY_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
 from services.broker.topics import DEAD_LETTER_PREFIX, is_system
@@ -38,20 +25,7 @@ from services.store.verify_queues import QueueFiles
 
 Line = dict[str, Any]
 
-_KINDS: Final = {
-    HALF_TOPIC: "half",
-    TIMER_TOPIC: "timer",
-    VERB_TOPIC: "verb",
-    SCHEDULE_TOPIC: "schedule",
-    OUTCOME_TOPIC: "outcome",
-    CHECK_TOPIC: "check",
-    LATE_TOPIC: "late end",
-    ACK_TOPIC: "ack",
-    LEASE_TOPIC: "lease",
-    GROUP_TOPIC: "group",
-    TOPIC_TOPIC: "topic",
-    AUTH_TOPIC: "access",
-}
+_KINDS: Final = {**BY_TOPIC, AUTH_TOPIC: "access"}
 
 
 def log_lines(store: OpenStore, from_offset: int, topic: str | None) -> Iterator[Line]:

@@ -58,6 +58,7 @@ class Info:
     segment_count: int
     first_offset: int
     durable_offset: int
+    epoch: int
     imported_until: int
     snapshots: list[SnapshotFile]
     topics: list[TopicSize]
@@ -88,6 +89,7 @@ def info(root: Path, now_ms: int) -> Info:
         segment_count=len(store.segment_offsets),
         first_offset=store.first_offset,
         durable_offset=store.durable_offset,
+        epoch=state.epoch,
         imported_until=foreign.read_imported(store.overlay()),
         snapshots=list(_snapshots(store)),
         topics=[TopicSize(topic, _message_count(state, topic.name)) for topic in state.topics],

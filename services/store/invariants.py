@@ -4,6 +4,7 @@
     every timer ends at most once         every end names a timer that is or was there (`commitlog.kinds` says
                                           which records end one)
     no delivery before its due time       queue offsets go up by one; a gap only where damage took a record
+    epochs ascend
 
 `verify` asks them of a store and the simulation of every log it made. What damage took, what retention
 deleted and what was copied from another broker cannot be held against a record that names it. Memory: a few
@@ -18,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commitlog.inner_batch import message_count
-from commitlog.kinds import HALF_TOPIC, OUTCOME_TOPIC, TIMER_TOPIC, End, endings, half_ended
+from commitlog.kinds import EPOCH_TOPIC, HALF_TOPIC, OUTCOME_TOPIC, TIMER_TOPIC, End, endings, half_ended
 from commitlog.record import Record
 from commitlog.recovery import Damage, Found
 from consumequeue.dispatch import is_indexed
+from services.broker.epoch import epoch_of
 from txn.half import outcome_of
 from txn.states import State
 
@@ -58,6 +60,7 @@ class Invariants:
         self.first_offsets: dict[tuple[str, int], int] = {}
         self.next_offsets: dict[tuple[str, int], int] = {}
         self._last_places: dict[tuple[str, int], int] = {}
+        self._epoch = 0
         self._known_from = max(first_offset, own_from)
         self._own_from = own_from
         self._damaged = damaged
@@ -73,6 +76,8 @@ class Invariants:
             self.halves.stored.add(record.physical_offset)
         elif record.topic == TIMER_TOPIC:
             self.timers.stored.add(record.physical_offset)
+        elif record.topic == EPOCH_TOPIC:
+            yield from self._begin_epoch(record)
         if half_ended(record) is not None:
             yield from self._end_half(record)
         for ending in endings(record):
@@ -92,6 +97,11 @@ class Invariants:
     def is_copied(self, offset: int) -> bool:
         """Whether another broker wrote this place of the log."""
         return offset < self._own_from
+
+    def _begin_epoch(self, record: Record) -> Iterator[Breach]:
+        before, self._epoch = self._epoch, epoch_of(record)
+        if self._epoch <= before:
+            yield Breach(record.physical_offset, f"begins epoch {self._epoch}, after epoch {before}")
 
     def _end(self, pairs: Pairs, named: int, record: Record) -> Iterator[Breach]:
         earlier = pairs.ended.setdefault(named, record.physical_offset)

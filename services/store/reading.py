@@ -169,6 +169,9 @@ class Overlay:
     def allocate(self, path: str, length: int) -> None:
         """Only the log allocates, and the log is not written."""
 
+    def write_synced(self, path: str, position: int, data: bytes) -> None:
+        self.write(path, position, data)
+
     def sync(self, path: str) -> None:
         """Nothing is to be kept."""
 

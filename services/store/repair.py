@@ -169,7 +169,7 @@ def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
     while broker.mending.is_wanted:
         found += broker.mend(now_ms)
         while (flush := broker.take_flush()) is not None:
-            flush.write(disk)
+            flush.write()
             broker.flushed(flush, now_ms)
     broker.checkpoint(now_ms).write(disk)
     return found

@@ -41,5 +41,5 @@ class Appender:
         """Makes all of it durable."""
         flush = self._log.take_flush()
         if flush is not None:
-            flush.write(self._disk)
+            flush.write()
             self._log.flushed(flush)

@@ -100,6 +100,7 @@ class State:
             for topic, queue_id, next_offset, *_ in parts["store"]["next_offsets"]
         }
         self.last_store_ms: int = parts["store"]["last_store_ms"]
+        self.epoch: int = parts.get("epoch", 0)
         self.topics = sorted((TopicState(*one[:3]) for one in parts["topics"]), key=lambda one: one.name)
         self.halves = _halves(parts["transactions"])
         self.schedules = [_recurring(one) for one in parts.get("schedules", _NO_SCHEDULES)["running"]]

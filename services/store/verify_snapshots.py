@@ -59,6 +59,7 @@ def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> It
     """How a stored state contradicts the one that the log leads to."""
     yield from _differing("topics", set(folded.topics), set(stored.topics))
     yield from _differing("next offsets", set(folded.next_offsets.items()), set(stored.next_offsets.items()))
+    yield from _differing("epochs", {folded.epoch}, {stored.epoch})
     yield from _timers(folded.timers, stored.timers)
     for state in ("OPEN", "EXPIRED"):
         waiting = [{one.half_offset for one in of.halves_in(state)} for of in (folded, stored)]

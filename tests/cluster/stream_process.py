@@ -33,7 +33,7 @@ def write(store: Path, acked: Path) -> None:
         for at in range(number, number + BATCH_COUNT):
             broker.sending.send(Message(topic="t", body=bytes(100), message_id=f"{at:032d}"), now_ms())
         while (flush := broker.take_flush()) is not None:
-            flush.write(disk)
+            flush.write()
             broker.flushed(flush, now_ms())
         number += BATCH_COUNT
         with acked.with_name("acked.ids").open("a") as ids:

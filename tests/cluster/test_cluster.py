@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> Path:
         log.append(Record(topic="t", body=b"%050d" % number, queue_offset=number))
     flush = log.take_flush()
     assert flush is not None
-    flush.write(disk)
+    flush.write()
     log.flushed(flush)
     disk.close()
     return folder

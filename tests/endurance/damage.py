@@ -77,7 +77,7 @@ class World:
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
 
     def checkpoint(self) -> None:

@@ -25,6 +25,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -386,6 +387,23 @@ static int sync_as(int descriptor, int (*call)(int)) {
 
 int fsync(int descriptor) { return sync_as(descriptor, REAL(fsync)); }
 int fdatasync(int descriptor) { return sync_as(descriptor, REAL(fdatasync)); }
+
+/* Writes of one part only; with RWF_DSYNC what is written is synced, and so is the whole file here. */
+static ssize_t write_synced_as(int descriptor, const struct iovec *parts, off64_t at, int flags) {
+    ssize_t done = write_as(descriptor, parts[0].iov_base, parts[0].iov_len, at, 0);
+    if (done < 0 || !(flags & RWF_DSYNC)) return done;
+    return fdatasync(descriptor) ? -1 : done;
+}
+
+ssize_t pwritev2(int descriptor, const struct iovec *parts, int count, off_t at, int flags) {
+    return is_sick(descriptor) && count == 1 ? write_synced_as(descriptor, parts, at, flags)
+                                             : REAL(pwritev2)(descriptor, parts, count, at, flags);
+}
+
+ssize_t pwritev64v2(int descriptor, const struct iovec *parts, int count, off64_t at, int flags) {
+    return is_sick(descriptor) && count == 1 ? write_synced_as(descriptor, parts, at, flags)
+                                             : REAL(pwritev64v2)(descriptor, parts, count, at, flags);
+}
 
 static int allocate_as(int descriptor, off64_t at, off64_t length) {
     if (!is_sick(descriptor)) return REAL(posix_fallocate64)(descriptor, at, length);

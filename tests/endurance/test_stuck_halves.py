@@ -86,7 +86,7 @@ class Shell:
     def flush(self) -> None:
         """Makes durable what was appended; a checkpoint is written when one is due."""
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self._carry_out(self.broker.flushed(flush, self.now_ms))
             self._follow()
         if self.broker.is_checkpoint_due:

@@ -8,6 +8,7 @@ every `COMPARE_EVERY` steps, all tables of both (`tests.simulation.tables`) are 
 - It begins with an empty store, or late: from a copy of the first one's files, snapshot and all.
 - Now and then it writes a checkpoint and is opened again from that, or is thrown away and made again.
 - It has other settings than the first, and its clock is an hour off: nothing of that may be in a table.
+- Now and then, when the first is quiet, a newer epoch begins, as if the right to append had come back.
 - In half of the seeds the first applies what it has appended decoded from its bytes, not its own objects.
 - Before it follows a cut of retention it writes a checkpoint: no timer of its own may need the log below.
 - Damage is seen to by a start otherwise than by a core that runs: no more is compared once a file was hit.
@@ -31,13 +32,13 @@ from services.broker.broker import Broker
 from services.broker.group_values import From
 from services.broker.sending import message_record
 from services.broker.settings import BrokerSettings
-from services.broker.store import Keyed
 from tests.simulation.faults import Faults
 from tests.simulation.tables import tables
 from txn.checkback import CheckBackPolicy
 
 COMPARE_EVERY: Final = 20
 COMPARE_AFTER: Final = 14
+EPOCH_EVERY: Final = 25
 """Steps from one comparison to the next at which the broker is quiet: each reads all there is."""
 HOUR_MS: Final = 3_600_000
 
@@ -72,7 +73,7 @@ class SecondCore:
         self._core: Broker | None = None
         self._disk = MemoryDisk()
         self._steps = 0
-        self.compared_count = 0
+        self.compared_count = self.epoch = 0
 
     def look(self) -> None:
         """After a step of the world: takes in what is durable, and compares when it is time to."""
@@ -80,6 +81,9 @@ class SecondCore:
         self._steps += 1
         first = self._world.broker
         assert first.next_due_ms() == first._next_due_ms(), "something changed the plan and did not say so"
+        if first.is_quiet and self._chance.randrange(EPOCH_EVERY) == 0:
+            first.epoch.raise_to(first.epoch.number + self._chance.randrange(1, 4), self._world.now_ms)
+        self.epoch = max(self.epoch, first.epoch.number)
         if self._steps >= COMPARE_EVERY and not self._world.broker.is_quiet:
             self._world.endure(self._world.flush)
             self._meet()
@@ -216,11 +220,11 @@ def apply_decoded(broker: Broker) -> None:
     def apply(new: Record) -> None:
         broker.apply(record.decode(record.encode(new)))
 
-    def append_message(message: Message, queue_id: int, now_ms: int) -> Keyed:
+    def append_message(message: Message, queue_id: int, now_ms: int) -> tuple[int, int]:
         new = message_record(message, queue_id)
         end_offset = store.append(new, now_ms)
-        record_bytes = end_offset - new.physical_offset
-        return Keyed(new.topic, queue_id, new.queue_offset, new.physical_offset, record_bytes, 0, ())
+        assert end_offset == store.log.end_offset
+        return new.queue_offset, new.physical_offset
 
     store.apply_to_parts = apply
     store.append_message = append_message  # type: ignore[method-assign]  # the one seam of its kind

@@ -205,13 +205,20 @@ class World:
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying:
-            flush.write(self.disk)
+            flush.write()
             self._carry_out(self.broker.flushed(flush, self.now_ms))
             self._hear()
         self.flying.clear()
+        self.write_entries()
         if self.chance.random() < 0.4:
             self.sync()
         self._retire()
+
+    def write_entries(self) -> None:
+        """Writes the queue entries that wait in memory, or lets them wait."""
+        if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
+            entries.write(self.disk)
+            self.broker.entries_written()
 
     def sync(self) -> None:
         """With asynchronous flushes: takes to disk what they wrote."""
@@ -253,7 +260,7 @@ class World:
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
             self.disk.failing_syncs = self.chance.choice([0, 0, 1])
             with contextlib.suppress(OSError):
-                flush.write(self.disk)
+                flush.write()
         self._die(is_cut=True)
 
     def _die(self, *, is_cut: bool | None = None) -> None:
@@ -269,7 +276,7 @@ class World:
         self.disk.failing_syncs = 1
         for flush in self.flying:
             with contextlib.suppress(OSError):
-                flush.write(self.disk)
+                flush.write()
         self.disk.failing_syncs = 0
         self._reopen(self.broker.durable_offset)
 

@@ -25,6 +25,7 @@ from commitlog.errors import DiskFull
 from commitlog.memory_disk import Death, Fault, MemoryDisk
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
+from commitlog.sink import SegmentFiles
 from consumequeue import timerindex_recent
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
@@ -79,8 +80,11 @@ class Bench:
     def flush(self) -> None:
         assert self.broker is not None
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
+        if (entries := self.broker.take_entries()) is not None:
+            entries.write(self.disk)
+            self.broker.entries_written()
 
     def checkpoint(self) -> None:
         assert self.broker is not None
@@ -129,8 +133,8 @@ def torn(bench: Bench) -> Bench:
     bench.append(15)
     flush = bench.broker.take_flush()
     assert flush is not None
-    for write in flush.writes:
-        write.write(bench.disk, sync=False)
+    files = SegmentFiles(bench.disk, bench.broker._log.segments, sync=False)
+    files.append(flush.first_offset, flush.parts, 0)
     bench.disk.crash(lambda count: count // 2)
     bench.broker = None
     return bench
@@ -174,11 +178,10 @@ def rebuild(bench: Bench) -> None:
     flush = bench.broker.take_flush()
     assert flush is not None
     bench.disk.failing_syncs = 2
-    for write in flush.writes:
-        try:
-            write.write(bench.disk, sync=True)
-        except SyncFailed:
-            continue
+    files = SegmentFiles(bench.disk, bench.broker._log.segments, sync=True)
+    for offset, share in files.shares(flush.first_offset, flush.parts):
+        with suppress(SyncFailed):
+            files.append(offset, [share], 0)
     bench.disk.failing_syncs = 0
     bench.start(bench.broker.durable_offset)
     bench.send(3)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from commitlog.kinds import ACK_TOPIC
+from commitlog.kinds import ACK_TOPIC, EPOCH_TOPIC
 from commitlog.recovery import Found
 from services.broker.broker import Broker
 from tests.simulation import receiving_world, test_broker, timer_world, transaction_world
@@ -35,16 +35,21 @@ def played(make: Callable[[int], World], seed: int) -> SecondCore:
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize("first_seed", [3, 4], ids=["late", "from the start"])
 def test_it_is_compared_all_along(name: str, first_seed: int) -> None:
-    assert played(WORLDS[name], first_seed).compared_count >= STEPS // 25
+    second = played(WORLDS[name], first_seed)
+    assert second.compared_count >= STEPS // 25
+    assert second.epoch > 0
 
 
-def test_a_core_that_applies_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("topic", "table"), [(ACK_TOPIC, "groups"), (EPOCH_TOPIC, "epoch")])
+def test_a_core_that_applies_otherwise_is_found(
+    topic: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     follow = Broker.follow
 
-    def without_acknowledgements(self: Broker, records: Iterable[Found], end_offset: int) -> None:
-        self._appliers[ACK_TOPIC] = lambda record: None
+    def without_a_kind(self: Broker, records: Iterable[Found], end_offset: int) -> None:
+        self._appliers[topic] = lambda record: None
         follow(self, records, end_offset)
 
-    monkeypatch.setattr(Broker, "follow", without_acknowledgements)
-    with pytest.raises(AssertionError, match="groups"):
+    monkeypatch.setattr(Broker, "follow", without_a_kind)
+    with pytest.raises(AssertionError, match=table):
         played(WORLDS["broker"], 4)

@@ -179,11 +179,18 @@ class Machine:
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying:
-            flush.write(self.disk)
+            flush.write()
             self._carry_out(self.broker.flushed(flush, self.now_ms))
         self.flying.clear()
+        self.write_entries()
         self.follow()
         self._retire()
+
+    def write_entries(self) -> None:
+        """Writes the queue entries that wait in memory, or lets them wait."""
+        if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
+            entries.write(self.disk)
+            self.broker.entries_written()
 
     def take_flush(self) -> None:
         flush = self.broker.take_flush()
@@ -260,7 +267,7 @@ class Machine:
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
             self.faults.threaten(0.5)
             with contextlib.suppress(OSError, Death):
-                flush.write(self.disk)
+                flush.write()
         self.die(is_cut=True)
 
     def die(self, *, is_cut: bool | None = None) -> None:
@@ -290,7 +297,7 @@ class Machine:
             for flush in self.flying:
                 self.disk.failing_syncs = 1
                 with contextlib.suppress(OSError):
-                    flush.write(self.disk)
+                    flush.write()
             self.disk.well()
             self._reopen(self.broker.durable_offset)
 

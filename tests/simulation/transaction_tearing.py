@@ -95,7 +95,7 @@ def commit(*, is_delayed: bool, rolls: bool) -> Commit:
 def flush(broker: Broker, disk: MemoryDisk) -> None:
     """Makes durable what was appended."""
     while (one := broker.take_flush()) is not None:
-        one.write(disk)
+        one.write()
         broker.flushed(one, NOW_MS)
 
 

@@ -255,7 +255,7 @@ class Shop:
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
 
     def trade(self) -> None:

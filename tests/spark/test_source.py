@@ -36,7 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         log.append(Record(topic=topic, body=topic.encode() * 9, queue_offset=number, properties=keys))
     flush = log.take_flush()
     assert flush is not None
-    flush.write(disk)
+    flush.write()
     log.flushed(flush)
     disk.write("format", 0, b"1\n")
     disk.close()

@@ -39,7 +39,7 @@ class Writer:
             self.count += 1
         flush = self.log.take_flush()
         assert flush is not None
-        flush.write(self.disk)
+        flush.write()
         self.log.flushed(flush)
 
     def killed_and_restarted(self) -> None:

@@ -41,3 +41,27 @@ def test_a_file_of_two_lines_of_an_older_version_counts_and_gets_its_third() -> 
     assert layout.read_durable(disk) == OFFSET
     layout.republish_durable(disk, NEWER)
     assert (layout.read_durable(disk), disk.size(layout.DURABLE)) == (NEWER, 3 * LINE_BYTES)
+
+
+def test_an_epoch_lies_behind_the_offset_and_survives_torn_lines_too() -> None:
+    for torn_at in range(LINE_BYTES + 1):
+        disk = MemoryDisk()
+        layout.republish_durable(disk, OFFSET, 3)
+        layout.publish_epoch(disk, 4, 1)
+        layout.publish_durable(disk, NEWER, 1)
+        layout.publish_epoch(disk, 9, 2)
+        disk.crash(lambda count, torn_at=torn_at: torn_at if count == LINE_BYTES else count)
+        found = layout.published(disk)
+        assert found.is_sound
+        assert found.epoch in (3, 4, 9)
+        assert layout.parse_durable(disk.read(layout.DURABLE, 0, 6 * LINE_BYTES)) == found.offset
+        layout.republish_durable(disk, NEWER)
+        assert layout.published(disk) == layout.Published(NEWER, is_sound=True, epoch=found.epoch)
+
+
+def test_a_file_without_epochs_is_of_epoch_0_and_gets_none_of_it() -> None:
+    disk = MemoryDisk()
+    layout.republish_durable(disk, OFFSET, 0)
+    assert (layout.published(disk).epoch, disk.size(layout.DURABLE)) == (0, 3 * LINE_BYTES)
+    layout.publish_epoch(disk, 1, 1)  # the second line of three: the first is a hole
+    assert layout.published(disk) == layout.Published(OFFSET, is_sound=True, epoch=1)

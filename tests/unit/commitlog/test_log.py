@@ -13,6 +13,7 @@ from commitlog.log import CommitLog
 from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from commitlog.recovery import Damage, LogScan
+from commitlog.sink import SegmentFiles
 
 SEGMENT_BYTES = 4096
 
@@ -26,7 +27,7 @@ def write(log: CommitLog, disk: MemoryDisk, count: int, body: bytes = b"x" * 200
     offsets = [log.append(Record(topic="t", body=body + b"%d" % number)) for number in range(count)]
     flush = log.take_flush()
     assert flush is not None
-    flush.write(disk)
+    flush.write()
     log.flushed(flush)
     return offsets
 
@@ -61,7 +62,7 @@ def test_flushes_may_end_in_any_order_and_the_log_is_durable_up_to_the_first_ope
     ends = []
     for flush in reversed(flushes):
         assert flush is not None
-        flush.write(disk)
+        flush.write()
         log.flushed(flush)
         ends.append(log.durable_offset)
     assert ends == [begin] * (len(flushes) - 1) + [flushes[-1].end_offset]
@@ -78,7 +79,7 @@ def test_no_flush_begins_while_one_that_makes_a_segment_is_under_way() -> None:
     log.append(Record(topic="t", body=b"second"))
     assert first is not None
     assert log.take_flush() is None
-    first.write(disk)
+    first.write()
     log.flushed(first)
     second = log.take_flush()
     log.append(Record(topic="t", body=b"third"))
@@ -96,10 +97,7 @@ def test_a_crash_keeps_all_that_was_flushed_and_nothing_comes_back_later(seed: i
         log.append(Record(topic="t", body=b"lost" * number))
     flush = log.take_flush()
     assert flush is not None
-    for part in flush.writes:
-        if part.allocate_bytes:
-            disk.allocate(layout.segment_path(part.first_offset), part.allocate_bytes)
-        disk.write(layout.segment_path(part.first_offset), part.position, b"".join(part.chunks))
+    SegmentFiles(disk, log.segments, sync=False).append(flush.first_offset, flush.parts, 0)
     disk.crash(lambda length: chance.randrange(length + 1))
 
     scanned, records = scan(disk)
@@ -184,7 +182,7 @@ def test_a_log_whose_sync_failed_is_cut_at_the_last_durable_offset() -> None:
     assert flush is not None
     disk.failing_syncs = 1
     with pytest.raises(OSError, match="failed by the test"):
-        flush.write(disk)
+        flush.write()
     scanned = LogScan(disk, SEGMENT_BYTES, stop_at=log.durable_offset)
     assert len(list(scanned)) == 3
     scanned.cut()
@@ -213,9 +211,9 @@ def test_a_roll_that_is_torn_at_any_byte_loses_nothing_before_it_and_leaves_noth
             log.append(Record(topic="t", body=body))
         flush = log.take_flush()
         assert flush is not None
-        assert len(flush.writes) == 2
-        parts = [(one.first_offset, one.position, b"".join(one.chunks)) for one in flush.writes]
-        return flushed, [(layout.segment_path(first), at, data) for first, at, data in parts]
+        shares = log.files.shares(flush.first_offset, flush.parts)
+        assert len(shares) == 2
+        return flushed, [(*log.segments.place(offset), share) for offset, share in shares]
 
     flushed, parts = flown(MemoryDisk())
     for torn_at in range(sum(len(data) for _, _, data in parts) + 1):
@@ -270,13 +268,13 @@ def test_live_readers_are_told_by_whoever_wrote_and_never_of_a_gap() -> None:
         flush = log.take_flush()
         assert flush is not None
         if not flushes:
-            flush.write(disk)
+            flush.write()
             log.flushed(flush)
         flushes.append(flush)
     first, second, third = flushes
     assert layout.read_durable(disk) == first.end_offset
-    third.write(disk)
+    third.write()
     assert layout.read_durable(disk) == first.end_offset
-    second.write(disk)
+    second.write()
     assert layout.read_durable(disk) == third.end_offset
     assert log.durable_offset == first.end_offset

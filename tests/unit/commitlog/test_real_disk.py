@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -305,3 +306,47 @@ def test_a_view_shows_and_finds_what_lies_across_its_windows() -> None:
     assert list(small.find(magic, 99, 5)) == found[1:]
     assert len(small.upto(50)) == 50
     assert bytes(small.upto(50)[40:90]) == content[40:50]
+
+
+def test_what_is_written_synced_is_there_whole_with_its_name_however_the_system_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, written = os.pwritev, []
+
+    def in_parts(descriptor: int, parts: list[bytes], position: int, flags: int) -> int:
+        written.append(flags)
+        return real(descriptor, [parts[0][:5]], position, flags)
+
+    monkeypatch.setattr(os, "pwritev", in_parts)
+    disk = RealDisk(tmp_path)
+    disk.write_synced("log/0", 2, b"twelve bytes")
+    assert disk.read("log/0", 0, 20) == b"\0\0twelve bytes"
+    assert written == [os.RWF_DSYNC] * 3
+    monkeypatch.delattr(os, "RWF_DSYNC")
+    disk.write_synced("log/0", 0, b"ab")
+    assert disk.read("log/0", 0, 20) == b"abtwelve bytes"
+    disk.close()
+    assert opened(tmp_path) == 0
+
+
+@pytest.mark.parametrize(("error", "kind"), [(errno.EIO, SyncFailed), (errno.ENOSPC, OSError)])
+def test_a_synced_write_that_fails_says_so_once_and_names_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, kind: type[OSError]
+) -> None:
+    disk = RealDisk(tmp_path)
+    disk.write_synced("log/0", 0, b"one")
+    kept = disk._files.take("log/0")
+    assert kept is not None
+    assert len(kept.own) == 1, "kept for the next write"
+
+    def fail(*given: object) -> int:
+        raise OSError(error, "fails by the test")
+
+    monkeypatch.setattr(os, "pwritev", fail)
+    with pytest.raises(kind, match="log/0") as failed:
+        disk.write_synced("log/0", 3, b"two")
+    assert (type(failed.value), kept.own) == (kind, []), "whoever comes next hears nothing of it once more"
+    monkeypatch.undo()
+    disk.write_synced("log/0", 3, b"two")
+    disk._files.give_back(kept)
+    disk.close()

@@ -141,12 +141,18 @@ def test_receipt_handles_are_read_back_and_foreign_ones_refused() -> None:
     assert handle == "101 1700000000123 30000 0 0 broker-a 2 101 4096 77"
     assert receipts.decode(handle) == receipt
     assert receipts.generation_of(handle) == 77
+    newer = receipts.encode(*receipt._replace(epoch=3), "broker-a")
+    assert newer == "101 1700000000123 30000 0 0 broker-a 2 101 4096 3 77"
+    assert receipts.decode(newer) == receipt._replace(epoch=3)
+    assert receipts.generation_of(newer) == 77
     marked = handle.replace(" 0 0 ", " 1 0 "), handle.replace(" 0 0 ", "  0 ")
     long = handle + "9" * 5_000
     for foreign in (
         "",
         "x",
-        handle + " 1",
+        handle + " 1 1",
+        handle.replace(" 77", " x 77"),
+        handle.replace(" 77", ""),
         handle.replace("77", "-7"),
         handle.replace("101", "¹01"),
         *marked,

@@ -134,13 +134,13 @@ def test_where_a_queue_begins_outlives_its_files() -> None:
     disk = MemoryDisk()
     made = Dispatch(disk)
     for offset in range(5):
-        made.put("t", 0, offset, 100 * offset, 90, 0)
+        made.dispatch_many("t", 0, offset, entry.encode(Entry(100 * offset, 90, 0)))
     made.write()
     made.rise([("t", 0, 3)])
     disk.write(QUEUES_WHOLE, 0, b"yes\n")
     frozen = made.freeze()
     again, anew = Dispatch(disk), Dispatch(MemoryDisk())
     assert again.adopt(frozen)
-    anew.put("t", 0, 2, 200, 90, 0)
+    anew.dispatch_many("t", 0, 2, entry.encode(Entry(200, 90, 0)))
     anew.complete(frozen, 400)
     assert [one.queue("t", 0).min_offset for one in (made, again, anew)] == [3, 3, 3]

@@ -62,7 +62,7 @@ class Bench:
 
     def flush(self) -> None:
         while flush := self.broker.take_flush():
-            flush.write(self.disk)
+            flush.write()
             self.carry_out(self.broker.flushed(flush, self.now_ms))
         if self.broker.is_checkpoint_due:
             checkpoint = self.broker.checkpoint(self.now_ms)
@@ -463,7 +463,7 @@ def test_nothing_is_deleted_while_a_checkpoint_is_under_way() -> None:
             bench.broker.checkpointed(checkpoint)
             bench.broker.sending.send(Message(topic="t", body=b"x", message_id="last"), bench.now_ms)
             while flush := bench.broker.take_flush():
-                flush.write(bench.disk)
+                flush.write()
                 bench.broker.flushed(flush, bench.now_ms)
     count = len(bench.segments())
     for second in range(1, 4):

@@ -46,7 +46,7 @@ class Bench:
     def flush(self) -> list[object]:
         effects: list[object] = []
         while flush := self.broker.take_flush():
-            flush.write(self.disk)
+            flush.write()
             effects += self.broker.flushed(flush, self.now_ms)
         return effects
 

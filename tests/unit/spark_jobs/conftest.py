@@ -34,7 +34,7 @@ def write_log(tmp_path: Path) -> Callable[..., Path]:
             log.append(record)
         flush = log.take_flush()
         assert flush is not None
-        flush.write(disk)
+        flush.write()
         log.flushed(flush)
         return copy(disk, tmp_path / f"store-{next(numbers)}")
 

@@ -34,7 +34,7 @@ class Bench:
 
     def flush(self) -> None:
         while flush := self.broker.take_flush():
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, NOW_MS)
 
     def checkpoint(self) -> None:

@@ -71,7 +71,7 @@ class Bench:
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, NOW_MS)
 
 

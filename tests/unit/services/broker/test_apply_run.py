@@ -80,9 +80,9 @@ class Pair:
                 self.flush()
 
     def flush(self) -> None:
-        for broker, disk in zip((self.by_run, self.by_row), self.disks, strict=True):
+        for broker in (self.by_run, self.by_row):
             while (flush := broker.take_flush()) is not None:
-                flush.write(disk)
+                flush.write()
                 broker.flushed(flush, self.now_ms)
 
     def compare(self) -> None:

@@ -30,7 +30,7 @@ def test_a_checkpoint_writes_the_queue_entries_that_a_full_disk_kept_in_memory()
     store.broker.sending.send(store.message("second", None), store.now_ms)
     flush = store.broker.take_flush()
     assert flush is not None
-    flush.write(store.disk)
+    flush.write()
     store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
     store.broker.flushed(flush, store.now_ms)
     store.disk.well()
@@ -77,14 +77,18 @@ def test_an_index_that_is_made_anew_leaves_what_the_snapshot_names_until_another
     assert store.broker.made_anew == []
 
 
-def test_queue_entries_go_along_with_the_next_flush_and_can_be_read_before() -> None:
+def test_queue_entries_are_written_by_themselves_and_can_be_read_before() -> None:
     store = Store()
     store.send("first", None)
     dispatch = store.broker.store.dispatch
     (path,) = {one.path for one in dispatch.unwritten()}
     assert store.disk.size(path) == -1
     assert [one.message_id for one in store.delivered()] == ["first"]
+    taken = store.broker.take_entries()
+    assert taken is not None
     store.send("second", None)
+    taken.write(store.disk)
+    store.broker.entries_written()
     assert (store.disk.size(path), len(dispatch.unwritten())) == (20, 1)
     assert [one.message_id for one in store.delivered()] == ["first", "second"]
 

@@ -32,6 +32,7 @@ TABLES: Final = {
     "services/broker/groups.py": {"_members", "_policies", "_offsets"},
     "services/broker/timers.py": {"ends", "lost", "pending_by_topic"},
     "services/broker/store.py": {"_next_offsets"},
+    "services/broker/epoch.py": {"_log"},
 }
 
 ROOTS: Final = {"__init__", "apply", "apply_run", "apply_occurrence", "thaw"} | {

@@ -40,7 +40,7 @@ class Bench:
 
     def flush(self) -> None:
         while flush := self.broker.take_flush():
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
 
     def at(self, now_ms: int) -> None:

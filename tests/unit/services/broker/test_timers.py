@@ -53,7 +53,7 @@ class Store:
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
 
     def checkpoint(self) -> None:

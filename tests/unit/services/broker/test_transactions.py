@@ -42,7 +42,7 @@ class Bench:
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
 
     def pass_time(self, ms: int) -> list[CheckBack]:

@@ -50,7 +50,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         flush = broker.take_flush()
         assert flush is not None
-        flush.write(disk)
+        flush.write()
         broker.flushed(flush, NOW_MS)
     broker.checkpoint(NOW_MS).write(disk)
     disk.close()
@@ -250,7 +250,7 @@ def timer_store(tmp_path: Path) -> Path:
         broker.tick(now_ms)
         flush = broker.take_flush()
         assert flush is not None
-        flush.write(disk)
+        flush.write()
         broker.flushed(flush, now_ms)
     broker.checkpoint(NOW_MS + 10).write(disk)
     disk.close()
@@ -290,3 +290,35 @@ def test_lost_names_are_given_up_only_when_asked(
     assert f"moved timers-names/{names.name} to quarantine" in told
     assert "lost: timers-names/" in told
     assert run("store", "verify", "--store", timer_store) == 0
+
+
+def test_a_store_tells_of_its_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "store"
+    disk = RealDisk(root)
+    broker = Broker.open(disk, BrokerSettings(segment_bytes=SEGMENT_BYTES), NOW_MS)
+    for epoch in (2, 5):
+        broker.epoch.raise_to(epoch, NOW_MS)
+        flush = broker.take_flush()
+        assert flush is not None
+        flush.write()
+        broker.flushed(flush, NOW_MS)
+        checkpoint = broker.checkpoint(NOW_MS)
+        checkpoint.write(disk)
+        broker.checkpointed(checkpoint)
+    disk.close()
+    assert run("store", "info", "--store", root, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["epoch"] == 5
+    assert run("store", "info", "--store", root) == 0
+    assert "epoch      5" in capsys.readouterr().out
+    assert run("store", "dump", "log", "--store", root) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["kind"], one["body"]) for one in lines] == [
+        ("epoch", '{"epoch": 2}'), ("epoch", '{"epoch": 5}')
+    ]  # fmt: skip
+    assert run("store", "verify", "--store", root) == 0
+    assert "nothing is damaged" in capsys.readouterr().out
+    copy = tmp_path / "copy"
+    assert run("store", "snapshot", copy, "--store", root) == 0
+    capsys.readouterr()
+    assert run("store", "info", "--store", copy, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["epoch"] == 5

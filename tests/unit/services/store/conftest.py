@@ -60,7 +60,7 @@ class Shop:
     def flush(self) -> None:
         """Makes everything durable and visible."""
         while (flush := self.broker.take_flush()) is not None:
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
         if (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)

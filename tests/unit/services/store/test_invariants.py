@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import properties
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, VERB_TOPIC
+from commitlog.kinds import EPOCH_TOPIC, HALF_TOPIC, TIMER_TOPIC, VERB_TOPIC
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from commitlog.recovery import Damage, Found
 from services.store.invariants import breaches
@@ -47,6 +47,10 @@ def timer(replaces: int = -1, queue_offset: int = 0, verb: str = "") -> Record:
     return Record(topic=TIMER_TOPIC, body=b"x", queue_offset=queue_offset, properties=stored)
 
 
+def epoch(number: int) -> Record:
+    return Record(topic=EPOCH_TOPIC, body=b'{"epoch": %d}' % number, sys_flag=TYPE_SYSTEM)
+
+
 def carrier(timer_offset: int, queue_offset: int = 0) -> Record:
     return message(queue_offset, properties=properties.encode({properties.CANCELS: f"{timer_offset} 7"}))
 
@@ -66,6 +70,7 @@ def carrier(timer_offset: int, queue_offset: int = 0) -> Record:
         ([timer(), delivery(0, due_ms=1007)], "was delivered 7 ms early"),
         ([message(0), message(2)], "has queue offset 2 in t queue 0, where 1 comes next"),
         ([message(0), message(1), message(1)], "has queue offset 1 in t queue 0 again"),
+        ([epoch(2), epoch(2)], "begins epoch 2, after epoch 2"),
     ],
 )
 def test_each_rule_is_told_when_it_is_broken(records: list[Record], what: str) -> None:
@@ -74,7 +79,7 @@ def test_each_rule_is_told_when_it_is_broken(records: list[Record], what: str) -
 
 
 def test_a_log_that_keeps_them_has_no_breach() -> None:
-    records = log(half(), commit(0), timer(), delivery(200, 1, due_ms=1000), message(2))
+    records = log(half(), commit(0), timer(), delivery(200, 1, due_ms=1000), message(2), epoch(2), epoch(9))
     assert breaches(records, 0, []) == []
 
 

@@ -92,7 +92,7 @@ def records_of(bodies: list[int]) -> Iterator[Record]:
         broker.sending.send(Message(topic="t", body=b"x" * body_bytes, message_id=f"M{number}"), NOW_MS)
     flush = broker.take_flush()
     assert flush is not None
-    flush.write(disk)
+    flush.write()
     broker.flushed(flush, NOW_MS)
     for found in LogScan(disk, 1 << 20):
         yield found.record
@@ -126,7 +126,7 @@ def started(root: Path) -> list[str]:
         broker.sending.send(Message(topic="t", body=b"y" * (number * 50), message_id=f"M{number}"), NOW_MS)
     flush = broker.take_flush()
     assert flush is not None
-    flush.write(disk)
+    flush.write()
     broker.flushed(flush, NOW_MS)
     disk.close()
     return [one.message_id for one in found]

@@ -48,7 +48,7 @@ def kept_store() -> MemoryDisk:
 
 def flush_all(broker: Broker, disk: MemoryDisk, now_ms: int) -> None:
     while (flush := broker.take_flush()) is not None:
-        flush.write(disk)
+        flush.write()
         broker.flushed(flush, now_ms)
 
 

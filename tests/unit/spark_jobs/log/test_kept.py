@@ -47,7 +47,7 @@ class Bench:
 
     def flush(self) -> None:
         while flush := self.broker.take_flush():
-            flush.write(self.disk)
+            flush.write()
             self.broker.flushed(flush, self.now_ms)
 
     def checkpoint(self) -> None:

@@ -98,7 +98,7 @@ def broker_store(tmp_path: Path) -> Path:
 
     def flush() -> None:
         while (one := broker.take_flush()) is not None:
-            one.write(disk)
+            one.write()
             broker.flushed(one, START_MS)
 
     def send(count: int) -> None:

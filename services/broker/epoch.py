@@ -1,0 +1,62 @@
+"""The epoch: how often the right to append to this log has passed on; 0 as long as a store is alone.
+
+Who holds that right, and since when, a shared log decides. Here is what follows from it:
+
+1. A new epoch begins with a record, the first thing its leader appends, so whoever folds the log knows from
+   where on it holds. It is higher than the one before: an older leader's late call must not bring it back.
+2. A flush is of one epoch, which the sink is told (`commitlog.sink`): what an older one appended was durable
+   before, or is dropped with the core that appended it, but is never given out under a newer epoch.
+3. Receipt handles name it unless it is 0 (`consumequeue.receipts`): a handle of a newer epoch than one's own
+   says that another leads. One of an older epoch, or of none, stays as good as its lease. Recall handles and
+   transaction ids name a message, not a right, and do not say it.
+
+The body of a `TW_SYS_EPOCH` record is JSON: {"epoch"}.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from commitlog.kinds import EPOCH_TOPIC
+from commitlog.record import TYPE_SYSTEM, Record
+from services.broker.store import Store
+
+
+class Epoch:
+    """The epoch of a broker's log."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._log = store, store.log
+
+    @property
+    def number(self) -> int:
+        """The present one."""
+        return self._log.epoch
+
+    def raise_to(self, number: int, now_ms: int) -> int:
+        """Begin a newer epoch, when all before it is durable; returns what must be durable before it counts.
+
+        Whoever calls has found that the right to append is theirs: what does not ascend is a bug.
+        """
+        assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
+        assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"
+        body = json.dumps({"epoch": number}).encode()
+        return self._store.append(Record(topic=EPOCH_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
+
+    def apply(self, record: Record) -> None:
+        """Begin the epoch that a record says."""
+        self._log.epoch = epoch_of(record)
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps."""
+        return self.number
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        self._log.epoch = frozen
+
+
+def epoch_of(record: Record) -> int:
+    """The epoch that an epoch record begins."""
+    return int(json.loads(record.body)["epoch"])
