@@ -142,17 +142,19 @@ class Lending:
         None of a message group, which are leased one at a time, and none whose body is to be unpacked.
         """
         run: list[Lease] = []
-        for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.fresh_offset):
-            record = look.near.get(physical_offset)
-            if record is None or record.queue_offset != offset or not look.is_plain(record):
-                break
-            if flight.offsets.was_given(offset) or not look.admits(record_bytes):
-                break
-            lease = self._made(key, record, "", look)
-            run.append(lease)
-            look.deliver(record, 1, lease)
-        look.scanned += len(run)
-        flight.lease_run(run)
+        try:
+            for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.fresh_offset):
+                record = look.near.get(physical_offset)
+                if record is None or record.queue_offset != offset or not look.is_plain(record):
+                    break
+                if flight.offsets.was_given(offset) or not look.admits(record_bytes):
+                    break
+                lease = self._made(key, record, "", look)
+                run.append(lease)
+                look.deliver(record, 1, lease)
+        finally:  # what was leased before a filter failed stands
+            look.scanned += len(run)
+            flight.lease_run(run)
 
     def _made(self, key: GroupQueue, record: Record, message_group: str, look: Look) -> Lease:
         """A new lease of a receive on a message."""
