@@ -47,7 +47,7 @@ class Shop:
 
     def flush(self) -> None:
         while (write := self.broker.take_flush()) is not None:
-            write.write(self._disk)
+            write.write()
             self.broker.flushed(write, now_ms())
 
     def close(self) -> None:

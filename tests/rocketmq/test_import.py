@@ -45,12 +45,10 @@ def opened(root: Path) -> Iterator[Broker]:
         disk.close()
 
 
-def flush(broker: Broker, root: Path, at_ms: int) -> None:
-    disk = RealDisk(root)
+def flush(broker: Broker, at_ms: int) -> None:
     while (write := broker.take_flush()) is not None:
-        write.write(disk)
+        write.write()
         broker.flushed(write, at_ms)
-    disk.close()
 
 
 def bodies(told: Told, *kinds: str) -> list[bytes]:
@@ -120,7 +118,7 @@ def test_what_waits_is_delivered_once_and_what_was_delivered_is_not(
                     broker.read_ahead(effect.job)
             if broker.gauges().pending_timers == 0:
                 break
-        flush(broker, root, later_ms)
+        flush(broker, later_ms)
         arrived = sorted(
             found.message.body
             for topic in before
@@ -146,7 +144,7 @@ def test_the_broker_goes_on_behind_the_imported_log(store: tuple[Path, Told, Imp
         receipt = broker.sending.send(Message(topic="orders", body=b"new", message_id="NEW"), now_ms())
         assert receipt.queue_offset in expected.values()
         broker.topics.create("fresh", MessageType.NORMAL, 1, now_ms())
-        flush(broker, root, now_ms())
+        flush(broker, now_ms())
     with opened(root) as broker:
         assert broker.topics.get("fresh").queue_count == 1
         assert (

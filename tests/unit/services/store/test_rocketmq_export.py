@@ -129,7 +129,7 @@ class Shop:
 
     def flush(self, now_ms: int = NOW_MS) -> None:
         while (write := self.broker.take_flush()) is not None:
-            write.write(self._disk)
+            write.write()
             self.broker.flushed(write, now_ms)
 
     def checkpoint(self) -> None:
