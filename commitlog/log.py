@@ -14,10 +14,10 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 from commitlog import foreign, layout, record
 from commitlog.disk import Disk
@@ -32,29 +32,6 @@ from commitlog.sink import LogSink, Part, SegmentFiles, Zeros
 _READ_AHEAD_BYTES: Final = 4096
 _LENGTH: Final = struct.Struct(">I")
 _LENGTH_BYTES: Final = _LENGTH.size
-
-
-class Stretch(NamedTuple):
-    """Bytes of the log from an offset on, read at once for several records."""
-
-    first_offset: int
-    end_offset: int
-    stored: memoryview
-
-    def holds(self, offset: int) -> bool:
-        """Whether it has the byte at a log offset."""
-        return self.first_offset <= offset < self.end_offset
-
-    def record_bytes(self, physical_offset: int) -> memoryview | None:
-        """The record that lies at a log offset, as its length says; None where not all of it was read."""
-        first = physical_offset - self.first_offset
-        if not 0 <= first <= len(self.stored) - _LENGTH_BYTES:
-            return None
-        end = first + _LENGTH.unpack_from(self.stored, first)[0]
-        return self.stored[first:end] if end <= len(self.stored) else None
-
-
-NO_STRETCH: Final = Stretch(0, 0, memoryview(b""))
 
 
 class CommitLog:
@@ -208,14 +185,12 @@ class CommitLog:
         self.synced_offset = max(self.synced_offset, sync.end_offset)
         self._publisher.publish(self.synced_offset, sync.epoch)
 
-    def read(
-        self, physical_offset: int, length: int = _READ_AHEAD_BYTES, stretch: Stretch = NO_STRETCH
-    ) -> Record:
+    def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
         """The durable record at `physical_offset`; `length` is its size where known.
 
         Raises `StoreDamaged` where no whole record with a right CRC lies there.
         """
-        stored = stretch.record_bytes(physical_offset) or self._read_bytes(physical_offset, length)
+        stored = self._read_bytes(physical_offset, length)
         if not record.is_sound(stored, may_lack_crc=physical_offset < self.own_from):
             raise StoreDamaged(
                 f"The record at log offset {physical_offset} does not match its CRC. It is skipped; "
@@ -223,17 +198,22 @@ class CommitLog:
             )
         return record.decode(stored)
 
-    def read_stretch(self, physical_offset: int, length: int) -> Stretch:
-        """The bytes from there on in one read, fewer where the segment ends; none where the disk fails.
+    def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
+        """The durable records at places (log offset, size, anything) that ascend, in one read.
 
-        What it does not have each record is read for alone, and who reads that is told what is wrong.
+        None for one that is not sound, or that the read does not reach: who reads it alone is told why.
         """
+        first, (last, last_bytes, _) = places[0][0], places[-1]
         stored = b""
-        if self.first_offset <= physical_offset < self.durable_offset:
-            path, position = self.segments.place(physical_offset)
+        if self.first_offset <= first < self.durable_offset:
+            path, position = self.segments.place(first)
             with suppress(OSError):
-                stored = self._disk.read(path, position, min(length, self.durable_offset - physical_offset))
-        return Stretch(physical_offset, physical_offset + len(stored), memoryview(stored))
+                end = min(last + last_bytes, self.durable_offset)
+                stored = self._disk.read(path, position, end - first)
+        for physical_offset, record_bytes, _ in places:
+            one = stored[physical_offset - first : physical_offset - first + record_bytes]
+            is_sound = record.is_sound(one, may_lack_crc=physical_offset < self.own_from)
+            yield record.decode(one) if is_sound else None
 
     def _read_bytes(self, physical_offset: int, length: int) -> bytes:
         assert 0 <= physical_offset < self.durable_offset

@@ -95,6 +95,18 @@ def decode(stored: bytes) -> dict[str, str]:
     return found
 
 
+def pairs(stored: bytes) -> dict[bytes, bytes]:
+    """The pairs of the stored bytes in bytes of sound UTF-8; malformed pairs are dropped."""
+    if not stored.isascii():
+        stored = stored.decode(errors="replace").encode()
+    found: dict[bytes, bytes] = {}
+    for pair in stored.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if value:
+            found[name] = value
+    return found
+
+
 def of_record(record: Record) -> dict[str, str]:
     """The pairs of a record's properties, which are parsed once; not to be changed."""
     parsed = record.parsed
@@ -154,12 +166,12 @@ def to_message(record: Record) -> Message:
         gzip=gzip,
         trace_context=get(TRACE_CONTEXT, ""),
         check_immunity_ms=int(immunity) * 1000 if immunity.isdigit() else None,
-        priority=None if priority is None else _priority(priority),
+        priority=None if priority is None else priority_of(priority),
         lite_topic=get(LITE_TOPIC, ""),
     )
 
 
-def _priority(text: str) -> int | None:
+def priority_of(text: str) -> int | None:
     """The priority that a property says; None if it says none that a client could have given."""
     is_number = text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
     return int(text) if is_number and int(text) <= PRIORITY_MAX else None

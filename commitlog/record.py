@@ -80,7 +80,7 @@ HEAD_V4: Final = np.dtype(
 """The fields up to the body of a record with two IPv4 hosts, for many at once."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Record:
     """A record; `properties` are the encoded bytes without the CRC property (see `commitlog.properties`)."""
 
@@ -194,7 +194,7 @@ def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
 def crc_holds(record_bytes: bytes | memoryview) -> bool:
     """Whether one whole record's bytes match its CRC property; False too if it has none."""
     split = len(record_bytes) - CRC_BYTES
-    return split >= RECORD_BYTES_MIN and bytes(record_bytes[split:]) == crc_property(record_bytes[:split])
+    return split >= RECORD_BYTES_MIN and record_bytes[split:] == crc_property(record_bytes[:split])
 
 
 def is_sound(record_bytes: bytes | memoryview, *, may_lack_crc: bool) -> bool:
@@ -258,31 +258,38 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
         record_bytes, magic, _, queue_id, flag, queue_offset, physical_offset, sys_flag,
         born_ms, born, born_port, store_ms, store, store_port, reconsume_times, half_offset, body_bytes,
     ) = fields  # fmt: skip
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise ValueError(f"magic {magic:08X}")
     body_at = start + layout.size
     body_end = body_at + body_bytes
-    topic_at = body_end + (2 if magic == MAGIC_V2 else 1)
-    topic_end = topic_at + int.from_bytes(buffer[body_end:topic_at], "big")
+    if magic == MAGIC_V1:
+        topic_at = body_end + 1
+        topic_end = topic_at + buffer[body_end]
+    elif magic == MAGIC_V2:
+        topic_at = body_end + 2
+        topic_end = topic_at + (buffer[body_end] << 8 | buffer[body_end + 1])
+    else:
+        raise ValueError(f"magic {magic:08X}")
     properties_at = topic_end + 2
-    end = properties_at + int.from_bytes(buffer[topic_end:properties_at], "big")
+    end = properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1])
     if body_bytes < 0 or end != start + record_bytes or end > len(buffer):
         raise ValueError(f"lengths give {end - start} bytes, the record says {record_bytes}")
+    properties_end = end - CRC_BYTES
+    if properties_end < properties_at or buffer[properties_end : properties_end + len(CRC_NAME)] != CRC_NAME:
+        properties_end = end
     return Record(
-        topic=str(buffer[topic_at:topic_end], "utf-8"),
-        body=bytes(buffer[body_at:body_end]),
-        properties=_without_crc(bytes(buffer[properties_at:end])),
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        flag=flag,
-        sys_flag=sys_flag,
-        born_ms=born_ms,
-        born_host=(_address_text(born), born_port),
-        store_ms=store_ms,
-        store_host=(_address_text(store), store_port),
-        reconsume_times=reconsume_times,
-        half_offset=half_offset,
+        str(buffer[topic_at:topic_end], "utf-8"),
+        bytes(buffer[body_at:body_end]),
+        bytes(buffer[properties_at:properties_end]),
+        queue_id,
+        queue_offset,
+        physical_offset,
+        flag,
+        sys_flag,
+        born_ms,
+        (_address_text(born), born_port),
+        store_ms,
+        (_address_text(store), store_port),
+        reconsume_times,
+        half_offset,
     )
 
 
@@ -296,9 +303,3 @@ def _fixed(hosts_v6: int) -> struct.Struct:
 @lru_cache(maxsize=4096)
 def _address_text(packed: bytes) -> str:
     return str(ipaddress.ip_address(packed))
-
-
-def _without_crc(properties: bytes) -> bytes:
-    if properties[-CRC_BYTES : len(CRC_NAME) - CRC_BYTES] == CRC_NAME:
-        return properties[:-CRC_BYTES]
-    return properties

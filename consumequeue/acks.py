@@ -41,11 +41,15 @@ class Finished(NamedTuple):
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
     """The offsets as ascending ranges of (first, count)."""
     ranges: list[tuple[int, int]] = []
+    first = end = -1
     for offset in sorted(offsets):
-        if ranges and ranges[-1][0] + ranges[-1][1] >= offset:
-            ranges[-1] = (ranges[-1][0], offset + 1 - ranges[-1][0])
-        else:
-            ranges.append((offset, 1))
+        if offset > end:
+            if end > first:
+                ranges.append((first, end - first))
+            first = offset
+        end = offset + 1
+    if end > first:
+        ranges.append((first, end - first))
     return ranges
 
 

@@ -44,7 +44,7 @@ def encode(entry: Entry) -> bytes:
 
 def decode_all(stored: bytes) -> list[Entry]:
     """The entries of a multiple of 20 bytes."""
-    return [Entry(*fields) for fields in LAYOUT.iter_unpack(stored)]
+    return list(map(Entry._make, LAYOUT.iter_unpack(stored)))
 
 
 @lru_cache(maxsize=16_384)

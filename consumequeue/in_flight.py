@@ -21,7 +21,7 @@ Memory: what is leased, ready or parked, each of which has a limit.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from commitlog import limits
@@ -89,6 +89,13 @@ class InFlight:
         )
 
     @property
+    def fresh_room(self) -> int:
+        """How many may be given out from the fresh offset on; none where some behind are done or leased."""
+        if self.fresh_offset < max(self._restored_until, self.offsets.done_until):
+            return 0
+        return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
+
+    @property
     def has_ready(self) -> bool:
         """Whether something is to be given out again, or has its turn."""
         return bool(self._ready)
@@ -142,6 +149,11 @@ class InFlight:
             assert offset < self.fresh_offset, f"{offset} is not the next to give out"
         self._hold(lease)
 
+    def lease_run(self, leases: Sequence[Lease]) -> None:
+        """Gives out fresh messages, each behind the other, from the candidate on; none of a message group."""
+        self._leases.update({lease.queue_offset: lease for lease in leases})
+        self.fresh_offset += len(leases)
+
     def lease_found(self, lease: Lease) -> None:
         """Gives out a message that was found by its lite topic, whatever lies before it."""
         self._hold(lease)
@@ -162,16 +174,17 @@ class InFlight:
         else:
             self.message_groups.unpark(message_group, offset)
 
-    def finished(self, offset: int) -> None:
-        """A message, leased or a candidate, is done; perhaps fresh ones behind it are, too."""
-        lease = self._leases.pop(offset, None)
+    def finished(self, offsets: Iterable[int]) -> None:
+        """Messages, leased or candidates, are done; perhaps fresh ones behind them are, too."""
         self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
-        if lease is None:
-            if self._ready and self._ready[0] == offset:
-                heapq.heappop(self._ready)
-            self._give_turn(self.message_groups.passed(offset))
-        elif lease.message_group:
-            self._give_turn(self.message_groups.done(lease.message_group))
+        for offset in offsets:
+            lease = self._leases.pop(offset, None)
+            if lease is None:
+                if self._ready and self._ready[0] == offset:
+                    heapq.heappop(self._ready)
+                self._give_turn(self.message_groups.passed(offset))
+            elif lease.message_group:
+                self._give_turn(self.message_groups.done(lease.message_group))
 
     def skipped_to(self, queue_offset: int) -> None:
         """Everything below is gone, and waits no more; a lease stands until it ends."""

@@ -22,6 +22,11 @@ class OffsetRanges:
         for first, count in ranges:
             self.add(first, first + count)
 
+    @property
+    def end(self) -> int:
+        """The first offset behind all that it holds; 0 if it holds none."""
+        return self._ends[-1] if self._ends else 0
+
     def __contains__(self, offset: int) -> bool:
         at = bisect_right(self._firsts, offset) - 1
         return at >= 0 and offset < self._ends[at]

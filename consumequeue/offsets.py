@@ -47,6 +47,11 @@ class GroupOffsets:
         """How many messages above the low-water mark are done."""
         return self._done.count
 
+    @property
+    def done_until(self) -> int:
+        """From there on nothing is done."""
+        return self._done.end or self.low_offset
+
     def is_done(self, offset: int) -> bool:
         """Whether a message is done."""
         return offset < self.low_offset or offset in self._done

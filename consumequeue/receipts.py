@@ -27,12 +27,14 @@ class Receipt(NamedTuple):
     epoch: int = 0
 
 
-def encode(receipt: Receipt, broker_name: str) -> str:
-    """The handle for a lease."""
-    epoch = f"{receipt.epoch} " if receipt.epoch else ""
+def encode(
+    queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
+    epoch: int, broker_name: str,
+) -> str:  # fmt: skip
+    """The handle for a lease, of which a `Receipt` tells the same."""
+    lease = f"{epoch} {generation}" if epoch else generation
     return (
-        f"{receipt.queue_offset} {receipt.leased_ms} {receipt.invisible_ms} 0 0 {broker_name} "
-        f"{receipt.queue_id} {receipt.queue_offset} {receipt.physical_offset} {epoch}{receipt.generation}"
+        f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
     )
 
 

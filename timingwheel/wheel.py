@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -59,7 +59,7 @@ class Wheel:
         self._due_ms[timer] = due_ms
         self._link((timer,), due_ms)
         if was_pending:
-            self._left_one_behind()
+            self._left_behind(1)
 
     def place_many(self, timers: Sequence[int], due_ms: int) -> None:
         """Sets timers, none of which is pending, all at one time."""
@@ -70,10 +70,15 @@ class Wheel:
 
     def cancel(self, timer: int) -> bool:
         """Forgets a timer; False if it was not pending."""
-        was_pending = self._due_ms.pop(timer, None) is not None
-        if was_pending:
-            self._left_one_behind()
-        return was_pending
+        return self.cancel_many((timer,)) > 0
+
+    def cancel_many(self, timers: Iterable[int]) -> int:
+        """Forgets timers; returns how many were pending."""
+        forget, count = self._due_ms.pop, 0
+        for timer in timers:
+            count += forget(timer, None) is not None
+        self._left_behind(count)
+        return count
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
         """Moves the present to `now_ms` and takes out up to `count_max` due timers, in due order.
@@ -106,13 +111,14 @@ class Wheel:
         level = levels.level_of(self.now_ms, due_ms)
         slot = levels.slot_of(level, due_ms)
         pairs = self._slots[level][slot]
-        for timer in timers:
-            pairs.extend((due_ms, timer))
+        linked = [due_ms] * (2 * len(timers))
+        linked[1::2] = timers
+        pairs.fromlist(linked)
         self._occupied[level] |= 1 << slot
         self._pair_count += len(timers)
 
-    def _left_one_behind(self) -> None:
-        self._left_behind_count += 1
+    def _left_behind(self, count: int) -> None:
+        self._left_behind_count += count
         if self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
             self._left_behind_count = 0
             for level in range(levels.LEVEL_COUNT):

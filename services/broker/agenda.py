@@ -53,6 +53,11 @@ class Agenda:
         self.is_changed = True
         return self._wheel.cancel(subject << _PURPOSE_BITS | purpose)
 
+    def cancel_many(self, purpose: Purpose, subjects: Iterable[int]) -> None:
+        """Forgets the timers of subjects."""
+        self.is_changed = True
+        self._wheel.cancel_many([subject << _PURPOSE_BITS | purpose for subject in subjects])
+
     def due_ms(self, purpose: Purpose, subject: int) -> int:
         """When the subject's timer is due; KeyError if it has none."""
         return self._wheel.due_ms(subject << _PURPOSE_BITS | purpose)

@@ -14,7 +14,7 @@ from commitlog import limits
 from commitlog.errors import StoreDamaged, TopicNotFound
 from commitlog.record import Record
 from consumequeue import keyindex
-from services.broker.reading import Reading, delivery
+from services.broker.reading import Reading, readable
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics
@@ -50,8 +50,9 @@ class Finding:
         """
         found: list[Delivery] = []
         body_bytes = 0
-        for one in islice(filter(wanted, map(_look, self._records(topic, key))), count_max):
-            body_bytes += len(one.message.body)
+        records = map(readable, self._records(topic, key))
+        for one in islice(filter(wanted, map(Delivery, records)), count_max):
+            body_bytes += len(one.record.body)
             if found and body_bytes > limits.LOOK_BYTES_MAX:
                 return Found(found, True)
             found.append(one)
@@ -94,7 +95,3 @@ class Finding:
                 continue
             messages = reversed(keyindex.messages_of(record))
             yield from (one for one in messages if keyindex.carries(one, topic, key))
-
-
-def _look(record: Record) -> Delivery:
-    return delivery(record, 0, "", 0)._replace(stored_topic=record.topic)

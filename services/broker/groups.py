@@ -147,8 +147,7 @@ class Groups:
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         for first, count in ranges:
             flight.offsets.finish(first, first + count)
-        for queue_offset in queue_offsets:
-            flight.finished(queue_offset)
+        flight.finished(queue_offsets)
         self.open_records.acknowledge(key, ranges, now_ms)
         if flight.has_ready:
             self.woken[key.topic] = None
@@ -158,7 +157,7 @@ class Groups:
         """Messages from `first`, a candidate, up to before `end`, which are fresh, will not be given out."""
         flight = self.in_flight(key)
         flight.offsets.finish(first, end)
-        flight.finished(first)
+        flight.finished([first])
         self.open_records.pass_over(key, first, end, now_ms)
 
     def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:

@@ -8,6 +8,7 @@ Generations begin anew above all earlier ones at each start, since they grow fro
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final
 
 from commitlog import limits
@@ -78,13 +79,26 @@ class Leases:
 
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""
-        key, lease = self._leases.pop(generation)
-        self._agenda.cancel(Purpose.LEASE, generation)
+        ended = self.standing(generation)
+        self.take(ended[1])
+        self.unplan([generation])
+        return ended
+
+    def standing(self, generation: int) -> tuple[GroupQueue, Lease]:
+        """The lease of a generation that stands."""
+        return self._leases[generation]
+
+    def take(self, lease: Lease) -> None:
+        """The lease is over; its timer is to be forgotten with those of others, by `unplan`."""
+        del self._leases[lease.generation]
         if lease.client_id:
-            self._generations_of[lease.client_id].discard(generation)
+            self._generations_of[lease.client_id].discard(lease.generation)
             if not self._generations_of[lease.client_id]:
                 del self._generations_of[lease.client_id]
-        return key, lease
+
+    def unplan(self, generations: Iterable[int]) -> None:
+        """Leases that are over do not run out."""
+        self._agenda.cancel_many(Purpose.LEASE, generations)
 
     def extend(self, client_id: str, visible_ms: int) -> None:
         """Moves the end of all leases kept for a client, but never beyond what a lease may last."""

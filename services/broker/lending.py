@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from commitlog import limits, properties
 from commitlog.bulk import Integers
-from commitlog.log import NO_STRETCH, Stretch
-from commitlog.record import Record
+from commitlog.record import COMPRESSED, INNER_BATCH, Record
 from consumequeue import receipts
+from consumequeue.entry import Entry
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
-from consumequeue.receipts import Receipt
 from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases
-from services.broker.reading import delivery
+from services.broker.reading import readable
 from services.broker.store import Store
 from services.broker.values import Delivery
 
 _FOR_GROUP: Final = properties.FOR_GROUP.encode()
+_MESSAGE_GROUP: Final = properties.MESSAGE_GROUP.encode()
+_SPECIAL: Final = COMPRESSED | INNER_BATCH
 
 
 @dataclass(slots=True)
@@ -46,8 +47,8 @@ class Look:
     deliveries: list[Delivery] = field(default_factory=list)
     leases: list[tuple[GroupQueue, Lease]] = field(default_factory=list)
     """What it has leased, to be placed in the agenda at its end."""
-    stretch: Stretch = NO_STRETCH
-    """Bytes of the log that it has read, and that hold what it is about to come upon."""
+    near: dict[int, Record | None] = field(default_factory=dict)
+    """Records that it has read, by log offset, and is about to come upon."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
     """Message groups whose run comes again: some of it was given out before, and not acknowledged."""
@@ -71,6 +72,22 @@ class Look:
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
 
+    def is_plain(self, record: Record) -> bool:
+        """Whether it wants a record that is given out as it is, and of no message group."""
+        stored = record.properties
+        is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
+        return not is_special and self.filter.matches(stored)
+
+    def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
+        """A leased message goes into the answer."""
+        self.deliveries.append(Delivery(record, attempt, lease.handle, lease.visible_ms))
+        self.body_bytes += len(record.body)
+
+    @property
+    def left_count(self) -> int:
+        """How many more messages it may take, or look at."""
+        return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
+
     @property
     def is_tired(self) -> bool:
         """Whether it has looked at as much as one call may."""
@@ -79,11 +96,7 @@ class Look:
     @property
     def is_over(self) -> bool:
         """Whether it is to look no further."""
-        return (
-            self.is_full
-            or len(self.deliveries) >= self.count_max
-            or self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
-        )
+        return self.is_full or self.left_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
         """Whether it may take this message of a message group, too, of which it has begun a run.
@@ -112,37 +125,49 @@ class Lending:
         look: Look,
     ) -> None:
         """Leases a message to a receive; `give` takes it out of the queue."""
-        offset, now_ms, visible_ms = record.queue_offset, look.now_ms, look.now_ms + look.invisible_ms
+        offset = record.queue_offset
         attempt = flight.offsets.attempts(offset).made + 1
-        generation = self._leases.next_generation()
-        receipt = Receipt(
-            key.queue_id,
-            offset,
-            record.physical_offset,
-            now_ms,
-            look.invisible_ms,
-            generation,
-            self._log.epoch,
-        )
-        lease = Lease(
-            generation,
-            offset,
-            visible_ms,
-            look.client_id if look.is_renewed else "",
-            visible_ms + limits.AUTO_RENEW_MS_MAX,
-            look.client_id,
-            message_group,
-            attempt_id=look.attempt_id,
-            leased_ms=now_ms,
-            handle=receipts.encode(receipt, self._broker_name),
-        )
-        look.leases.append((key, lease))
+        lease = self._made(key, record, message_group, look)
         give(lease)
         if message_group:
             look.runs[message_group] += 1
             if flight.offsets.was_given(offset):
                 look.again.add(message_group)
-            look.durable_at = self._groups.keep_lease(key, lease, attempt, now_ms)
-        given = delivery(record, attempt, lease.handle, visible_ms)
-        look.deliveries.append(given)
-        look.body_bytes += len(given.message.body)
+            look.durable_at = self._groups.keep_lease(key, lease, attempt, look.now_ms)
+        look.deliver(readable(record), attempt, lease)
+
+    def lease_run(self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], look: Look) -> None:
+        """Leases fresh messages that are near, as many as are wanted and were never given out.
+
+        None of a message group, which are leased one at a time, and none whose body is to be unpacked.
+        """
+        run: list[Lease] = []
+        try:
+            for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.fresh_offset):
+                record = look.near.get(physical_offset)
+                if record is None or record.queue_offset != offset or not look.is_plain(record):
+                    break
+                if flight.offsets.was_given(offset) or not look.admits(record_bytes):
+                    break
+                lease = self._made(key, record, "", look)
+                run.append(lease)
+                look.deliver(record, 1, lease)
+        finally:  # what was leased before a filter failed stands
+            look.scanned += len(run)
+            flight.lease_run(run)
+
+    def _made(self, key: GroupQueue, record: Record, message_group: str, look: Look) -> Lease:
+        """A new lease of a receive on a message."""
+        offset, now_ms, invisible_ms = record.queue_offset, look.now_ms, look.invisible_ms
+        visible_ms, generation = now_ms + invisible_ms, self._leases.next_generation()
+        handle = receipts.encode(
+            key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._log.epoch,
+            self._broker_name,
+        )  # fmt: skip
+        lease = Lease(
+            generation, offset, visible_ms, look.client_id if look.is_renewed else "",
+            visible_ms + limits.AUTO_RENEW_MS_MAX, look.client_id, message_group, False, False, False,
+            look.attempt_id, now_ms, handle,
+        )  # fmt: skip
+        look.leases.append((key, lease))
+        return lease

@@ -5,21 +5,22 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from commitlog import inner_batch, limits, properties
+from commitlog import inner_batch, limits
+from commitlog.compression import for_client
 from commitlog.errors import StoreDamaged
-from commitlog.log import NO_STRETCH, Stretch
-from commitlog.record import Record
+from commitlog.record import COMPRESSED, COMPRESSION, Record
 from consumequeue.entry import Entry
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.values import Delivery
 
 _NEVER_MS: Final = 1 << 62
-_STRETCH_BYTES_MAX: Final = 256 * 1024
-_STRETCH_PER_WANTED: Final = 16
+_NEAR_BYTES_MAX: Final = 256 * 1024
+_NEAR_PER_WANTED: Final = 16
 """How many bytes are read at once for each that is wanted: a read of its own costs as much as some KB."""
 
 
@@ -29,29 +30,30 @@ class Reading:
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
 
-    def record(self, entry: Entry, queue_offset: int, stretch: Stretch = NO_STRETCH) -> Record | None:
-        """The record of an entry; None for a gap left by damage, and for one deleted or damaged since.
-
-        Of the log's bytes those in `stretch` are not read again.
-        """
+    def record(self, entry: Entry, queue_offset: int) -> Record | None:
+        """The record of an entry; None for a gap left by damage, and for one deleted or damaged since."""
         if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
             return None
         try:
-            return self._record_at(entry, queue_offset, stretch)
+            return self._record_at(entry, queue_offset)
         except StoreDamaged as error:
             self._statistics.unreadable(entry.physical_offset, error.detail)
             return None
 
-    def stretch(self, entries: Sequence[Entry]) -> Stretch:
-        """The bytes of the log with the first records of these, as many as lie near to each other."""
-        first, wanted_bytes, length = entries[0].physical_offset, 0, 0
+    def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
+        """The first records of neighbours by log offset, as many as lie near to each other, in one read.
+
+        None where there is more to be known: ask `record`.
+        """
+        first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
             wanted_bytes += record_bytes
             end = physical_offset + record_bytes - first
-            if not length < end <= min(_STRETCH_BYTES_MAX, wanted_bytes * _STRETCH_PER_WANTED):
+            if not length < end <= min(_NEAR_BYTES_MAX, wanted_bytes * _NEAR_PER_WANTED):
                 break
-            length = end
-        return self._store.log.read_stretch(first, length) if length else NO_STRETCH
+            length, count = end, count + 1
+        found = self._store.log.read_near(entries[:count]) if count else ()
+        return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
         """Messages of `count` offsets, fewer if they are large; damaged ones are left out."""
@@ -91,15 +93,15 @@ class Reading:
 
     def _shown(self, found: Iterable[tuple[Entry, int]], count: int) -> list[Delivery]:
         records = (self.record(entry, offset) for entry, offset in found)
-        given = (delivery(record, 0, "", 0) for record in records if record is not None)
+        given = (Delivery(readable(record)) for record in records if record is not None)
         return list(within_bytes(islice(given, count), limits.LOOK_BYTES_MAX))
 
-    def _record_at(self, entry: Entry, queue_offset: int, stretch: Stretch) -> Record:
+    def _record_at(self, entry: Entry, queue_offset: int) -> Record:
         """The record of an entry, which may have been damaged on disk since the queue was opened."""
         log = self._store.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
-        stored = log.read(entry.physical_offset, entry.record_bytes, stretch)
+        stored = log.read(entry.physical_offset, entry.record_bytes)
         record = inner_batch.pick(stored, queue_offset)
         if record.queue_offset != queue_offset:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
@@ -110,21 +112,15 @@ def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery
     """The first of these, as many as have `bytes_max` bytes of bodies together; one in any case."""
     left = bytes_max
     for number, one in enumerate(found):
-        left -= len(one.message.body)
+        left -= len(one.record.body)
         if left < 0 and number:
             return
         yield one
 
 
-def delivery(record: Record, attempt: int, receipt_handle: str, visible_ms: int) -> Delivery:
-    """A record as it is given to a consumer."""
-    return Delivery(
-        properties.to_message(record),
-        record.queue_id,
-        record.queue_offset,
-        record.physical_offset,
-        record.store_ms,
-        attempt,
-        receipt_handle,
-        visible_ms,
-    )
+def readable(record: Record) -> Record:
+    """A record whose body clients can read: itself, or with the body unpacked; raises `LibraryMissing`."""
+    if not record.sys_flag & COMPRESSED:
+        return record
+    body, is_gzip = for_client(record.body, record.sys_flag)
+    return replace(record, body=body, sys_flag=record.sys_flag & ~COMPRESSION | is_gzip * COMPRESSED)

@@ -28,7 +28,7 @@ from commitlog import limits, properties
 from commitlog.bulk import Integers
 from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TidewheelError, TooManyRequests
 from commitlog.message import MessageType
-from commitlog.record import Record
+from commitlog.record import INNER_BATCH, Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
 from consumequeue.entry import Entry
@@ -135,6 +135,7 @@ class Receiving:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Marks leased messages as done; of each what must be durable before anyone is told, or why not."""
         answers: list[int | TidewheelError] = []
+        ended: list[int] = []
         done: dict[GroupQueue, list[int]] = {}
         durable_at = self._groups.open_records.durable_at
         for handle in handles:
@@ -143,11 +144,14 @@ class Receiving:
             except TidewheelError as error:
                 answers.append(error)
                 continue
-            self._end(lease.generation)
+            self._take(key, lease)
+            ended.append(lease.generation)
             done.setdefault(key, []).append(lease.queue_offset)
             answers.append(durable_at)
+        if ended:
+            self._leases.unplan(ended)
+            self._statistics.acknowledged[topic, group] += len(ended)
         for key, offsets in done.items():
-            self._statistics.acknowledged[topic, group] += len(offsets)
             self._groups.finish(key, offsets, now_ms)
         return answers
 
@@ -184,7 +188,7 @@ class Receiving:
             generation=lease.generation,
             epoch=self._store.log.epoch,
         )
-        lease.handle = receipts.encode(renewed, self._settings.broker_name)
+        lease.handle = receipts.encode(*renewed, self._settings.broker_name)
         return lease.handle, durable_at
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
@@ -256,11 +260,17 @@ class Receiving:
             self._give_back(key, lease, None, now_ms)
 
     def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
-        """A lease is over; if its message was of a lite topic, the next of that may go out."""
-        key, lease = self._leases.end(generation)
+        """A lease is over."""
+        key, lease = self._leases.standing(generation)
+        self._take(key, lease)
+        self._leases.unplan([generation])
+        return key, lease
+
+    def _take(self, key: GroupQueue, lease: Lease) -> None:
+        """A lease is over, but for its timer; if its message was of a lite topic, the next may go out."""
+        self._leases.take(lease)
         if lease.message_group:
             self._lite.subscriptions.stir(key.topic, lease.message_group, key.group)
-        return key, lease
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """The first receive makes a group receive the topic; returns what must be durable first."""
@@ -308,10 +318,12 @@ class Receiving:
             if offset is None:
                 look.is_crowded |= flight.is_crowded
                 return
+            if offset == flight.fresh_offset and self._lease_run(key, queue, flight, look):
+                continue
             entry = queue.entry(offset)
             if not look.admits(entry.record_bytes):
                 return
-            record = self._record(queue, entry, offset, look)
+            record = self._record(entry, offset, look)
             look.scanned += 1
             if record is None or not look.wants(record):
                 self._groups.pass_over(key, offset, offset + 1, look.now_ms)
@@ -320,12 +332,23 @@ class Receiving:
             else:
                 self._lease_or_park(key, queue, flight, record, look)
 
-    def _record(self, queue: ConsumeQueue, entry: Entry, offset: int, look: Look) -> Record | None:
-        """The record of an entry; those behind it that are wanted, too, are read with it."""
-        left_count = look.count_max - len(look.deliveries)
-        if left_count > 1 and look.tags_codes is None and not look.stretch.holds(entry.physical_offset):
-            look.stretch = self._reading.stretch(queue.entries(offset, left_count))
-        return self._reading.record(entry, offset, look.stretch)
+    def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> bool:
+        """Leases from the fresh offset on what can be leased in one go; whether there was any."""
+        count, offset = min(look.left_count, flight.fresh_room), flight.fresh_offset
+        if look.tags_codes is not None or count < 2:
+            return False
+        entries = queue.entries(offset, count)
+        if entries[0].physical_offset not in look.near:
+            look.near = self._reading.near(entries)
+        self._lending.lease_run(key, flight, entries, look)
+        return flight.fresh_offset > offset
+
+    def _record(self, entry: Entry, offset: int, look: Look) -> Record | None:
+        """The record of an entry, of those that were read if it is among them."""
+        near = look.near.get(entry.physical_offset)
+        if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
+            return self._reading.record(entry, offset)
+        return near
 
     def _candidate(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> int | None:
         """The next offset whose tag may match; those before it that cannot are done."""
@@ -366,7 +389,7 @@ class Receiving:
             if offset is None or not look.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)
-            record = self._record(queue, entry, offset, look) if look.admits(entry.record_bytes) else None
+            record = self._record(entry, offset, look) if look.admits(entry.record_bytes) else None
             if record is None or not look.wants(record):
                 return
             if flight.attempts(offset).made >= look.policy.attempts_max:
@@ -376,8 +399,10 @@ class Receiving:
     def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
         """The lease of a handle, if it still stands; else raises `InvalidReceiptHandle`."""
         found = self._leases.find(receipts.generation_of(handle))
-        if found is not None and found[1].handle == handle and found[0][:2] == (group, topic):
-            return found
+        if found is not None:
+            key, lease = found
+            if lease.handle == handle and key.group == group and key.topic == topic:
+                return found
         receipt = receipts.decode(handle)
         if found is not None:
             key, lease = found

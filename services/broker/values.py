@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from commitlog import properties
 from commitlog.disk import Disk
 from commitlog.message import Message, MessageType
+from commitlog.record import Record
 from commitlog.retention import Retirement
 from txn.checkback import CheckBackPolicy
 from txn.states import State
@@ -192,18 +194,45 @@ class EndReceipt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One message leased to a consumer until `visible_ms`; `attempt` counts from 1."""
+    """One message leased to a consumer until `visible_ms`; `attempt` counts from 1, 0 when it is looked at.
 
-    message: Message
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    store_ms: int
-    attempt: int
-    receipt_handle: str
-    visible_ms: int
-    stored_topic: str = ""
-    """Where it was found when looked up by key: timers and halves wait in the broker's own topics."""
+    The body of `record` is one that clients can read: plain, or gzip.
+    """
+
+    record: Record
+    attempt: int = 0
+    receipt_handle: str = ""
+    visible_ms: int = 0
+
+    @property
+    def message(self) -> Message:
+        """The message, which is made when it is asked for."""
+        return properties.to_message(self.record)
+
+    @property
+    def queue_id(self) -> int:
+        """Its queue."""
+        return self.record.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place there."""
+        return self.record.queue_offset
+
+    @property
+    def physical_offset(self) -> int:
+        """Its place in the log."""
+        return self.record.physical_offset
+
+    @property
+    def store_ms(self) -> int:
+        """When it was stored."""
+        return self.record.store_ms
+
+    @property
+    def stored_topic(self) -> str:
+        """Where it was found: timers and halves wait in the broker's own topics."""
+        return self.record.topic
 
 
 class Subscriber(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, cast
 
-from commitlog import layout, store_format
+from commitlog import layout, properties, store_format
 from commitlog.disk import Disk
 from commitlog.errors import WrongClock
 from commitlog.message import Message
@@ -151,6 +151,20 @@ def _message(message: Message, by_ms: int) -> Changes:
     }
 
 
+def _delivery(one: Delivery, by_ms: int) -> Changes:
+    record = one.record
+    moved = verb_properties.with_shifted_time(properties.of_record(record), by_ms)
+    if (due_ms := moved.get(properties.DUE_MS, "")).isdigit():
+        moved = moved | {properties.DUE_MS: str(max(0, int(due_ms) + by_ms))}
+    changed = replace(
+        record,
+        properties=properties.encode(moved),
+        born_ms=max(0, record.born_ms + by_ms),
+        store_ms=record.store_ms + by_ms,
+    )
+    return {"record": changed, "visible_ms": one.visible_ms + by_ms if one.visible_ms else 0}
+
+
 def _timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
     """Move its bounds; no bound stays none."""
     nothing = TimerFilter()
@@ -194,7 +208,7 @@ _WITHIN_SCHEDULE: Final = _within("schedule", "coming")
 _RUNS: Final = _times("last_ms", "passed_ms")
 _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     Message: _message,
-    Delivery: _times("store_ms", "visible_ms"),
+    Delivery: _delivery,
     PendingTimer: _times("due_ms", "stored_ms"),
     TimerVerdict: _times("ended_ms", "due_ms"),
     TimerFilter: _timer_filter,

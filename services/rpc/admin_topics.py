@@ -13,11 +13,12 @@ from services.broker.reading import within_bytes
 from services.broker.values import Delivery, Topic
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
+from services.rpc.delivered import Shown
 from services.rpc.endpoints import Advertised
 from services.rpc.generated import admin_pb2 as wire
 from services.rpc.generated import definition_pb2
 from services.rpc.generated.definition_pb2 import Endpoints, Message, SystemProperties
-from services.rpc.messages import from_wire, timestamp, to_wire, wall_ms
+from services.rpc.messages import from_wire, timestamp, wall_ms
 from services.rpc.names import stored_name
 from services.rpc.statuses import OK
 
@@ -63,8 +64,8 @@ class AdminTopics:
             raise ClientMistake("Give message_id or message_key: messages are found by these.")
         count_max = request.max_message_nums if request.max_message_nums > 0 else FOUND_MAX
         found = self._found(request, key, min(count_max, FOUND_MAX))
-        namespace = request.topic.resource_namespace
-        messages = [to_wire(one, namespace, 0, "") for one in within_bytes(found, BODIES_BYTES_MAX)]
+        shown = Shown(request.topic.resource_namespace, 0, "")
+        messages = list(map(shown.message, within_bytes(found, BODIES_BYTES_MAX)))
         return wire.ListMessageResponse(status=OK, messages=messages)
 
     async def send_message(self, request: Any, caller: Caller) -> Any:

@@ -7,7 +7,7 @@ expect to find what is in the others.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from commitlog import limits
 from commitlog.errors import ClientMistake, TidewheelError
@@ -15,9 +15,11 @@ from commitlog.limits import AUTO_RENEW_LEASE_MS, LONG_POLL_MS, RECEIVE_BATCH_MA
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
+from services.rpc.delivered import Shown
 from services.rpc.filters import wanted
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.generated.service_pb2 import (
+    AckMessageEntry,
     AckMessageRequest,
     AckMessageResponse,
     AckMessageResultEntry,
@@ -30,13 +32,15 @@ from services.rpc.generated.service_pb2 import (
 )
 from services.rpc.handover import Lent, give_back, lent
 from services.rpc.lite_consuming import refuse_strangers
-from services.rpc.messages import show, span_ms, timestamp
+from services.rpc.messages import span_ms, timestamp
 from services.rpc.names import stored_name
-from services.rpc.replies import Decided, check_count, text_field, varint
+from services.rpc.replies import Decided, check_count, varint
 from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
 
 LEASE_MS = 60_000
+RECEIVED = ReceiveMessageResponse(status=OK).SerializeToString()
+NOTHING = ReceiveMessageResponse(status=NO_MESSAGES).SerializeToString()
 ACKNOWLEDGED = AckMessageResponse(status=OK).SerializeToString()
 ENTRY_OK = AckMessageResultEntry(status=OK).SerializeToString()
 FORWARDED = ForwardMessageToDeadLetterQueueResponse(status=OK).SerializeToString()
@@ -52,7 +56,7 @@ class Consuming:
 
     async def receive_message(
         self, request: ReceiveMessageRequest, caller: Caller
-    ) -> AsyncGenerator[ReceiveMessageResponse, None]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the status, the messages, then the time they left; waits for the first message."""
         group, topic = stored_name(request.group), stored_name(request.message_queue.topic)
         session = self._sessions.seen(caller)
@@ -60,14 +64,18 @@ class Consuming:
         self._give_back_unheard(session, group, topic, request.attempt_id)
         deliveries = await self._lease(request, session, poll_seconds(request, session, caller))
         if not deliveries:
-            yield ReceiveMessageResponse(status=NO_MESSAGES)
+            yield NOTHING
             return
         answer = lent(group, topic, request.attempt_id, deliveries)
-        heard, body_bytes = False, sum(len(one.message.body) for one in deliveries)
+        heard, body_bytes = False, sum(len(one.record.body) for one in deliveries)
         self._live.unread_bytes += body_bytes
         try:
-            for reply in self._replies(request, deliveries):
+            yield RECEIVED
+            namespace = request.message_queue.topic.resource_namespace
+            for reply in map(Shown(namespace, lease_ms(request), self._store_host).reply, deliveries):
                 yield reply
+            left = ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
+            yield left.SerializeToString()
             heard = True
         finally:
             self._live.unread_bytes -= body_bytes
@@ -79,12 +87,11 @@ class Consuming:
     def ack_message(self, request: AckMessageRequest, caller: Caller) -> Decided:
         """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
         self._sessions.seen(caller)
-        entries = request.entries
+        entries = list(request.entries)
         check_count(entries)
         handles = [entry.receipt_handle for entry in entries]
-        group, topic = stored_name(request.group), stored_name(request.topic)
-        answers = self._live.decide(self._live.core.receiving.ack_many, group, topic, handles)
-        return acknowledged_reply(request, answers)
+        live, group, topic = self._live, stored_name(request.group), stored_name(request.topic)
+        return acknowledged_reply(entries, live.decide(live.core.receiving.ack_many, group, topic, handles))
 
     def change_invisible_duration(self, request: ChangeInvisibleDurationRequest, caller: Caller) -> Decided:
         """Lease a delivery anew; the old receipt handle is void."""
@@ -135,43 +142,36 @@ class Consuming:
                 request.attempt_id,
             )
 
-    def _replies(
-        self, request: ReceiveMessageRequest, deliveries: list[Delivery]
-    ) -> Iterator[ReceiveMessageResponse]:
-        invisible_ms, namespace = lease_ms(request), request.message_queue.topic.resource_namespace
-        yield ReceiveMessageResponse(status=OK)
-        for delivery in deliveries:
-            reply = ReceiveMessageResponse()
-            show(reply.message, delivery, namespace, invisible_ms, self._store_host)
-            yield reply
-        yield ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
 
-
-def acknowledged_reply(request: AckMessageRequest, answers: Sequence[int | TidewheelError]) -> Decided:
+def acknowledged_reply(
+    entries: Sequence[AckMessageEntry], answers: Sequence[int | TidewheelError]
+) -> Decided:
     """Return the reply to acknowledgements, and when it may be told.
 
-    Where all are well the bytes that protobuf makes: of each entry message_id 1, receipt_handle 2, status 3.
+    Where all are well it is the bytes of the entries themselves, each with a status.
     """
     told = [answer for answer in answers if isinstance(answer, int)]
     durable_at = max(told, default=0)
     if len(told) == len(answers):
-        parts = [ACKNOWLEDGED]
-        for entry in request.entries:
-            said = text_field(b"\x0a", entry.message_id)
-            said += text_field(b"\x12", entry.receipt_handle) + ENTRY_OK
-            parts += b"\x12", varint(len(said)), said
-        return Decided(durable_at, b"".join(parts))
+        return Decided(durable_at, ACKNOWLEDGED + b"".join(map(entry_reply, entries)))
     results = [
         AckMessageResultEntry(
             message_id=entry.message_id,
             receipt_handle=entry.receipt_handle,
             status=OK if isinstance(answer, int) else refusal(answer),
         )
-        for entry, answer in zip(request.entries, answers, strict=True)
+        for entry, answer in zip(entries, answers, strict=True)
     ]
     status = overall([one.status for one in results])
     reply = AckMessageResponse(status=status, entries=results)
     return Decided(durable_at, reply.SerializeToString(), Code.Name(status.code))
+
+
+def entry_reply(entry: AckMessageEntry) -> bytes:
+    """Return the bytes of a result that is well: the entry's own fields 1 and 2, then the status 3."""
+    entry.ClearField("lite_topic")  # which is field 3 there
+    said = entry.SerializeToString()
+    return b"\x12%b%b%b" % (varint(len(said) + len(ENTRY_OK)), said, ENTRY_OK)
 
 
 def remember(session: Session, answer: Lent) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from commitlog.errors import ClientSilent
 from services.broker.values import Delivery
 from services.live.clients import ClientView, unknown
+from services.rpc.delivered import Shown
 from services.rpc.generated.definition_pb2 import ClientType, Code
 from services.rpc.generated.service_pb2 import (
     PrintThreadStackTraceCommand,
@@ -28,7 +29,6 @@ from services.rpc.generated.service_pb2 import (
     TelemetryCommand,
     VerifyMessageCommand,
 )
-from services.rpc.messages import to_wire
 from services.rpc.sessions import Session, Sessions, Stream
 
 ANSWER_SECONDS: Final = 10.0
@@ -62,7 +62,7 @@ class Questions:
     async def verify(self, client_id: str, delivery: Delivery) -> str:
         """Return what code a push consumer gives after consuming a message once more; raises likewise."""
         nonce = self._nonce()
-        command = VerifyMessageCommand(nonce=nonce, message=to_wire(delivery, "", 0, ""))
+        command = VerifyMessageCommand(nonce=nonce, message=Shown("", 0, "").message(delivery))
         answer = await self._asked(client_id, nonce, TelemetryCommand(verify_message_command=command))
         return str(Code.Name(answer.status.code))
 

@@ -34,11 +34,13 @@ def check_count(entries: Sized) -> None:
 
 def text_field(tag: bytes, text: str) -> bytes:
     """Return the bytes of a field of text behind its tag (field number, wire type 2); none if it is empty."""
-    if not text:
-        return b""
-    encoded = text.encode()
-    length = len(encoded)
-    return tag + (_ONE_BYTE[length] if length < 128 else varint(length)) + encoded
+    return field(tag, text.encode()) if text else b""
+
+
+def field(tag: bytes, content: bytes) -> bytes:
+    """Return the bytes of a field behind its tag and its length."""
+    length = len(content)
+    return tag + (_ONE_BYTE[length] if length < 128 else varint(length)) + content
 
 
 def varint(number: int) -> bytes:
@@ -49,12 +51,7 @@ def varint(number: int) -> bytes:
         return bytes((number & 127 | 128, number >> 7))
     if number < 1 << 21:
         return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    return bytes((number & 127 | 128,)) + varint(number >> 7)
 
 
 _ONE_BYTE: Final = [bytes((number,)) for number in range(128)]

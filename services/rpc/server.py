@@ -149,7 +149,7 @@ def method(
     name: str, rpc: Rpc, gathering: Gathering, observe: Observe, connections: Connections
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return gRPC's handler for one RPC of the table."""
-    codec = (rpc.request.FromString, rpc.reply.SerializeToString)
+    codec = (rpc.request.FromString, in_bytes)
     match rpc:
         case Prompt():
             handler = prompt(name, rpc, gathering, observe, connections)
@@ -160,6 +160,11 @@ def method(
             return grpc.stream_stream_rpc_method_handler(streaming(name, rpc, observe, connections), *codec)
         case Streaming():
             return grpc.unary_stream_rpc_method_handler(streaming(name, rpc, observe, connections), *codec)
+
+
+def in_bytes(reply: Any) -> bytes:
+    """Return a reply in bytes."""
+    return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
 
 
 class Gathering:

@@ -78,7 +78,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """An RPC that replies with a stream, to one request or (`both_ways`) to a stream of them."""
+    """An RPC that replies with a stream, to one request or (`both_ways`) to a stream of them.
+
+    A reply that refuses nothing may be in bytes.
+    """
 
     request: Any
     reply: Any
@@ -180,7 +183,8 @@ async def stream_to(
     try:
         async with aclosing(rpc.handler(request, welcome(rpc, caller))) as replies:
             async for reply in replies:
-                if rpc.has_status and reply.HasField("status") and reply.status.code not in ANSWERS:
+                is_refusal = not isinstance(reply, bytes) and rpc.has_status and reply.HasField("status")
+                if is_refusal and reply.status.code not in ANSWERS:
                     observe(name, Code.Name(reply.status.code), time.monotonic() - started)
                 yield reply
         return

@@ -28,7 +28,7 @@ from commitlog.errors import RefusedByState, TidewheelError
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code, Status
-from services.rpc.service import NoClientId, Observe, Prompt, status_of
+from services.rpc.service import NoClientId, Observe, Prompt, nothing, status_of
 from services.rpc.statuses import BUG
 
 log = structlog.get_logger()
@@ -78,7 +78,8 @@ class Turns:
         """Decide the calls of a turn, in order."""
         room = self._live.room
         for call in calls:
-            if room.is_ample() or room.has(new_bytes := call.rpc.appends(call.request)):
+            appends = call.rpc.appends
+            if appends is nothing or room.is_ample() or room.has(new_bytes := appends(call.request)):
                 self._decide(call)
             else:
                 self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 
@@ -137,38 +138,39 @@ def test_a_damaged_record_is_named_when_read() -> None:
     assert scan(disk)[0].damaged == [Damage(first, second)]
 
 
+def last_of(found: Iterable[Record | None]) -> list[bytes]:
+    return [b"" if one is None else one.body[-1:] for one in found]
+
+
 def test_neighbours_are_read_at_once_and_each_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     log = new_log(disk)
     first, second, third, fourth = write(log, disk, 4)
     disk.flip_bit(layout.segment_path(0), (third - 40) * 8)
-    stretch = log.read_stretch(first, fourth + 8 - first)
+    places = [(first, second - first, 0), (second, third - second, 0), (third, fourth - third, 0)]
     read_paths = []
-    monkeypatch.setattr(disk, "read", lambda path, *_: read_paths.append(path) or b"")
-    assert log.read(first, stretch=stretch).body == b"x" * 200 + b"0"
-    with pytest.raises(StoreDamaged, match=f"log offset {second} "):
-        log.read(second, stretch=stretch)
-    assert log.read(third, stretch=stretch).body == b"x" * 200 + b"2"
-    assert read_paths == []
-    with pytest.raises(StoreDamaged, match=f"Nothing lies at log offset {fourth}"):
-        log.read(fourth, stretch=stretch)
-    assert read_paths == [layout.segment_path(0)], "what is not whole in the stretch is read alone"
+    read = disk.read
+    monkeypatch.setattr(disk, "read", lambda path, *more: read_paths.append(path) or read(path, *more))
+    assert last_of(log.read_near([*places, (fourth, 8, 0)])) == [b"0", b"", b"2", b""]
+    assert read_paths == [layout.segment_path(0)]
+    assert last_of(log.read_near([places[0], (second, 0, 0), places[2]])) == [b"0", b"", b"2"], "a gap"
 
 
-def test_a_stretch_that_the_disk_refuses_or_that_leads_nowhere_is_empty(
+def test_neighbours_that_the_disk_refuses_or_that_lead_nowhere_are_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = MemoryDisk()
     log = new_log(disk)
-    write(log, disk, 2)
-    assert not log.read_stretch(log.durable_offset, 100).holds(log.durable_offset)
-    assert log.read_stretch(0, 1 << 20).end_offset == log.durable_offset
+    first, second = write(log, disk, 2)
+    places = [(first, second - first, 0), (second, 1 << 20, 0)]
+    assert last_of(log.read_near([(log.durable_offset, 100, 0)])) == [b""]
+    assert last_of(log.read_near(places)) == [b"0", b"1"]
 
     def fail(*_: object) -> bytes:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(disk, "read", fail)
-    assert not log.read_stretch(0, 100).holds(0)
+    assert last_of(log.read_near(places)) == [b"", b""]
 
 
 def test_a_log_whose_sync_failed_is_cut_at_the_last_durable_offset() -> None:

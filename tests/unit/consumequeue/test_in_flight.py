@@ -33,7 +33,7 @@ def test_each_message_is_done_leased_or_comes_again_lowest_returned_first(
                 fresh.discard(expected)
         elif action == "finish":
             flight.offsets.finish(offset, offset + 1)
-            flight.finished(offset)
+            flight.finished([offset])
             done.add(offset)
             leased.discard(offset)
         elif offset in leased:
@@ -71,5 +71,5 @@ def test_a_lease_that_is_a_record_stands_after_a_start_and_nothing_passes_over_i
     assert not flight.message_groups.is_free("a", 4)
     assert [flight.candidate(9), flight.fresh_offset] == [0, 0]
     offsets.finish(0, 2)
-    flight.finished(0)
+    flight.finished([0])
     assert flight.candidate(9) == 3, "what is leased is passed by"

@@ -137,11 +137,11 @@ def test_ranges_cover_exactly_the_offsets(offsets: set[int]) -> None:
 
 def test_receipt_handles_are_read_back_and_foreign_ones_refused() -> None:
     receipt = Receipt(2, 101, 4096, 1_700_000_000_123, 30_000, 77)
-    handle = receipts.encode(receipt, "broker-a")
+    handle = receipts.encode(*receipt, "broker-a")
     assert handle == "101 1700000000123 30000 0 0 broker-a 2 101 4096 77"
     assert receipts.decode(handle) == receipt
     assert receipts.generation_of(handle) == 77
-    newer = receipts.encode(receipt._replace(epoch=3), "broker-a")
+    newer = receipts.encode(*receipt._replace(epoch=3), "broker-a")
     assert newer == "101 1700000000123 30000 0 0 broker-a 2 101 4096 3 77"
     assert receipts.decode(newer) == receipt._replace(epoch=3)
     assert receipts.generation_of(newer) == 77

@@ -290,6 +290,25 @@ def test_acknowledgements_of_a_call_are_judged_one_by_one(bench: Bench) -> None:
     assert bench.ids() == ["M2"]
 
 
+def test_what_was_leased_before_a_filter_failed_comes_again_when_its_leases_end(bench: Bench) -> None:
+    for _ in range(3):
+        bench.send()
+
+    class Failing:
+        tags_codes = None
+
+        def matches(self, stored: bytes) -> bool:
+            if b"M2" in stored:
+                raise RuntimeError("no such thing")
+            return True
+
+    with pytest.raises(RuntimeError):
+        bench.broker.receiving.receive("g", "t", Failing(), 32, 20_000, "c", False, bench.now_ms)
+    assert bench.ids() == ["M2", "M3"]
+    bench.advance(20_000)
+    assert bench.ids() == ["M1", "M2", "M3"]
+
+
 def test_a_receive_reads_neighbours_in_one_go_and_passes_over_what_is_damaged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +321,7 @@ def test_a_receive_reads_neighbours_in_one_go_and_passes_over_what_is_damaged(
     read_paths = []
     monkeypatch.setattr(bench.disk, "read", lambda *wanted: read_paths.append(wanted[0]) or read(*wanted))
     assert bench.ids() == ["M1", "M2", "M3", "M5", "M6", "M7", "M8"]
-    assert read_paths.count(path) == 1
+    assert read_paths.count(path) == 2, "the damaged one is read again, to tell what is wrong"
     assert bench.broker.statistics.unreadable_records == 1
 
 

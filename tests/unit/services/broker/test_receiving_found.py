@@ -190,7 +190,7 @@ def test_what_goes_to_the_dead_letters_waits_no_more() -> None:
     flight.give_back(0)
     assert (flight.candidate(1), flight.waiting_count) == (0, 1)
     flight.offsets.finish(0, 1)
-    flight.finished(0)
+    flight.finished([0])
     assert flight.waiting_count == 0
 
 

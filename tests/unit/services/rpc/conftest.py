@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -53,7 +54,8 @@ class Front:
         """Call a streaming RPC."""
         rpc = self.rpcs[name]
         assert isinstance(rpc, Streaming)
-        return stream_to(name, rpc, request, caller, self._observe)
+        replies = stream_to(name, rpc, request, caller, self._observe)
+        return parsed(rpc, replies) if name == "ReceiveMessage" else replies
 
     async def send(self, topic: str, body: bytes = b"x", **system: Any) -> Any:
         """Send one message and return the reply."""
@@ -87,6 +89,13 @@ class Front:
         planned = (seconds, call)
         self.later.append(planned)
         return Planned(self.later, planned)
+
+
+async def parsed(rpc: Streaming, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """The replies of a stream as messages, whether they come so or in bytes."""
+    async with aclosing(replies):
+        async for reply in replies:
+            yield rpc.reply.FromString(reply) if isinstance(reply, bytes) else reply
 
 
 class Planned:

@@ -8,10 +8,12 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from commitlog.message import Message, MessageType
+from services.broker.sending import message_record
 from services.broker.values import Delivery
 from services.rpc.caller import Caller
+from services.rpc.delivered import Shown
 from services.rpc.generated import definition_pb2 as wire
-from services.rpc.messages import BORN_MS_MAX, from_wire, half_to_wire, timestamp, to_wire, wall_ms
+from services.rpc.messages import BORN_MS_MAX, from_wire, half_to_wire, timestamp, wall_ms
 from services.rpc.names import stored_name, wire_name
 
 SENT = wire.Message(
@@ -32,8 +34,9 @@ SENT = wire.Message(
 
 
 def delivered(message: Message) -> wire.Message:
-    delivery = Delivery(message, 3, 41, 900, 1_763_700_001_500, 2, "handle", 0)
-    return to_wire(delivery, "shop", 15_000, "127.0.0.1")
+    record = message_record(message, 3)
+    record.queue_offset, record.store_ms = 41, 1_763_700_001_500
+    return Shown("shop", 15_000, "127.0.0.1").message(Delivery(record, 2, "handle"))
 
 
 def test_a_delivery_tells_what_was_sent() -> None:

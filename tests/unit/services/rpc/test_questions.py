@@ -9,6 +9,7 @@ import pytest
 
 from commitlog.errors import ClientNotFound, ClientSilent
 from commitlog.message import Message
+from services.broker.sending import message_record
 from services.broker.values import Delivery
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
@@ -17,7 +18,7 @@ from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions
 
 PATIENCE_SECONDS = 20
-DELIVERY = Delivery(Message(topic="t", body=b"hello", message_id="M1"), 0, 7, 0, 0, 1, "", 0)
+DELIVERY = Delivery(message_record(Message(topic="t", body=b"hello", message_id="M1"), 0))
 
 
 class Asked:

@@ -43,26 +43,24 @@ def test_one_that_was_refused_makes_the_whole_a_mixed_one_that_waits_for_what_it
     assert [one.message_id for one in reply.entries] == ["id", "other", "other"]
 
 
-@given(st.lists(st.tuples(TEXTS, TEXTS.filter(bool), OFFSETS), min_size=1, max_size=5))
-def test_messages_that_were_acknowledged(given: list[tuple[str, str, int]]) -> None:
+@given(st.lists(st.tuples(TEXTS, TEXTS.filter(bool), st.none() | TEXTS, OFFSETS), min_size=1))
+def test_messages_that_were_acknowledged(given: list[tuple[str, str, str | None, int]]) -> None:
     entries = [
-        service.AckMessageEntry(message_id=message_id, receipt_handle=handle)
-        for message_id, handle, _ in given
+        service.AckMessageEntry(message_id=message_id, receipt_handle=handle, lite_topic=lite_topic)
+        for message_id, handle, lite_topic, _ in given
     ]
-    decided = acknowledged_reply(service.AckMessageRequest(entries=entries), [one[2] for one in given])
+    decided = acknowledged_reply(entries, [one[3] for one in given])
     results = [
         service.AckMessageResultEntry(message_id=one.message_id, receipt_handle=one.receipt_handle, status=OK)
         for one in entries
     ]
     assert decided.reply == service.AckMessageResponse(status=OK, entries=results).SerializeToString()
-    assert decided.durable_at == max(one[2] for one in given)
+    assert decided.durable_at == max(one[3] for one in given)
 
 
 def test_one_that_was_not_acknowledged_is_told_why() -> None:
     entries = [service.AckMessageEntry(receipt_handle=handle) for handle in ("good", "void")]
-    decided = acknowledged_reply(
-        service.AckMessageRequest(entries=entries), [500, InvalidReceiptHandle("it has run out")]
-    )
+    decided = acknowledged_reply(entries, [500, InvalidReceiptHandle("it has run out")])
     reply = service.AckMessageResponse.FromString(decided.reply)
     assert (decided.durable_at, decided.code) == (500, "MULTIPLE_RESULTS")
     assert [one.status.code for one in reply.entries] == [wire.OK, wire.INVALID_RECEIPT_HANDLE]
