@@ -14,6 +14,7 @@ copy of a table is its state at one moment. Open halves lie in the order of thei
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
@@ -80,6 +81,8 @@ class Outcomes:
         self.expired: dict[int, Row] = {}
         """The fields of each `Expired`."""
         self._ended: dict[int, Row] = {}
+        self._oldest: deque[int] = deque()
+        """The halves of `_ended` in its order: a dict finds its first row by passing all that were deleted."""
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
         """A half is durable."""
@@ -142,6 +145,7 @@ class Outcomes:
             self.expired[half_offset] = (ended_ms, ended_offset, *kept, ())
         else:
             self._ended[half_offset] = (outcome.value, ended_ms, ended_offset, waiting.topic)
+            self._oldest.append(half_offset)
 
     def takes_late(self, half_offset: int) -> bool:
         """Whether a producer's end of what has expired is still to be noted."""
@@ -156,10 +160,10 @@ class Outcomes:
     def forget(self, published_offset: int) -> None:
         """Drops the oldest ends beyond `ENDED_HALVES_MAX` of which the index has the records up to there."""
         while len(self._ended) > ENDED_HALVES_MAX:
-            half_offset, (_, _, ended_offset, _) = next(iter(self._ended.items()))
+            _, _, ended_offset, _ = self._ended[self._oldest[0]]
             if ended_offset > published_offset:
                 return
-            del self._ended[half_offset]
+            del self._ended[self._oldest.popleft()]
 
     def freeze(self) -> Any:
         """What a snapshot keeps: open halves, and the ends in their order."""
@@ -173,6 +177,7 @@ class Outcomes:
         for half_offset, state, ended_ms, *place in frozen["ended"]:
             _, *row = Ended(State(state), ended_ms, *(place or [-1]))
             self._ended[half_offset] = (state, *row)
+            self._oldest.append(half_offset)
         for half_offset, ended_ms, *fields in frozen["expired"]:
             expired = Expired(ended_ms, *(fields or [-1]))
             late = tuple((asked_for, ms) for asked_for, ms in expired.late)
