@@ -82,7 +82,7 @@ class Outcomes:
         """The fields of each `Expired`."""
         self._ended: dict[int, Row] = {}
         self._oldest: deque[int] = deque()
-        """The halves of `_ended` in its order: a dict finds its first row by passing all that were deleted."""
+        """The halves of `_ended`, in its order: a dict passes all that was deleted to find its first row."""
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
         """A half is durable."""
