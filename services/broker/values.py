@@ -258,7 +258,7 @@ class Wake:
 class CheckBack:
     """A half message is open too long: ask one of its topic's producers, then report with `check_asked`.
 
-    It names the half's place: read the message (`half_message`) only for a producer that is there.
+    It names the half's place: read the message (`transactions.message`) only for a producer that is there.
     """
 
     transaction_id: str
