@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,7 @@ class Caller:
     user: str = ""
     namespace: str = ""
     is_encrypted: bool = False
+
+
+Asked = tuple[Any, Caller]
+"""A request, and who asks."""

@@ -8,13 +8,14 @@ expect to find what is in the others.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from itertools import groupby, islice
 
 from commitlog import limits
 from commitlog.errors import ClientMistake, TidewheelError
 from commitlog.limits import AUTO_RENEW_LEASE_MS, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
-from services.rpc.caller import Caller
+from services.rpc.caller import Asked, Caller
 from services.rpc.delivered import Shown
 from services.rpc.filters import wanted
 from services.rpc.generated.definition_pb2 import Code
@@ -86,12 +87,39 @@ class Consuming:
 
     def ack_message(self, request: AckMessageRequest, caller: Caller) -> Decided:
         """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
-        self._sessions.seen(caller)
-        entries = list(request.entries)
-        check_count(entries)
-        handles = [entry.receipt_handle for entry in entries]
-        live, group, topic = self._live, stored_name(request.group), stored_name(request.topic)
-        return acknowledged_reply(entries, live.decide(live.core.receiving.ack_many, group, topic, handles))
+        (answer,) = self.ack_messages([(request, caller)])
+        if isinstance(answer, TidewheelError):
+            raise answer
+        return answer
+
+    def ack_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
+        """Acknowledge what calls say, those that follow each other on one topic in one go."""
+        answers: list[Decided | TidewheelError] = []
+        for name, run in groupby(map(self._acknowledging, calls), lambda one: one[0]):
+            said = [entries for _, entries in run]
+            handles = [entry.receipt_handle for entries in said for entry in entries]
+            try:
+                if isinstance(name, TidewheelError):
+                    raise name
+                told = iter(self._live.decide(self._live.core.receiving.ack_many, *name, handles))
+            except TidewheelError as error:
+                answers += [error] * len(said)
+            else:
+                answers += [acknowledged_reply(one, list(islice(told, len(one)))) for one in said]
+        return answers
+
+    def _acknowledging(
+        self, call: Asked
+    ) -> tuple[tuple[str, str] | TidewheelError, Sequence[AckMessageEntry]]:
+        """The group and topic (stored names) of a call, or why it is refused, and its entries."""
+        request, caller = call
+        try:
+            self._sessions.seen(caller)
+            entries = list(request.entries)
+            check_count(entries)
+            return (stored_name(request.group), stored_name(request.topic)), entries
+        except TidewheelError as error:
+            return error, ()
 
     def change_invisible_duration(self, request: ChangeInvisibleDurationRequest, caller: Caller) -> Decided:
         """Lease a delivery anew; the old receipt handle is void."""

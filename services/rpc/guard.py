@@ -16,18 +16,18 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
-from commitlog.errors import Forbidden, Unauthorized
+from commitlog.errors import Forbidden, TidewheelError, Unauthorized
 from services.auth.rights import Kind, Need, Verb
 from services.auth.signature import Reason, Refused, check, parse
 from services.live.access import LiveAccess
 from services.live.client_metrics import Key
 from services.refusals import Refusals
-from services.rpc.caller import Caller
+from services.rpc.caller import Asked, Caller
 from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.replies import Decided
@@ -105,7 +105,20 @@ def watched_prompt(name: str, rpc: Prompt, guard: Guard) -> Prompt:
     def handler(request: Any, caller: Caller) -> Decided:
         return rpc.handler(request, guard.admit(name, request, caller))
 
-    return replace(rpc, handler=handler)
+    def admitted(asked: Asked) -> Caller | TidewheelError:
+        try:
+            return guard.admit(name, *asked)
+        except TidewheelError as error:
+            return error
+
+    def together(calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
+        assert rpc.together is not None
+        known = [(request, admitted((request, caller))) for request, caller in calls]
+        welcome = [(request, one) for request, one in known if isinstance(one, Caller)]
+        decided = iter(rpc.together(welcome))
+        return [next(decided) if isinstance(one, Caller) else one for _, one in known]
+
+    return replace(rpc, handler=handler, together=together if rpc.together else None)
 
 
 def watched_stream(name: str, rpc: Streaming, guard: Guard) -> Streaming:

@@ -8,7 +8,7 @@ table.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ import structlog
 
 from commitlog.errors import TidewheelError, unread
 from commitlog.limits import BODY_BYTES_MAX
-from services.rpc.caller import Caller
+from services.rpc.caller import Asked, Caller
 from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
 from services.rpc.generated import service_pb2 as wire
@@ -67,13 +67,15 @@ def nothing(request: Any) -> int:
 class Prompt:
     """An RPC of one request and one reply which is decided at once, and then waits for nothing but the disk.
 
-    `appends` tells how many bytes a request may append, if they are many (`services.live.room`).
+    `appends` tells how many bytes a request may append, if they are many (`services.live.room`). `together`
+    decides several calls in order, where that is cheaper than one by one; each gets what it would get alone.
     """
 
     request: Any
     reply: Any
     handler: Callable[[Any, Caller], Decided]
     appends: Callable[[Any], int] = nothing
+    together: Callable[[Sequence[Asked]], Sequence[Decided | TidewheelError]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,12 @@ def table(
         "ReceiveMessage": Streaming(
             wire.ReceiveMessageRequest, wire.ReceiveMessageResponse, consuming.receive_message
         ),
-        "AckMessage": Prompt(wire.AckMessageRequest, wire.AckMessageResponse, consuming.ack_message),
+        "AckMessage": Prompt(
+            wire.AckMessageRequest,
+            wire.AckMessageResponse,
+            consuming.ack_message,
+            together=consuming.ack_messages,
+        ),
         "ChangeInvisibleDuration": Prompt(
             wire.ChangeInvisibleDurationRequest,
             wire.ChangeInvisibleDurationResponse,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from time import monotonic
 from typing import Any
 
@@ -76,6 +77,14 @@ class Turns:
 
     def take(self, calls: Iterable[Call]) -> None:
         """Decide the calls of a turn, in order."""
+        for is_together, run in groupby(calls, _goes_together):
+            if is_together:
+                for _, alike in groupby(run, lambda call: call.rpc):
+                    self._decide_together(list(alike))
+            else:
+                self._take_each(run)
+
+    def _take_each(self, calls: Iterable[Call]) -> None:
         room = self._live.room
         for call in calls:
             appends = call.rpc.appends
@@ -104,6 +113,24 @@ class Turns:
         else:
             self._live.answers.give(offset, call, reply)
 
+    def _decide_together(self, calls: list[Call]) -> None:
+        rpc = calls[0].rpc
+        assert rpc.together is not None
+        try:
+            answers = rpc.together([(call.request, call.caller) for call in calls])
+        except Exception:
+            log.exception("bug while answering", rpc=calls[0].name)
+            for call in calls:
+                self._refuse(call, BUG, 0)
+            return
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, TidewheelError):
+                offset = answer.durable_at if isinstance(answer, RefusedByState) else 0
+                self._refuse(call, status_of(answer), offset)
+            else:
+                offset, reply, call.code, call.then = answer
+                self._live.answers.give(offset, call, reply)
+
     def _refuse(self, call: Call, status: Status, offset: int) -> None:
         call.code = Code.Name(status.code)
         self._live.answers.give(offset, call, refused(call.rpc, status))
@@ -121,6 +148,11 @@ class Turns:
         """A loop holds its tasks weakly."""
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
+
+
+def _goes_together(call: Call) -> bool:
+    """Whether a call is decided with those beside it; who does not say who it is learns that alone."""
+    return call.rpc.together is not None and bool(call.caller.client_id)
 
 
 def refused(rpc: Prompt, status: Status) -> bytes:

@@ -388,3 +388,19 @@ def test_every_message_of_a_request_is_judged_by_the_name_that_is_stored(given_n
         for namespace, name in given_names
     ]
     assert list(NEEDS["SendMessage"](request)) == expected
+
+
+def test_acknowledgements_of_one_turn_are_let_through_each_by_itself(watch: Any) -> None:
+    async def scenario(watched: Watched) -> None:
+        await watched.allow("carts", Verb.RECEIVE, Kind.TOPIC, "orders")
+        await watched.allow("carts", Verb.RECEIVE, Kind.GROUP, "g")
+        rpc = watched.front.rpcs["AckMessage"]
+        entry = service.AckMessageEntry(message_id="M", receipt_handle="nonsense")
+        request = service.AckMessageRequest(group=GROUP, topic=ORDERS, entries=[entry])
+        unsigned = replace(watched.callers["carts"], authorization="")
+        callers = [watched.callers["orders"], watched.callers["carts"], unsigned, watched.callers["carts"]]
+        answers = rpc.together([(request, caller) for caller in callers])
+        codes = [answer.status if isinstance(answer, Exception) else answer.code for answer in answers]
+        assert codes == ["FORBIDDEN", "INVALID_RECEIPT_HANDLE", "UNAUTHORIZED", "INVALID_RECEIPT_HANDLE"]
+
+    watch(scenario)

@@ -10,14 +10,16 @@ import pytest
 from commitlog import limits
 from commitlog.errors import TidewheelError
 from commitlog.message import MessageType
+from services.broker.groups import GroupQueue
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.service import Prompt
-from services.rpc.turns import Call
+from services.rpc.turns import Call, Turns
 
 BODY = b"." * 1_000
+SOMEBODY = Caller("client-1", seconds_left=0.6)
 
 
 def test_a_call_that_appends_a_copy_holds_no_more_than_its_request_while_it_waits(
@@ -64,3 +66,99 @@ def test_what_was_to_be_done_with_a_reply_is_not_done_when_the_disk_failed() -> 
     call.refuse(TidewheelError("the disk failed"))
     assert told == [TidewheelError.status]
     assert done == []
+
+
+async def told(front: Any, asked: list[tuple[str, Any, Caller]]) -> list[Any]:
+    """The replies to calls of one turn, in the order of the calls; and in which they were told."""
+    loop = asyncio.get_running_loop()
+    replies: list[asyncio.Future[bytes]] = [loop.create_future() for _ in asked]
+    Turns(front.live).take(
+        Call(
+            name, front.rpcs[name], request, caller, lambda reply, _, one=one: one.set_result(reply), ignored
+        )
+        for (name, request, caller), one in zip(asked, replies, strict=True)
+    )
+    return [
+        front.rpcs[name].reply.FromString(await reply)
+        for (name, _, _), reply in zip(asked, replies, strict=True)
+    ]
+
+
+def ignored(*_: object) -> None:
+    """Nobody counts the calls."""
+
+
+def acknowledgement(*handles: str, topic: str = "t") -> service.AckMessageRequest:
+    entries = [service.AckMessageEntry(message_id=one, receipt_handle=one) for one in handles]
+    return service.AckMessageRequest(
+        group=wire.Resource(name="g"), topic=wire.Resource(name=topic), entries=entries
+    )
+
+
+async def leased(front: Any, count: int) -> list[str]:
+    """The handles of so many messages that the group has."""
+    for number in range(count):
+        await front.send("t", message_id=f"M{number}")
+    replies = await front.receive("t")
+    return [one.message.system_properties.receipt_handle for one in replies if one.HasField("message")]
+
+
+def test_acknowledgements_of_one_turn_get_each_what_it_would_get_alone(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
+        first, second, third, fourth = await leased(front, 4)
+        await front.live.call(front.live.core.topics.create, "t2", MessageType.NORMAL, 1)
+        ack, change = "AckMessage", "ChangeInvisibleDuration"
+        changed = service.ChangeInvisibleDurationRequest(
+            group=wire.Resource(name="g"), topic=wire.Resource(name="t"), receipt_handle=fourth
+        )
+        changed.invisible_duration.seconds = 30
+        replies = await told(
+            front,
+            [
+                (ack, acknowledgement(first), SOMEBODY),
+                (ack, acknowledgement("nonsense"), SOMEBODY),
+                (ack, acknowledgement(), SOMEBODY),
+                (ack, acknowledgement(second, first), SOMEBODY),
+                (ack, acknowledgement(third, topic="t2"), SOMEBODY),
+                (change, changed, SOMEBODY),
+                (ack, acknowledgement(fourth), SOMEBODY),
+                (ack, acknowledgement(third), Caller("")),
+                (ack, acknowledgement(third), SOMEBODY),
+            ],
+        )
+        invalid = Code.INVALID_RECEIPT_HANDLE
+        assert [one.status.code for one in replies] == [
+            Code.OK,
+            invalid,
+            Code.BAD_REQUEST,
+            Code.MULTIPLE_RESULTS,
+            invalid,
+            Code.OK,
+            invalid,
+            Code.CLIENT_ID_REQUIRED,
+            Code.OK,
+        ]
+        assert [one.status.code for one in replies[3].entries] == [Code.OK, invalid]
+        assert [one.receipt_handle for one in replies[3].entries] == [second, first]
+        flight = front.live.core.groups.in_flight(GroupQueue("g", "t", 0))
+        assert [lease.queue_offset for lease in flight.leases()] == [3]
+
+    play(scenario)
+
+
+def test_a_bug_that_hits_acknowledgements_of_one_turn_is_told_to_each(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(front: Any) -> None:
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
+        handles = await leased(front, 2)
+
+        def fail(*_: object) -> None:
+            raise AssertionError("a bug")
+
+        monkeypatch.setattr(front.live, "decide", fail)
+        replies = await told(front, [("AckMessage", acknowledgement(one), SOMEBODY) for one in handles])
+        assert {one.status.code for one in replies} == {Code.INTERNAL_SERVER_ERROR}
+
+    play(scenario)
