@@ -153,7 +153,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
         app = make_app(live, metrics, consuming, files, asked.refusals, asked.demands, questions, measured)
         tls = https_context(files_of_tls) if has_https else None
-        await stack.enter_async_context(serving_http(http_socket, app, tls))
+        await stack.enter_async_context(serving_http(http_socket, app, tls, live))
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, live.core.segment_bytes)
         stack.enter_context(ready_file(settings.ready_file, ready))
@@ -319,14 +319,15 @@ async def taking_connections(front: Front, listening: socket.socket) -> AsyncIte
 
 @asynccontextmanager
 async def serving_http(
-    bound: socket.socket, app: Starlette, tls: ssl.SSLContext | None
+    bound: socket.socket, app: Starlette, tls: ssl.SSLContext | None, live: LiveBroker
 ) -> AsyncIterator[None]:
-    """Serve the HTTP interface on a socket that listens already."""
+    """Serve the HTTP interface on a socket that listens already; on the way out no poll is waited for."""
     server = HttpServer(app, tls)
     serving = asyncio.create_task(server.serve([bound]))
     try:
         yield
     finally:
+        live.release_receivers()
         server.should_exit = True
         await serving
         for tasks in app.state.tasks:

@@ -6,11 +6,21 @@ import asyncio
 import json
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from services.config import Address, HttpAddress
-from services.run import Ready, count_boot, listen_on, ready_file
+import httpx
 
+from commitlog.memory_disk import MemoryDisk
+from commitlog.message import MessageType
+from services.broker.settings import BrokerSettings
+from services.config import Address, HttpAddress
+from services.live.live_broker import LiveBroker
+from services.ops.app import make_app
+from services.ops.metrics import Metrics
+from services.run import Ready, count_boot, listen_on, ready_file, serving_http
+
+NOW_MS = 1_763_700_000_000
 READY = Ready(Address("127.0.0.1", 1), HttpAddress("127.0.0.1", 2), 0, 1 << 24)
 
 
@@ -62,3 +72,25 @@ def test_answers_leave_at_once_and_do_not_wait_for_acknowledgements_of_earlier_o
         return is_undelayed
 
     assert asyncio.run(accepted())
+
+
+def test_a_poll_that_waits_when_the_broker_stops_is_answered() -> None:
+    async def polled() -> httpx.Response:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(2) as writer, listen_on(Address("127.0.0.1", 0), "--http") as bound:
+            live = LiveBroker(
+                MemoryDisk(), BrokerSettings(segment_bytes=1 << 20), lambda: NOW_MS, loop.call_later, writer
+            )
+            await live.call(live.core.topics.create, "t", MessageType.NORMAL, 1)
+            url = f"http://127.0.0.1:{bound.getsockname()[1]}/api/topics/t/arrivals?wait_ms=20000"
+            async with httpx.AsyncClient(timeout=30) as client:
+                async with serving_http(bound, make_app(live, Metrics(live, [])), None, live):
+                    poll = asyncio.create_task(client.get(url))
+                    while not live._arrivals._asleep:
+                        await asyncio.sleep(0)
+                answer = await poll
+            await live.close()
+        return answer
+
+    answer = asyncio.run(asyncio.wait_for(polled(), 60))
+    assert (answer.status_code, answer.json()["messages"]) == (200, [])
