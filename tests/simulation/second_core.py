@@ -43,8 +43,9 @@ from txn.checkback import CheckBackPolicy
 
 COMPARE_EVERY: Final = 20
 COMPARE_AFTER: Final = 14
-EPOCH_EVERY: Final = 25
 """Steps from one comparison to the next at which the broker is quiet: each reads all there is."""
+EPOCH_EVERY: Final = 25
+"""At one of so many looks at a quiet broker a newer epoch begins."""
 HOUR_MS: Final = 3_600_000
 
 
