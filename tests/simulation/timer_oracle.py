@@ -129,7 +129,11 @@ class Oracle:
             old, offset=new_offset, stored_ms=now_ms, armed_at=None, is_late_set=False, ended="",
             ended_offset=-1, ended_ms=0, is_seen=False,
         )  # fmt: skip
-        self._add(new, [name for name in old.names() if self._is_free(name, old_offset, now_ms)])
+        free = [name for name in old.names() if self._is_free(name, old_offset, now_ms)]
+        for name in free:
+            if self.names[name][-1] != old_offset:
+                self.forget(name)  # whoever had it since is late by more than the history
+        self._add(new, free)
 
     def _is_free(self, name: TimerName, old_offset: int, now_ms: int) -> bool:
         """Whether a name means a timer that is rebuilt, or nobody that is remembered."""
