@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog import limits
+from commitlog.errors import ResultUnknown
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
@@ -257,7 +258,11 @@ async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         preloaded = turns.told()
         turns.restart()
         pings, segments = Pings(loop), live.core._log.first_offset
-        await load.run(given.minutes * 60)
+        try:
+            await load.run(given.minutes * 60)
+        except ResultUnknown:
+            await live.broken  # which says what the bug was
+            raise
         pending = {"timers": live.core.gauges().pending_timers, "halves": live.core.gauges().open_halves}
         load.counts["segments_deleted"] = (live.core._log.first_offset - segments) // settings.segment_bytes
         told = turns.told() | {"ping_ms": pings.told(), "counts": load.counts, "pending": pending}

@@ -48,8 +48,10 @@ class Rows:
 
     def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], tuple[Any, ...]]) -> None:
         self._parts, self._row = tuple(parts), row
+        self._counts = [len(part) for part in self._parts]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        assert self._counts == [len(part) for part in self._parts], "a part has changed that was frozen"
         return (self._row(*item) for part in self._parts for item in part.items())
 
 

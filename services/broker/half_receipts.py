@@ -76,7 +76,7 @@ class HalfReceipts:
             self._drop_empty()
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: every row."""
+        """What a snapshot keeps: every row. Between the first and the last run none is ever changed."""
         last = len(self._runs) - 1
         runs = (run if 0 < place < last else run.copy() for place, run in enumerate(self._runs))
         return Rows(runs, lambda name, row: (*name, *row))
@@ -106,6 +106,8 @@ class HalfReceipts:
     def _drop_empty(self) -> None:
         while len(self._runs) > 1 and not self._runs[0]:
             self._runs.popleft()
+            # A worker may be reading the next run for a snapshot, and its rows go from now on.
+            self._runs[0] = self._runs[0].copy()
 
 
 def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int, int]:
