@@ -13,11 +13,14 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from commitlog import limits
 from commitlog.descriptors import Descriptors, Open
 from commitlog.disk import FILE_MODE, FOLDER_MODE, SyncFailed
 from commitlog.view import View
+
+_UNKNOWN_CALL: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))
 
 
 class RealDisk:
@@ -26,6 +29,7 @@ class RealDisk:
     def __init__(self, root: Path, open_max: int = limits.FILES_OPEN_MAX) -> None:
         self.root = root
         self._files = Descriptors(open_max, self._open, _sync)
+        self._has_synced_writes = hasattr(os, "RWF_DSYNC")
         self._named: set[str] = set()
         """Files whose names this process has made durable; those of files that it finds may not be."""
 
@@ -75,13 +79,18 @@ class RealDisk:
                 written += os.pwrite(file.descriptor, data[written:], position + written)
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
-        if not hasattr(os, "RWF_DSYNC"):
-            self.write(path, position, data)
-            self.sync(path)
-            return
-        with self._writing(path) as file:
-            self._as_one_of_many(file, path, lambda own: _write_synced(own, position, data, path))
-        self._make_name_durable(path)
+        if self._has_synced_writes:
+            try:
+                with self._writing(path) as file:
+                    self._as_one_of_many(file, path, lambda own: _write_synced(own, position, data, path))
+                self._make_name_durable(path)
+                return
+            except OSError as error:
+                if error.errno not in _UNKNOWN_CALL:
+                    raise
+                self._has_synced_writes = False  # this system has none, and has written nothing
+        self.write(path, position, data)
+        self.sync(path)
 
     def sync(self, path: str) -> None:
         file = self._files.take(path)
@@ -113,11 +122,12 @@ class RealDisk:
             own = os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC)
         try:
             step(own)
-        except OSError:
-            file.failed_syncs += 1
-            file.is_unsynced = True
-            file.close_own()
+        except OSError as error:
             os.close(own)
+            if error.errno not in _UNKNOWN_CALL:
+                file.failed_syncs += 1
+                file.is_unsynced = True
+                file.close_own()
             raise
         if file.own or file.failed_syncs != failures_before:
             os.close(own)
@@ -255,7 +265,7 @@ def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> Non
         while written < len(data):
             written += os.pwritev(descriptor, [data[written:]], position + written, os.RWF_DSYNC)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, *_UNKNOWN_CALL):
             raise
         raise SyncFailed(error.errno, error.strerror, path) from error
 

@@ -317,14 +317,20 @@ def test_what_is_written_synced_is_there_whole_with_its_name_however_the_system_
         written.append(flags)
         return real(descriptor, [parts[0][:5]], position, flags)
 
+    def unknown(*given: object) -> int:
+        written.append(0)
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
     monkeypatch.setattr(os, "pwritev", in_parts)
     disk = RealDisk(tmp_path)
     disk.write_synced("log/0", 2, b"twelve bytes")
     assert disk.read("log/0", 0, 20) == b"\0\0twelve bytes"
     assert written == [os.RWF_DSYNC] * 3
-    monkeypatch.delattr(os, "RWF_DSYNC")
+    monkeypatch.setattr(os, "pwritev", unknown)
     disk.write_synced("log/0", 0, b"ab")
-    assert disk.read("log/0", 0, 20) == b"abtwelve bytes"
+    disk.write_synced("log/0", 14, b"!")
+    assert disk.read("log/0", 0, 20) == b"abtwelve bytes!"
+    assert len(written) == 4, "asked once whether there is such a call"
     disk.close()
     assert opened(tmp_path) == 0
 
