@@ -66,10 +66,9 @@ class Turns:
         run_once, run = loop._run_once, Handle._run
         clock, loop_thread = time.thread_time_ns, threading.get_ident()
 
-        # What asyncio keeps in a handle is typed nowhere.
         def measured_run(handle: Handle) -> None:
-            began, callback = clock(), handle._callback  # type: ignore[attr-defined]
-            run(handle)  # type: ignore[arg-type]
+            began, callback = clock(), handle._callback  # type: ignore[attr-defined]  # asyncio's own
+            run(handle)  # type: ignore[arg-type]  # a method, not bound yet
             if (took := clock() - began) > 500_000 and threading.get_ident() == loop_thread:
                 self._now.append((took, named(callback)))
 
@@ -85,7 +84,7 @@ class Turns:
                 elif (took := clock() - self._collected) > 500_000:
                     self._now.append((took, f"gc generation {info['generation']}"))
 
-        Handle._run = measured_run  # type: ignore[attr-defined]
+        Handle._run = measured_run  # type: ignore[attr-defined]  # asyncio's own
         loop._run_once = measured_turn
         gc.callbacks.append(collected)
 

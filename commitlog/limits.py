@@ -25,7 +25,7 @@ TOPICS_MAX = 100_000
 SUBSCRIPTIONS_MAX = 100_000  # of groups to topics, and as many policies of groups
 HALVES_WAITING_MAX = 1_000_000  # open or expired; each has about 300 bytes in memory
 HALF_RECEIPTS_KEPT_MAX = 1_000_000
-HALVES_LATELY_BYTES_MAX = 8 * 1024 * 1024
+RECENT_HALVES_BYTES_MAX = 8 * 1024 * 1024  # remembered as they came; a commit of another reads the log
 QUEUE_COUNT_DEFAULT = 4
 QUEUE_COUNT_MAX = 1024
 

@@ -96,11 +96,14 @@ class RealDisk:
         file = self._files.take(path)
         if file is None:
             return
-        was_unsynced, file.is_unsynced = file.is_unsynced, False
+
+        def sync_own(own: int) -> None:
+            file.is_unsynced = False
+            _sync(own, path)
+
         try:
-            self._as_one_of_many(file, path, lambda own: _sync(own, path))
+            self._as_one_of_many(file, path, sync_own)
         except FileNotFoundError:
-            file.is_unsynced = was_unsynced
             return
         finally:
             file.close_own()

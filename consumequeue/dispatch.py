@@ -4,8 +4,8 @@ Records of transaction type none or commit get an entry (RocketMQ `DefaultMessag
 records (type 12) get none. What only an imported log holds: an inner batch gets an entry for each of its
 messages, and queue offsets that begin anew (the topic was deleted and made again) replace the earlier ones.
 
-New entries wait in memory until a worker takes them along with a flush of the log (`take`); what it could not
-write stays, since all of it can be made again. One such write is under way at a time.
+New entries wait in memory until a worker takes what has gathered (`take`); what it could not write stays,
+since all of it can be made again. One such write is under way at a time.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("record_bytes", ">i4"), ("
 Entries = np.ndarray[Any, np.dtype[np.void]]
 """An array of `ENTRY`."""
 
-LAYOUT: Final = struct.Struct(">qiq")
+ENTRY_FORMAT: Final = struct.Struct(">qiq")
 
 
 class Entry(NamedTuple):
@@ -39,12 +39,12 @@ class Entry(NamedTuple):
 
 def encode(entry: Entry) -> bytes:
     """The entry's 20 bytes."""
-    return LAYOUT.pack(*entry)
+    return ENTRY_FORMAT.pack(*entry)
 
 
 def decode_all(stored: bytes) -> list[Entry]:
     """The entries of a multiple of 20 bytes."""
-    return list(map(Entry._make, LAYOUT.iter_unpack(stored)))
+    return list(map(Entry._make, ENTRY_FORMAT.iter_unpack(stored)))
 
 
 @lru_cache(maxsize=16_384)

@@ -79,14 +79,10 @@ class Leases:
 
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""
-        ended = self.standing(generation)
+        ended = self._leases[generation]
         self.take(ended[1])
         self.unplan([generation])
         return ended
-
-    def standing(self, generation: int) -> tuple[GroupQueue, Lease]:
-        """The lease of a generation that stands."""
-        return self._leases[generation]
 
     def take(self, lease: Lease) -> None:
         """The lease is over; its timer is to be forgotten with those of others, by `unplan`."""

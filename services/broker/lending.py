@@ -127,7 +127,7 @@ class Lending:
         """Leases a message to a receive; `give` takes it out of the queue."""
         offset = record.queue_offset
         attempt = flight.offsets.attempts(offset).made + 1
-        lease = self._made(key, record, message_group, look)
+        lease = self._new_lease(key, record, message_group, look)
         give(lease)
         if message_group:
             look.runs[message_group] += 1
@@ -149,14 +149,14 @@ class Lending:
                     break
                 if flight.offsets.was_given(offset) or not look.admits(record_bytes):
                     break
-                lease = self._made(key, record, "", look)
+                lease = self._new_lease(key, record, "", look)
                 run.append(lease)
                 look.deliver(record, 1, lease)
         finally:  # what was leased before a filter failed stands
             look.scanned += len(run)
             flight.lease_run(run)
 
-    def _made(self, key: GroupQueue, record: Record, message_group: str, look: Look) -> Lease:
+    def _new_lease(self, key: GroupQueue, record: Record, message_group: str, look: Look) -> Lease:
         """A new lease of a receive on a message."""
         offset, now_ms, invisible_ms = record.queue_offset, look.now_ms, look.invisible_ms
         visible_ms, generation = now_ms + invisible_ms, self._leases.next_generation()

@@ -144,7 +144,8 @@ class Receiving:
             except TidewheelError as error:
                 answers.append(error)
                 continue
-            self._take(key, lease)
+            self._leases.take(lease)
+            self._stir_lite(key, lease)
             ended.append(lease.generation)
             done.setdefault(key, []).append(lease.queue_offset)
             answers.append(durable_at)
@@ -261,14 +262,12 @@ class Receiving:
 
     def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """A lease is over."""
-        key, lease = self._leases.standing(generation)
-        self._take(key, lease)
-        self._leases.unplan([generation])
+        key, lease = self._leases.end(generation)
+        self._stir_lite(key, lease)
         return key, lease
 
-    def _take(self, key: GroupQueue, lease: Lease) -> None:
-        """A lease is over, but for its timer; if its message was of a lite topic, the next may go out."""
-        self._leases.take(lease)
+    def _stir_lite(self, key: GroupQueue, lease: Lease) -> None:
+        """If the message of a lease that is over was of a lite topic, the next of that may go out."""
         if lease.message_group:
             self._lite.subscriptions.stir(key.topic, lease.message_group, key.group)
 

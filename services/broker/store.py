@@ -31,8 +31,7 @@ from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
-from consumequeue.entry import LAYOUT as ENTRY_FORMAT
-from consumequeue.entry import tags_code
+from consumequeue.entry import ENTRY_FORMAT, tags_code
 from consumequeue.keyindex import KeyIndex, words_of_message
 from services.broker.copies import Appended, Copies
 from txn.outcomes import OpenHalf

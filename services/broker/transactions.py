@@ -35,8 +35,8 @@ from services.broker.values import CheckBack, EndReceipt, Resolution, SendReceip
 from services.broker.verb_properties import carried_verb, carries, may_carry
 from txn import half, states
 from txn.checkback import CheckBackPolicy, Unasked
-from txn.lately import Lately, Sent
 from txn.outcomes import Ended, OpenHalf, Outcomes
+from txn.recent_halves import RecentHalves, Sent
 from txn.states import Event, State
 
 _EVENTS: Final = {Resolution.COMMIT: Event.COMMIT, Resolution.ROLLBACK: Event.ROLLBACK}
@@ -75,7 +75,7 @@ class Transactions:
         self.receipts = HalfReceipts(settings)
         self.unasked = Unasked()
         """Open halves that are due, and whose topic has no producer that can be asked."""
-        self._lately = Lately()
+        self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
         """Below it no half is lost: a record is kept, or not, when the log is cut."""
@@ -88,13 +88,14 @@ class Transactions:
         id_crc, stored_ms = half.id_crc(message_id), max(self._store.last_store_ms, now_ms)
         waiting = OpenHalf(stored_ms, check_ms, 0, topic, id_crc)
         placed = self._store.append_straight(message, stored, HALF_TOPIC, 0, now_ms, half=waiting)
-        queue_offset, offset, _, encoded = placed
+        queue_offset, offset, store_ms, encoded = placed
+        assert store_ms == stored_ms, "a half was promised another store time"
         due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
         row = (stored_ms, offset, queue_offset, due_ms)
         self.receipts.apply_sent((topic, message_id), row)
         receipt = self.receipts.receipt(topic, message_id, id_crc, row)
         if message.delivery_ms is None and not carries(message):
-            self._lately.add(receipt.transaction_id, Sent(offset, message, queue_id, len(encoded)))
+            self._recent.add(receipt.transaction_id, Sent(offset, message, queue_id, len(encoded)))
         return receipt
 
     def apply(self, record: Record) -> None:
@@ -150,7 +151,7 @@ class Transactions:
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> EndReceipt:
         """Ends a transaction, or confirms that it ended so before; raises `TransactionEnded` if otherwise."""
-        sent = self._lately.take(transaction_id) if resolution is Resolution.COMMIT else None
+        sent = self._recent.take(transaction_id) if resolution is Resolution.COMMIT else None
         if sent is not None and sent.half_offset in self.outcomes.open:
             message = sent.message
             if message.message_id == message_id and message.topic == topic:

@@ -73,6 +73,7 @@ class Flushing:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.is_stirred = False
+        """Whether a look is planned, or is worth nothing before a flush ends, which plans one."""
         self._is_checkpointing = False
         self._is_stopped = False
         self._is_sync_planned = self._are_entries_planned = False

@@ -98,9 +98,10 @@ class Consuming:
         for name, run in groupby(map(self._acknowledging, calls), lambda one: one[0]):
             said = [entries for _, entries in run]
             handles = [entry.receipt_handle for entries in said for entry in entries]
+            if isinstance(name, TidewheelError):
+                answers += [name] * len(said)
+                continue
             try:
-                if isinstance(name, TidewheelError):
-                    raise name
                 told = iter(self._live.decide(self._live.core.receiving.ack_many, *name, handles))
             except TidewheelError as error:
                 answers += [error] * len(said)

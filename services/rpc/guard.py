@@ -111,14 +111,16 @@ def watched_prompt(name: str, rpc: Prompt, guard: Guard) -> Prompt:
         except TidewheelError as error:
             return error
 
+    decide = rpc.together
+
     def together(calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
-        assert rpc.together is not None
+        assert decide is not None
         known = [(request, admitted((request, caller))) for request, caller in calls]
         welcome = [(request, one) for request, one in known if isinstance(one, Caller)]
-        decided = iter(rpc.together(welcome))
+        decided = iter(decide(welcome))
         return [next(decided) if isinstance(one, Caller) else one for _, one in known]
 
-    return replace(rpc, handler=handler, together=together if rpc.together else None)
+    return replace(rpc, handler=handler, together=together if decide else None)
 
 
 def watched_stream(name: str, rpc: Streaming, guard: Guard) -> Streaming:

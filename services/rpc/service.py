@@ -63,6 +63,10 @@ def nothing(request: Any) -> int:
     return 0
 
 
+Together = Callable[[Sequence[Asked]], Sequence[Decided | TidewheelError]]
+"""Decides several calls of one RPC, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """An RPC of one request and one reply which is decided at once, and then waits for nothing but the disk.
@@ -75,7 +79,7 @@ class Prompt:
     reply: Any
     handler: Callable[[Any, Caller], Decided]
     appends: Callable[[Any], int] = nothing
-    together: Callable[[Sequence[Asked]], Sequence[Decided | TidewheelError]] | None = None
+    together: Together | None = None
 
 
 @dataclass(frozen=True, slots=True)

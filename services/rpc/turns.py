@@ -29,7 +29,7 @@ from commitlog.errors import RefusedByState, TidewheelError
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code, Status
-from services.rpc.service import NoClientId, Observe, Prompt, nothing, status_of
+from services.rpc.service import NoClientId, Observe, Prompt, Together, nothing, status_of
 from services.rpc.statuses import BUG
 
 log = structlog.get_logger()
@@ -77,12 +77,11 @@ class Turns:
 
     def take(self, calls: Iterable[Call]) -> None:
         """Decide the calls of a turn, in order."""
-        for is_together, run in groupby(calls, _goes_together):
-            if is_together:
-                for _, alike in groupby(run, lambda call: call.rpc):
-                    self._decide_together(list(alike))
-            else:
+        for decide, run in groupby(calls, _decided_together):
+            if decide is None:
                 self._take_each(run)
+            else:
+                self._decide_together(decide, list(run))
 
     def _take_each(self, calls: Iterable[Call]) -> None:
         room = self._live.room
@@ -105,19 +104,16 @@ class Turns:
                 raise NoClientId
             offset, reply, call.code, call.then = call.rpc.handler(call.request, call.caller)
         except (TidewheelError, NoClientId, OSError) as error:
-            offset = error.durable_at if isinstance(error, RefusedByState) else 0
-            self._refuse(call, status_of(error), offset)
+            self._refuse(call, status_of(error), rests_on(error))
         except Exception:
             log.exception("bug while answering", rpc=call.name)
             self._refuse(call, BUG, 0)
         else:
             self._live.answers.give(offset, call, reply)
 
-    def _decide_together(self, calls: list[Call]) -> None:
-        rpc = calls[0].rpc
-        assert rpc.together is not None
+    def _decide_together(self, decide: Together, calls: list[Call]) -> None:
         try:
-            answers = rpc.together([(call.request, call.caller) for call in calls])
+            answers = decide([(call.request, call.caller) for call in calls])
         except Exception:
             log.exception("bug while answering", rpc=calls[0].name)
             for call in calls:
@@ -125,8 +121,7 @@ class Turns:
             return
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, TidewheelError):
-                offset = answer.durable_at if isinstance(answer, RefusedByState) else 0
-                self._refuse(call, status_of(answer), offset)
+                self._refuse(call, status_of(answer), rests_on(answer))
             else:
                 offset, reply, call.code, call.then = answer
                 self._live.answers.give(offset, call, reply)
@@ -150,9 +145,14 @@ class Turns:
         task.add_done_callback(self._waiting.discard)
 
 
-def _goes_together(call: Call) -> bool:
-    """Whether a call is decided with those beside it; who does not say who it is learns that alone."""
-    return call.rpc.together is not None and bool(call.caller.client_id)
+def _decided_together(call: Call) -> Together | None:
+    """Return what decides a call with those beside it; who does not say who it is learns that alone."""
+    return call.rpc.together if call.caller.client_id else None
+
+
+def rests_on(error: Exception) -> int:
+    """Return the log offset that must be durable before a refusal is told."""
+    return error.durable_at if isinstance(error, RefusedByState) else 0
 
 
 def refused(rpc: Prompt, status: Status) -> bytes:

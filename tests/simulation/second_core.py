@@ -244,7 +244,6 @@ def apply_decoded(broker: Broker) -> None:
         return transactions.receipts.receipt(message.topic, message.message_id, id_crc, row)
 
     store.apply_to_parts = apply
-    # The seams of their kind: what is appended without a record.
-    store.append_message = append_message  # type: ignore[method-assign]
-    broker.timers.set = set_timer  # type: ignore[method-assign]
-    transactions.send = send_half  # type: ignore[method-assign]
+    store.append_message = append_message  # type: ignore[method-assign]  # all that appends without a record
+    broker.timers.set = set_timer  # type: ignore[method-assign]  # the same
+    transactions.send = send_half  # type: ignore[method-assign]  # the same

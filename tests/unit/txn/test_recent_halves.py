@@ -7,7 +7,7 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from txn import half
-from txn.lately import Lately, Sent
+from txn.recent_halves import RecentHalves, Sent
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def test_a_commit_is_the_same_of_the_message_as_of_its_half(message: Message) ->
 
 
 def test_a_half_is_remembered_until_it_ends_or_many_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HALVES_LATELY_BYTES_MAX", 4_000)
-    lately, message = Lately(), Message(topic="t", body=b"x", message_id="M1")
+    monkeypatch.setattr(limits, "RECENT_HALVES_BYTES_MAX", 4_000)
+    recent, message = RecentHalves(), Message(topic="t", body=b"x", message_id="M1")
     for number in range(3):
-        lately.add(f"T{number}", Sent(number, message, 0, 200))
-    assert lately.take("T0") is None
-    assert lately.take("T2") == Sent(2, message, 0, 200)
-    assert lately.take("T2") is None
-    lately.add("T3", Sent(3, message, 0, 200))
-    assert lately.take("T1") == Sent(1, message, 0, 200)
+        recent.add(f"T{number}", Sent(number, message, 0, 200))
+    assert recent.take("T0") is None
+    assert recent.take("T2") == Sent(2, message, 0, 200)
+    assert recent.take("T2") is None
+    recent.add("T3", Sent(3, message, 0, 200))
+    assert recent.take("T1") == Sent(1, message, 0, 200)

@@ -1,6 +1,6 @@
 """The halves that were sent lately, as they came: most end soon, and a commit of one need not read the log.
 
-By transaction id, the oldest first, which go when all together have more than `HALVES_LATELY_BYTES_MAX`. They
+By transaction id, the oldest first, which go when all together have more than `RECENT_HALVES_BYTES_MAX`. They
 are no part of the state: what is not here the log tells.
 """
 
@@ -25,7 +25,7 @@ class Sent(NamedTuple):
     record_bytes: int
 
 
-class Lately:
+class RecentHalves:
     """Halves that were sent and have not ended."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Lately:
         """Remembers a half."""
         self._sent[transaction_id] = sent
         self._bytes += sent.record_bytes + _OBJECTS_BYTES
-        while self._bytes > limits.HALVES_LATELY_BYTES_MAX:
+        while self._bytes > limits.RECENT_HALVES_BYTES_MAX:
             _, oldest = self._sent.popitem(last=False)
             self._bytes -= oldest.record_bytes + _OBJECTS_BYTES
 
