@@ -44,7 +44,7 @@ def prepare(where: str, count: str, from_ms: str, span_ms: str) -> dict[str, Any
         numbers = range(first, min(first + BATCH, int(count)))
         due = [int(from_ms) + int(number * SCATTER % int(count) * step) for number in numbers]
         batch = [message(number, due_ms) for number, due_ms in zip(numbers, due, strict=True)]
-        shell.core.sending_many.send(batch, shell.clock())
+        shell.core.sending.send_many(batch, shell.clock())
         shell.turn()
     shell.durable()
     seconds = time.perf_counter() - began

@@ -44,7 +44,7 @@ def ours(where: str, count: str) -> dict[str, Any]:
     began = time.perf_counter()
     for first in range(0, len(due), BATCH):
         batch = [message(first + place, due_ms) for place, due_ms in enumerate(due[first : first + BATCH])]
-        shell.core.sending_many.send(batch, shell.clock())
+        shell.core.sending.send_many(batch, shell.clock())
         shell.turn()
         shell.durable()
     seconds = time.perf_counter() - began

@@ -1,6 +1,6 @@
 """`structure`: `timingwheel.partitions` alone, offsets only, beside heapq and SQLite.
 
-Offsets only: a timer is its due time and a number; no record, no name, no log. Set: `put_many` in batches,
+Offsets only: a timer is its due time and a number; no record, no name, no log. Set: `put` in batches,
 with the checkpoints that the structure asks for. Advance: virtual time goes on a quarter of a minute at a
 time; files are split, read ahead and taken in due order until none is left.
 All of it in one thread, all of it durable as it is in the broker.
@@ -68,8 +68,8 @@ class Wheel:
         """Put all timers; return the seconds."""
         began = time.perf_counter()
         for first, due_ms in due_times(count, span_ms):
-            offsets = np.arange(first + 1, first + 1 + len(due_ms), dtype=np.uint64)
-            self._partitions.put_many(due_ms, offsets)
+            offsets = range(first + 1, first + 1 + len(due_ms))
+            self._partitions.put(list(zip(due_ms.tolist(), offsets, strict=True)))
             if self._partitions.wants_checkpoint:
                 self._checkpoint()
         self._checkpoint()

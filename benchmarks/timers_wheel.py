@@ -37,7 +37,7 @@ def set_all(shell: Shell, count: int, from_ms: int, span_ms: int) -> dict[str, A
         due = [from_ms + dice.randrange(span_ms) for _ in range(min(BATCH, count - first))]
         batch = [message(first + number, due_ms) for number, due_ms in enumerate(due)]
         entered = time.perf_counter()
-        answers = shell.core.sending_many.send(batch, shell.clock())
+        answers = shell.core.sending.send_many(batch, shell.clock())
         core_seconds += time.perf_counter() - entered
         refused = [answer for answer in answers if not isinstance(answer, SendReceipt)]
         assert not refused, refused[0]

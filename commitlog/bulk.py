@@ -16,15 +16,11 @@ takes alone.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from itertools import chain, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from commitlog import record
-from commitlog.message import Host
-from commitlog.record import BORN_HOST_V6, CRC_BYTES, CRC_MASK, CRC_NAME, Record
+from commitlog.record import BORN_HOST_V6, CRC_BYTES, CRC_MASK, CRC_NAME
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 """An array of whole numbers."""
@@ -44,51 +40,6 @@ _POWERS: Final = 10 ** np.arange(_DIGIT_COUNT, dtype=np.int64)
 _NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
 NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
 """Where a CRC will be written."""
-
-
-class Unstamped(NamedTuple):
-    """What of a record is its sender's; `properties` are encoded, each closed by 0x02."""
-
-    body: bytes
-    properties: bytes
-    sys_flag: int
-    born_ms: int
-    born_host: Host
-
-
-def encode_unstamped(topic: str, many: Sequence[Unstamped], store_host: Host) -> tuple[bytearray, Integers]:
-    """The bytes of many records of queue 0, back to back, and the length of each; to be stamped."""
-    addresses = [record.pack_address(host) for host in (store_host, *(one.born_host for one in many))]
-    if any(is_v6 for _, is_v6 in addresses):
-        alone = [_encoded_alone(topic, one, store_host) for one in many]
-        return bytearray(b"".join(alone)), np.array(list(map(len, alone)), np.int64)
-    field, is_version_2 = record.topic_field(topic)
-    bodies, stored = [one.body for one in many], [one.properties for one in many]
-    body_bytes = np.array(list(map(len, bodies)), np.int64)
-    properties_bytes = np.array(list(map(len, stored)), np.int64) + CRC_BYTES
-    heads = np.zeros(len(many), record.HEAD_V4)
-    heads["record_bytes"] = record.HEAD_V4.itemsize + body_bytes + len(field) + 2 + properties_bytes
-    heads["magic"] = record.MAGIC_V2 if is_version_2 else record.MAGIC_V1
-    heads["body_crc"] = np.array(list(map(zlib.crc32, bodies)), np.uint32) & CRC_MASK
-    heads["sys_flag"] = [one.sys_flag for one in many]
-    heads["born_ms"] = [one.born_ms for one in many]
-    heads["store_address"] = np.void(addresses[0][0])
-    heads["born_address"] = np.frombuffer(b"".join([address for address, _ in addresses[1:]]), "V4")
-    heads["born_port"], heads["store_port"] = [one.born_host[1] for one in many], store_host[1]
-    heads["body_bytes"] = body_bytes
-    lengths = _rows(properties_bytes.astype(">u2"))
-    parts = zip(_rows(heads), bodies, repeat(field), lengths, stored, repeat(NO_CRC), strict=False)
-    return bytearray(b"".join(chain.from_iterable(parts))), heads["record_bytes"].astype(np.int64)
-
-
-def _encoded_alone(topic: str, one: Unstamped, store_host: Host) -> bytes:
-    return record.encode(Record(topic=topic, store_host=store_host, **one._asdict()))
-
-
-def _rows(items: np.ndarray[Any, Any]) -> list[bytes]:
-    """The bytes of each item."""
-    rows: list[bytes] = items.view(f"V{items.itemsize}").tolist()
-    return rows
 
 
 def are_sound(records: bytearray, starts: Integers, ends: Integers) -> np.ndarray[Any, np.dtype[np.bool_]]:

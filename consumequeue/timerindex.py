@@ -33,7 +33,7 @@ import numpy as np
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue import sorted_merge, timerindex_run
-from consumequeue.name_hash import digest_of, digests_of
+from consumequeue.name_hash import digest_of
 from consumequeue.sorted_run import BLOCK_BYTES
 from consumequeue.timerindex_fact import Facts, IsExpired, Said, newest_of
 from consumequeue.timerindex_filter import Mask, Probe, Words, probe_of, probes_of
@@ -48,11 +48,6 @@ def hashes_of(topic: str, name: str) -> tuple[int, int]:
     """The key and the check, 64 bits each, that stand for a timer's name under a topic."""
     key, check = _HASHES.unpack(digest_of(topic, name, _HASHES.size))
     return key, check
-
-
-def hashes_of_all(names: Iterable[tuple[str, str]]) -> Words:
-    """The same of many (topic, name): a row of two words each."""
-    return np.frombuffer(digests_of(names, _HASHES.size), np.uint64).reshape(-1, 2)
 
 
 @dataclass(slots=True, eq=False)

@@ -42,7 +42,7 @@ from timingwheel.cascade import File, PartitionsToWrite, named_files
 from timingwheel.due_run import LAST_OFFSET, NO_ROWS, Look, Place, ReadAhead, Reading
 from timingwheel.listing import Listing
 from timingwheel.moving import Gaps, MovingLevels
-from timingwheel.partition import PAIR, Gap, Rows
+from timingwheel.partition import Gap, Rows
 from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, timers_in
 
@@ -81,13 +81,11 @@ class Partitions(MovingLevels):
         due_ms, timer_offset = self.frontier
         return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
 
-    def put(self, due_ms: int, timer_offset: int) -> bool:
-        """Remembers a timer, due behind the frontier; True if it is near, and the caller's to place too."""
-        self.put_each([(due_ms, timer_offset)])
-        return due_ms < self.near_until_ms
+    def put(self, timers: Sequence[tuple[int, int]]) -> None:
+        """Remembers timers (due time, offset), due behind the frontier, in the order of their offsets.
 
-    def put_each(self, timers: Sequence[tuple[int, int]]) -> None:
-        """Remembers timers (due time, offset), in the order of their offsets."""
+        Those due before `near_until_ms` are the caller's to place, too.
+        """
         start_ms = end_ms = 0
         for due_ms, timer_offset in timers:
             if not start_ms <= due_ms < end_ms:
@@ -99,15 +97,6 @@ class Partitions(MovingLevels):
             add(due_ms, timer_offset)
             self._last_offset = timer_offset
         self._fresh.count += len(timers)
-
-    def put_many(self, due_ms: Numbers, timer_offset: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Remembers many timers, in the order of their offsets; a mask of the near ones."""
-        pairs = np.empty(len(due_ms), PAIR)
-        pairs["due_ms"], pairs["timer_offset"] = due_ms, timer_offset
-        self._fresh.place(pairs, self._boundaries)
-        self._is_next_known = False
-        self._last_offset = int(timer_offset[-1]) if len(timer_offset) else self._last_offset
-        return due_ms < np.uint64(self.near_until_ms)
 
     def gone(self, due_ms: int, timer_offset: int) -> None:
         """Forgets a pending timer; if it is near, the caller takes it out of its wheel itself."""

@@ -61,7 +61,6 @@ from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.schedules import Schedules
 from services.broker.sending import Sending
-from services.broker.sending_many import SendingMany
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import found_at_start
 from services.broker.statistics import Gauges, Statistics
@@ -148,7 +147,6 @@ class Broker:
             settings,
             self.statistics,
         )
-        self.sending_many = SendingMany(self.store, self.topics, self.timers, self.housekeeping, self.sending)
         self.schedules = Schedules(
             self.store,
             self._agenda,
@@ -635,13 +633,10 @@ class Broker:
             self.timers.publish(timers)
 
     def _publish_many(self, appended: Appended) -> list[str]:
-        """The same of many records, which are all timers that are set, or all messages for receivers."""
+        """The same of many records, which are messages delivered."""
         self._has_new_plan = True
         self.store.index_copies(appended)
-        topics = [topic for topic, _ in appended.copies.queues_used()]
-        if topics == [TIMER_TOPIC]:
-            self.timers.publish_run(appended)
-        return [topic for topic in topics if not is_system(topic)]
+        return [topic for topic, _ in appended.copies.queues_used()]
 
     def apply(self, record: Record) -> None:
         """Changes every part as a record of the log says; the record says it all."""

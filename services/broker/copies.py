@@ -1,4 +1,4 @@
-"""Encoded records on their way into the log, many at a time: a crowded moment's deliveries, or timers.
+"""Encoded records on their way into the log, many at a time: the deliveries of a crowded moment.
 
 A copy is the record as it will lie in its queue, except for the fields that `commitlog.bulk` stamps. Beside
 the bytes goes, as arrays, what the record says: its queue, its tag, the hashes of its names, what of which
@@ -14,35 +14,17 @@ import numpy as np
 
 from commitlog.bulk import Integers
 from consumequeue.entry import ENTRY, Entries
-from consumequeue.timerindex_filter import Words
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 NO_HASH: Final = 0
 """In place of a name's hash where a record has no such name."""
-NO_TIMER: Final = -1
-"""In place of a timer's offset where a record ends none."""
-
-
-@dataclass(slots=True, eq=False)
-class TimersSet:
-    """What records that set timers say beside `Copies`: their real topics, and what takes whose place."""
-
-    topics: list[str]
-    names: Words
-    """By record, its message id and its key (the id again where it has none): the two words of each."""
-    replaced_due_ms: Integers
-    """When the timers were due that `Copies.ended` names."""
-
-    def part(self, first: int, end: int) -> TimersSet:
-        """The records from number `first` up to `end`."""
-        return TimersSet(self.topics[first:end], self.names[first:end], self.replaced_due_ms[first:end])
 
 
 @dataclass(slots=True, eq=False)
 class Copies:
     """Records back to back in `content`, `record_bytes` long each, for `queues[queue]`.
 
-    All of them are deliveries, each of the timer `ended`, or all of them timers, as `timers` says.
+    All of them are deliveries, each of the timer `ended`.
     """
 
     content: bytearray
@@ -53,10 +35,9 @@ class Copies:
     name_hashes: Hashes
     """One row a record: the hashes of the names it is found by, `NO_HASH` where it has fewer."""
     due_ms: Integers
-    """When the timers that are set, or were delivered, are or were due."""
+    """When the timers were due."""
     ended: Integers
-    """The offsets of the timers that are over, `NO_TIMER` for none."""
-    timers: TimersSet | None = None
+    """The offsets of the timers."""
 
     def __len__(self) -> int:
         return len(self.record_bytes)
@@ -79,7 +60,6 @@ class Copies:
             self.name_hashes[first:end],
             self.due_ms[first:end],
             self.ended[first:end],
-            None if self.timers is None else self.timers.part(first, end),
         )
 
 

@@ -34,23 +34,11 @@ class Crowding:
         self._first[first] += 1
         self._second[second] += 1
 
-    def add_many(self, due_ms: Integers) -> None:
-        """Counts new timers."""
-        for row, mine in zip(self._rows, _places_of_many(due_ms // _SECOND_MS), strict=True):
-            np.add.at(row, mine, 1)
-
     def sharing(self, due_ms: int) -> int:
         """How many others share the second of a timer that is counted; 0 unless it is crowded."""
         first, second = _places(due_ms // _SECOND_MS)
         sharing_count = int(min(self._first[first], self._second[second])) - 1
         return sharing_count if sharing_count >= CROWDED_SECOND_MIN else 0
-
-    def sharing_many(self, due_ms: Integers) -> Integers:
-        """The same of many."""
-        places = _places_of_many(due_ms // _SECOND_MS)
-        first, second = (row[mine] for row, mine in zip(self._rows, places, strict=True))
-        sharing_counts = np.minimum(first, second) - 1
-        return np.asarray(np.where(sharing_counts >= CROWDED_SECOND_MIN, sharing_counts, 0))
 
     def remove(self, due_ms: int) -> None:
         """A timer has ended."""
@@ -73,11 +61,6 @@ class Crowding:
         """Takes a snapshot's part over."""
         for row, place, count in frozen:
             self._rows[row, place] = count
-
-
-def _places_of_many(seconds: Integers) -> tuple[Integers, Integers]:
-    mixed = seconds.astype(np.uint64) * np.uint64(_MIX) >> np.uint64(64 - _BITS)
-    return seconds & _MASK, mixed.astype(np.int64)
 
 
 @lru_cache(maxsize=256)

@@ -14,9 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from commitlog.bulk import Integers
 from commitlog.limits import CLOCK_BACK_MS_MIN
 from timingwheel.wheel import Wheel
 
@@ -38,13 +35,6 @@ class Near:
         if place_ms != due_ms:
             self.deviating[timer_offset] = place_ms
         return place_ms
-
-    def place_many(self, timer_offsets: Integers, due_ms: Integers, free_ms: int) -> Integers:
-        """The due times of the places of many new timers."""
-        places_ms = np.maximum(due_ms, max(free_ms, self._wheel.now_ms))
-        for place in np.flatnonzero(places_ms != due_ms).tolist():
-            self.deviating[int(timer_offsets[place])] = int(places_ms[place])
-        return places_ms
 
     def placed_ms(self, timer_offset: int, due_ms: int) -> int:
         """The due time of the place of a timer that waits."""

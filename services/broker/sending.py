@@ -7,9 +7,10 @@ receipt, so that a client's own retry does not make two timers; `broker.half_rec
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from commitlog import properties
-from commitlog.errors import KeyPending
+from commitlog.errors import KeyPending, TidewheelError
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
@@ -57,6 +58,16 @@ class Sending:
         self._statistics = statistics
         self._turns: Counter[str] = Counter()
 
+    def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
+        """Stores messages, each by itself; one that is refused is answered with its error."""
+        answers: list[SendReceipt | TidewheelError] = []
+        for message in messages:
+            try:
+                answers.append(self.send(message, now_ms))
+            except TidewheelError as error:
+                answers.append(error)
+        return answers
+
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message: normal, FIFO, delayed or half, as its attributes say.
 
@@ -66,7 +77,9 @@ class Sending:
         message_type = message.message_type
         if message_type is MessageType.TRANSACTION:
             self._transactions.check_room()
-        queue_id = self.admit(message, message_type, now_ms)
+        topic = self._topics.route(message.topic, now_ms)
+        check_message(message, message_type, topic, self._settings.delay_ms_max, now_ms)
+        queue_id = self._queue_for(message, topic)
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
         if message_type is MessageType.TRANSACTION:
             return self._send_half(message, queue_id, now_ms)
@@ -94,8 +107,9 @@ class Sending:
         self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
     ) -> SendReceipt:
         named = hashes_of(message.topic, message.message_id)
-        if again := self.known_receipt(message, self._timers.ends.named_by(named), now_ms):
-            return again
+        found = self._timers.ends.named_by(named)
+        if found is not None and found.stored_ms > now_ms - self._settings.dedupe_ms:
+            return self._receipt_again(message, found)
         assert message.delivery_ms is not None
         replaced = self._replaced(message, now_ms)
         if carried is None and replaced is None:
@@ -109,35 +123,8 @@ class Sending:
             queue_offset, offset = record.queue_offset, record.physical_offset
         sharing_count = self._timers.crowding.sharing(message.delivery_ms)
         self._count(message)
-        return self.timer_receipt(message, queue_offset, offset, offset + 1, sharing_count)
-
-    def admit(self, message: Message, message_type: MessageType, now_ms: int) -> int:
-        """The queue for a message; raises a `ClientMistake` or `TopicNotFound` if it cannot be stored."""
-        topic = self._topics.route(message.topic, now_ms)
-        check_message(message, message_type, topic, self._settings.delay_ms_max, now_ms)
-        return self._queue_for(message, topic)
-
-    def known_receipt(self, message: Message, found: Named | None, now_ms: int) -> SendReceipt | None:
-        """The first receipt of a timer, if `found` is what was set before with this message's id."""
-        if found is None or found.stored_ms <= now_ms - self._settings.dedupe_ms:
-            return None
-        return self._receipt_again(message, found)
-
-    def timer_receipt(
-        self, message: Message, queue_offset: int, physical_offset: int, durable_at: int, sharing_count: int
-    ) -> SendReceipt:
-        """The receipt of a timer that was set just now."""
-        assert message.delivery_ms is not None
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
-        return SendReceipt(
-            message.message_id, queue_offset, physical_offset, "", handle, durable_at, sharing_count
-        )
-
-    def count_many(self, messages: list[Message], topics: Counter[str]) -> None:
-        """Counts messages that were stored together; `topics` says how many of each topic."""
-        self._statistics.messages_in.update(topics)
-        for topic in topics:
-            self._statistics.bytes_in[topic] += sum(len(one.body) for one in messages if one.topic == topic)
+        return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1, sharing_count)
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message of a schedule, whose template was checked when the schedule was set."""
@@ -167,18 +154,14 @@ class Sending:
         )
 
     def _replaced(self, message: Message, now_ms: int) -> Replaced | None:
+        """The timer that this one takes the place of, if the last of its key still waits.
+
+        Raises `KeyPending` if it must not, and `TooManyTimers`.
+        """
         self._timers.check_room(message.topic)
         key = message.properties.get(properties.TIMER_KEY, "")
         found = self._timers.known(TimerName(message.topic, key=key)) if key else None
-        return self.replaced(message, found, now_ms)
-
-    def replaced(self, message: Message, found: Named | None, now_ms: int) -> Replaced | None:
-        """The timer that this one takes the place of, if `found`, the last of its key, still waits.
-
-        Raises `KeyPending` if it must not.
-        """
-        key = message.properties.get(properties.TIMER_KEY, "")
-        if not key or found is None or not self._timers.is_pending(found, now_ms):
+        if found is None or not self._timers.is_pending(found, now_ms):
             return None
         if message.properties.get(properties.TIMER_UNIQUE, "").lower() == "true":
             raise KeyPending(

@@ -26,7 +26,6 @@ from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
-from consumequeue.timerindex_filter import Words
 from services.broker.values import TimerName
 
 NAMES: Final = "timers-names"
@@ -108,14 +107,6 @@ class TimerEnds:
     def name(self, words: tuple[int, int], timer_offset: int, due_ms: int, stored_ms: int) -> None:
         """From now on the name of these two words means this timer."""
         self.names.put(*words, timer_offset, due_ms, stored_ms)
-
-    def name_many(self, names: Words, timer_offsets: Integers, due_ms: Integers, stored_ms: int) -> None:
-        """From now on the names, by timer the two words of each (`name_hash`), mean these timers."""
-        facts = np.empty(names.shape[:2], FACT)
-        facts["key"], facts["check"] = names[..., 0], names[..., 1]
-        facts["offset"], facts["at"] = timer_offsets[:, np.newaxis], due_ms[:, np.newaxis]
-        facts["extra"] = stored_ms
-        self.names.put_many(facts.ravel())
 
     def ended(self, timer_offset: int) -> TimerEnd | None:
         """How a timer ended; None while it is pending. Raises `StoreDamaged`."""

@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from commitlog import properties
-from commitlog.bulk import Unstamped
 from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
@@ -50,24 +49,17 @@ class Replaced(NamedTuple):
 
 def timer_record(message: Message, queue_id: int, replaced: Replaced | None = None) -> Record:
     """The timer record of a delayed message, whose real queue will be `queue_id`."""
-    body, stored, sys_flag, born_ms, born_host = unstamped_timer(message, queue_id, replaced)
-    return Record(
-        topic=TIMER_TOPIC,
-        body=body,
-        properties=stored,
-        sys_flag=sys_flag,
-        born_ms=born_ms,
-        born_host=born_host,
-    )
-
-
-def unstamped_timer(message: Message, queue_id: int, replaced: Replaced | None) -> Unstamped:
-    """What of its timer record is the message's own."""
     stored = timer_properties(message, queue_id)
     if replaced is not None:
         stored += properties.encode(_replaces(replaced))
-    sys_flag = COMPRESSED if message.gzip else 0
-    return Unstamped(message.body, stored, sys_flag, message.born_ms, message.born_host)
+    return Record(
+        topic=TIMER_TOPIC,
+        body=message.body,
+        properties=stored,
+        sys_flag=COMPRESSED if message.gzip else 0,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+    )
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:

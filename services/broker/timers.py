@@ -36,7 +36,7 @@ from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
 from services.broker import recall, timer_records
-from services.broker.copies import NO_TIMER, Appended
+from services.broker.copies import Appended
 from services.broker.crowding import Crowding
 from services.broker.near import Near
 from services.broker.settings import BrokerSettings
@@ -97,9 +97,9 @@ class Timers:
 
     # Setting.
 
-    def check_room(self, topic: str, more_count: int = 0) -> None:
-        """Raises `TooManyTimers` if no more may wait for a topic, with those `more_count` that just came."""
-        waiting_count = self.pending_by_topic[topic] + more_count
+    def check_room(self, topic: str) -> None:
+        """Raises `TooManyTimers` if no more may wait for a topic."""
+        waiting_count = self.pending_by_topic[topic]
         if waiting_count >= self._settings.timers_per_topic_max:
             raise TooManyTimers(
                 f"{waiting_count} wait for {topic!r}, which is its limit. Cancel some "
@@ -189,29 +189,14 @@ class Timers:
         self.crowding.add(due_ms)
 
     def apply_run(self, run: Appended) -> None:
-        """The same of many records as columns: all of them messages delivered, or all of them timers."""
+        """The same of many messages delivered, as columns."""
         copies, offsets = run.copies, run.physical_offsets
-        if copies.timers is None:
-            self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
-            self.crowding.remove_many(copies.due_ms)
-            for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
-                self.pending_by_topic[copies.queues[code][0]] -= int(count)
-            for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
-                self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
-            return
-        timers = copies.timers
-        self.ends.name_many(timers.names, offsets, copies.due_ms, run.store_ms)
-        self._unarmed.add_many(run)
-        self.pending_by_topic.update(timers.topics)
-        if (copies.ended == NO_TIMER).all():
-            self.crowding.add_many(copies.due_ms)
-            return
-        columns = (offsets, copies.due_ms, copies.ended, timers.replaced_due_ms)
-        rows = zip(*(column.tolist() for column in columns), timers.topics, strict=True)
-        for offset, due_ms, replaced, replaced_due_ms, topic in rows:
-            if replaced != NO_TIMER:
-                self._end(Ending(replaced, End.REPLACED, replaced_due_ms, topic), run.store_ms, offset)
-            self.crowding.add(due_ms)
+        self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
+        self.crowding.remove_many(copies.due_ms)
+        for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
+            self.pending_by_topic[copies.queues[code][0]] -= int(count)
+        for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
+            self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, timer_offsets: Iterable[int]) -> None:
         """Arms timers, which are durable: they are delivered when due, unless they have ended already."""
@@ -224,17 +209,7 @@ class Timers:
                 places.append((place_ms, timer_offset))
                 if place_ms < near_until_ms:
                     self.near.put(timer_offset, due_ms)
-        self.partitions.put_each(places)
-
-    def publish_run(self, run: Appended) -> None:
-        """The same of timers that were appended as columns."""
-        due_ms, timer_offsets = self._unarmed.take_many(run)
-        if not len(due_ms):
-            return
-        places_ms = self.near.place_many(timer_offsets, due_ms, self.partitions.free_ms)
-        is_near = self.partitions.put_many(places_ms.astype(np.uint64), timer_offsets.astype(np.uint64))
-        for place in np.flatnonzero(is_near).tolist():
-            self.near.put(int(timer_offsets[place]), int(due_ms[place]))
+        self.partitions.put(places)
 
     # Verbs.
 

@@ -102,7 +102,7 @@ class LiveVerbs(ABC):
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages; each has its own answer, and they come when all are durable."""
         await self.room.wait(sum(len(message.body) for message in messages))
-        answers = self.decide(self._broker.sending_many.send, self.clock.inward(messages))
+        answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
         stored = [answer.durable_at for answer in answers if isinstance(answer, SendReceipt)]
         await self.answers.reach(max(stored, default=0))
         return answers

@@ -21,7 +21,6 @@ from services.rpc.filters import wanted
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.generated.service_pb2 import (
     AckMessageEntry,
-    AckMessageRequest,
     AckMessageResponse,
     AckMessageResultEntry,
     ChangeInvisibleDurationRequest,
@@ -85,15 +84,11 @@ class Consuming:
             else:
                 give_back(self._live, answer)
 
-    def ack_message(self, request: AckMessageRequest, caller: Caller) -> Decided:
-        """Acknowledge deliveries; each has its own result, and the answer comes when all are durable."""
-        (answer,) = self.ack_messages([(request, caller)])
-        if isinstance(answer, TidewheelError):
-            raise answer
-        return answer
-
     def ack_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
-        """Acknowledge what calls say, those that follow each other on one topic in one go."""
+        """Acknowledge what calls say, those that follow each other on one topic in one go.
+
+        Each delivery has its own result.
+        """
         answers: list[Decided | TidewheelError] = []
         for name, run in groupby(map(self._acknowledging, calls), lambda one: one[0]):
             said = [entries for _, entries in run]

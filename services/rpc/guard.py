@@ -102,25 +102,19 @@ def watched(name: str, rpc: Unary, guard: Guard) -> Unary:
 def watched_prompt(name: str, rpc: Prompt, guard: Guard) -> Prompt:
     """Return an RPC that is decided at once behind the guard."""
 
-    def handler(request: Any, caller: Caller) -> Decided:
-        return rpc.handler(request, guard.admit(name, request, caller))
-
     def admitted(asked: Asked) -> Caller | TidewheelError:
         try:
             return guard.admit(name, *asked)
         except TidewheelError as error:
             return error
 
-    decide = rpc.together
-
-    def together(calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
-        assert decide is not None
+    def decide(calls: Sequence[Asked]) -> list[Decided | Exception]:
         known = [(request, admitted((request, caller))) for request, caller in calls]
         welcome = [(request, one) for request, one in known if isinstance(one, Caller)]
-        decided = iter(decide(welcome))
+        decided = iter(rpc.decide(welcome))
         return [next(decided) if isinstance(one, Caller) else one for _, one in known]
 
-    return replace(rpc, handler=handler, together=together if decide else None)
+    return replace(rpc, decide=decide)
 
 
 def watched_stream(name: str, rpc: Streaming, guard: Guard) -> Streaming:

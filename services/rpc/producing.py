@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from commitlog.errors import NotFound, RefusedByState, TidewheelError, TimerEnded, TransactionEnded
-from commitlog.message import Message
 from services.broker.delays import dated
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
-from services.rpc.caller import Caller
+from services.rpc.caller import Asked, Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.service_pb2 import (
     EndTransactionRequest,
@@ -54,42 +54,34 @@ class Producing:
     def __init__(self, live: LiveBroker, sessions: Sessions, producers: Producers) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
 
-    def send_message(self, request: SendMessageRequest, caller: Caller) -> Decided:
-        """Store messages; each has its own result, and the answer comes when all are durable."""
-        self._sessions.seen(caller)
-        messages = request.messages
-        check_count(messages)
-        live, clock = self._live, self._live.clock
-        now_ms, answers = clock.real_ms(), list[Answer]()
-        if len(messages) == 1:
-            sent = messages[0]
-            try:
-                message = clock.inward(dated(from_wire(sent, caller), now_ms))
-                receipt = live.decide(live.core.sending.send, message)
-            except TidewheelError as error:
-                return refused_reply(request, [error])
-            self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
-            status = status_field(receipt)
-            return Decided(receipt.durable_at, status + stored_entry(receipt, status))
-        given: list[Message | TidewheelError] = []
-        for sent in messages:
-            try:
-                given.append(clock.inward(dated(from_wire(sent, caller), now_ms)))
-            except TidewheelError as error:
-                given.append(error)
-        stored = iter(self._stored([one for one in given if isinstance(one, Message)]))
-        for sent, one in zip(messages, given, strict=True):
-            answers.append(next(stored) if isinstance(one, Message) else one)
-            if isinstance(one, Message) and isinstance(answers[-1], SendReceipt):
-                self._producers.add(one.topic, caller.client_id, sent.topic.resource_namespace)
-        return sent_reply(request, answers)
+    def send_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
+        """Store the messages of all calls; each has its own result. Without a core each call is refused."""
+        return self._live.decide(self._send_each, calls)
 
-    def _stored(self, messages: list[Message]) -> list[Answer]:
-        """Store messages; without a core each is refused."""
-        try:
-            return self._live.decide(self._live.core.sending_many.send, messages)
-        except TidewheelError as error:
-            return [error] * len(messages)
+    def _send_each(self, calls: Sequence[Asked], now_ms: int) -> list[Decided | TidewheelError]:
+        answers: list[Decided | TidewheelError] = []
+        for request, caller in calls:
+            try:
+                self._sessions.seen(caller)
+                check_count(request.messages)
+                answers.append(self._send(request, caller, now_ms))
+            except TidewheelError as error:
+                answers.append(error)
+        return answers
+
+    def _send(self, request: SendMessageRequest, caller: Caller, now_ms: int) -> Decided:
+        """Store the messages of a call, each by itself."""
+        live, clock, answers = self._live, self._live.clock, list[Answer]()
+        real_ms = now_ms - clock.offset_ms
+        for sent in request.messages:
+            try:
+                message = clock.inward(dated(from_wire(sent, caller), real_ms))
+                answers.append(live.core.sending.send(message, now_ms))
+            except TidewheelError as error:
+                answers.append(error)
+            else:
+                self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
+        return sent_reply(request, answers)
 
     def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> Decided:
         """Commit or roll back; an unspecified resolution means that the producer does not know yet."""

@@ -63,23 +63,37 @@ def nothing(request: Any) -> int:
     return 0
 
 
-Together = Callable[[Sequence[Asked]], Sequence[Decided | TidewheelError]]
-"""Decides several calls of one RPC, in order."""
+Decide = Callable[[Sequence[Asked]], Sequence[Decided | Exception]]
+"""Decides calls of one RPC, in order; a call gets what it would get alone, or the error that refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """An RPC of one request and one reply which is decided at once, and then waits for nothing but the disk.
 
-    `appends` tells how many bytes a request may append, if they are many (`services.live.room`). `together`
-    decides several calls in order, where that is cheaper than one by one; each gets what it would get alone.
+    `decide` is given all calls that came in a turn of the loop, one after the other. `appends` tells how many
+    bytes a request may append, if they are many (`services.live.room`).
     """
 
     request: Any
     reply: Any
-    handler: Callable[[Any, Caller], Decided]
+    decide: Decide
     appends: Callable[[Any], int] = nothing
-    together: Together | None = None
+
+
+def one_by_one(handler: Callable[[Any, Caller], Decided]) -> Decide:
+    """Decide calls that have nothing to share."""
+
+    def decide(calls: Sequence[Asked]) -> list[Decided | Exception]:
+        answers: list[Decided | Exception] = []
+        for request, caller in calls:
+            try:
+                answers.append(handler(request, caller))
+            except Exception as error:
+                answers.append(error)
+        return answers
+
+    return decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,32 +124,30 @@ def table(
             wire.QueryAssignmentRequest, wire.QueryAssignmentResponse, routing.query_assignment
         ),
         "SendMessage": Prompt(
-            wire.SendMessageRequest, wire.SendMessageResponse, producing.send_message, body_bytes
+            wire.SendMessageRequest, wire.SendMessageResponse, producing.send_messages, body_bytes
         ),
         "EndTransaction": Prompt(
-            wire.EndTransactionRequest, wire.EndTransactionResponse, producing.end_transaction, a_copy
+            wire.EndTransactionRequest,
+            wire.EndTransactionResponse,
+            one_by_one(producing.end_transaction),
+            a_copy,
         ),
         "RecallMessage": Prompt(
-            wire.RecallMessageRequest, wire.RecallMessageResponse, producing.recall_message
+            wire.RecallMessageRequest, wire.RecallMessageResponse, one_by_one(producing.recall_message)
         ),
         "ReceiveMessage": Streaming(
             wire.ReceiveMessageRequest, wire.ReceiveMessageResponse, consuming.receive_message
         ),
-        "AckMessage": Prompt(
-            wire.AckMessageRequest,
-            wire.AckMessageResponse,
-            consuming.ack_message,
-            together=consuming.ack_messages,
-        ),
+        "AckMessage": Prompt(wire.AckMessageRequest, wire.AckMessageResponse, consuming.ack_messages),
         "ChangeInvisibleDuration": Prompt(
             wire.ChangeInvisibleDurationRequest,
             wire.ChangeInvisibleDurationResponse,
-            consuming.change_invisible_duration,
+            one_by_one(consuming.change_invisible_duration),
         ),
         "ForwardMessageToDeadLetterQueue": Prompt(
             wire.ForwardMessageToDeadLetterQueueRequest,
             wire.ForwardMessageToDeadLetterQueueResponse,
-            consuming.forward_message_to_dead_letter_queue,
+            one_by_one(consuming.forward_message_to_dead_letter_queue),
             a_copy,
         ),
         "SyncLiteSubscription": Unary(
@@ -157,7 +169,8 @@ def table(
 
 def body_bytes(request: wire.SendMessageRequest) -> int:
     """Return how many bytes the messages of a request have."""
-    return sum(len(message.body) for message in request.messages)
+    sent = request.messages
+    return len(sent[0].body) if len(sent) == 1 else sum([len(message.body) for message in sent])
 
 
 def a_copy(request: Any) -> int:

@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from time import monotonic
 from typing import Any
@@ -29,7 +29,8 @@ from commitlog.errors import RefusedByState, TidewheelError
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code, Status
-from services.rpc.service import NoClientId, Observe, Prompt, Together, nothing, status_of
+from services.rpc.replies import Decided
+from services.rpc.service import NoClientId, Observe, Prompt, nothing, status_of
 from services.rpc.statuses import BUG
 
 log = structlog.get_logger()
@@ -76,21 +77,26 @@ class Turns:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def take(self, calls: Iterable[Call]) -> None:
-        """Decide the calls of a turn, in order."""
-        for decide, run in groupby(calls, _decided_together):
-            if decide is None:
-                self._take_each(run)
+        """Decide the calls of a turn, in order; who does not say who it is learns that alone."""
+        for rpc, run in groupby(calls, lambda call: call.rpc if call.caller.client_id else None):
+            if rpc is None:
+                for call in run:
+                    self._give(call, NoClientId())
+            elif rpc.appends is nothing:
+                self._decide(rpc, list(run))
             else:
-                self._decide_together(decide, list(run))
+                self._decide_where_room(rpc, list(run))
 
-    def _take_each(self, calls: Iterable[Call]) -> None:
-        room = self._live.room
-        for call in calls:
-            appends = call.rpc.appends
-            if appends is nothing or room.is_ample() or room.has(new_bytes := appends(call.request)):
-                self._decide(call)
+    def _decide_where_room(self, rpc: Prompt, calls: list[Call]) -> None:
+        new_bytes, room = [rpc.appends(call.request) for call in calls], self._live.room
+        if room.has(sum(new_bytes)):
+            self._decide(rpc, calls)
+            return
+        for call, one in zip(calls, new_bytes, strict=True):
+            if room.has(one):
+                self._decide(rpc, [call])
             else:
-                self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))
+                self._keep(asyncio.ensure_future(self._wait(call, one)))
 
     async def reply(self, name: str, rpc: Prompt, request: Any, caller: Caller, observe: Observe) -> Any:
         """Return the reply to one call, for who has no list of them."""
@@ -98,56 +104,42 @@ class Turns:
         self.take([Call(name, rpc, request, caller, lambda reply, _: told.set_result(reply), observe)])
         return rpc.reply.FromString(await told)
 
-    def _decide(self, call: Call) -> None:
+    def _decide(self, rpc: Prompt, calls: list[Call]) -> None:
+        answers: Sequence[Decided | Exception]
         try:
-            if not call.caller.client_id:
-                raise NoClientId
-            offset, reply, call.code, call.then = call.rpc.handler(call.request, call.caller)
-        except (TidewheelError, NoClientId, OSError) as error:
-            self._refuse(call, status_of(error), rests_on(error))
-        except Exception:
-            log.exception("bug while answering", rpc=call.name)
-            self._refuse(call, BUG, 0)
-        else:
-            self._live.answers.give(offset, call, reply)
-
-    def _decide_together(self, decide: Together, calls: list[Call]) -> None:
-        try:
-            answers = decide([(call.request, call.caller) for call in calls])
-        except Exception:
-            log.exception("bug while answering", rpc=calls[0].name)
-            for call in calls:
-                self._refuse(call, BUG, 0)
-            return
+            answers = rpc.decide([(call.request, call.caller) for call in calls])
+        except Exception as bug:
+            answers = [bug] * len(calls)
         for call, answer in zip(calls, answers, strict=True):
-            if isinstance(answer, TidewheelError):
-                self._refuse(call, status_of(answer), rests_on(answer))
-            else:
-                offset, reply, call.code, call.then = answer
-                self._live.answers.give(offset, call, reply)
+            self._give(call, answer)
 
-    def _refuse(self, call: Call, status: Status, offset: int) -> None:
-        call.code = Code.Name(status.code)
-        self._live.answers.give(offset, call, refused(call.rpc, status))
+    def _give(self, call: Call, answer: Decided | Exception) -> None:
+        if isinstance(answer, Decided):
+            offset, reply, call.code, call.then = answer
+        else:
+            status, offset = self._status_of(call, answer), rests_on(answer)
+            call.code, reply = Code.Name(status.code), refused(call.rpc, status)
+        self._live.answers.give(offset, call, reply)
+
+    def _status_of(self, call: Call, error: Exception) -> Status:
+        if isinstance(error, (TidewheelError, NoClientId, OSError)):
+            return status_of(error)
+        log.error("bug while answering", rpc=call.name, exc_info=error)
+        return BUG
 
     async def _wait(self, call: Call, new_bytes: int) -> None:
         """Decide a call when there is room for what it appends."""
         try:
             await self._live.room.wait(new_bytes, call.request.ByteSize())
         except TidewheelError as error:
-            self._refuse(call, status_of(error), 0)
+            self._give(call, error)
         else:
-            self._decide(call)
+            self._decide(call.rpc, [call])
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """A loop holds its tasks weakly."""
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
-
-
-def _decided_together(call: Call) -> Together | None:
-    """Return what decides a call with those beside it; who does not say who it is learns that alone."""
-    return call.rpc.together if call.caller.client_id else None
 
 
 def rests_on(error: Exception) -> int:

@@ -106,7 +106,7 @@ class World(Machine):
         self.chance.shuffle(batch)
         for message, verb in batch:
             self._look(message, verb)
-        answers = self.broker.sending_many.send([message for message, _ in batch], self.now_ms)
+        answers = self.broker.sending.send_many([message for message, _ in batch], self.now_ms)
         for (message, verb), answer in zip(batch, answers, strict=True):
             known = self.oracle.named(TimerName(message.topic, message.message_id))
             if any(message is one for one, _ in again):

@@ -56,9 +56,9 @@ class Caller:
         offsets = range(self.offset + 1, self.offset + 1 + len(dues_ms))
         self.offset += len(dues_ms)
         places = list(zip(dues_ms, offsets, strict=True))
-        near = self.partitions.put_many(np.array(dues_ms, np.uint64), np.array(offsets, np.uint64))
+        self.partitions.put(places)
         self.log += [("put", place) for place in places]
-        self.wheel |= {place for place, is_near in zip(places, near.tolist(), strict=True) if is_near}
+        self.wheel |= {place for place in places if place[0] < self.partitions.near_until_ms}
         self.pending |= set(places)
 
     def cancel(self, place: Place) -> None:
@@ -173,7 +173,8 @@ class Caller:
 
     def _apply(self, verb: str, place: Place) -> None:
         if verb == "put":
-            if self.partitions.put(*place):
+            self.partitions.put([place])
+            if place[0] < self.partitions.near_until_ms:
                 self.wheel.add(place)
             return
         self.wheel.discard(place)

@@ -129,7 +129,7 @@ def test_a_crowded_slot_is_delivered_in_due_order_in_bounded_reads() -> None:
     dues = START_MS // 1000 * 1000 + 60_000 + rng.integers(0, 1000, count).astype(np.uint64)
     disk = MemoryDisk()
     partitions = Partitions(disk, START_MS, rows_max)
-    partitions.put_many(dues.astype(np.uint64), np.arange(1, count + 1, dtype=np.uint64))
+    partitions.put(list(zip(dues.tolist(), range(1, count + 1), strict=True)))
     checkpoint = partitions.to_write(START_MS)
     checkpoint.write(disk, lambda offsets: (bare(offsets), [b""] * len(offsets)))
     partitions.written(checkpoint)
@@ -303,8 +303,7 @@ def test_a_read_that_failed_comes_again_in_a_second() -> None:
 
 def test_so_much_in_memory_that_it_should_be_written_is_told() -> None:
     partitions = Partitions(MemoryDisk(), START_MS)
-    offsets = np.arange(1, TIMERS_UNWRITTEN_MAX + 1, dtype=np.uint64)
-    partitions.put_many(offsets[:-1] + np.uint64(START_MS + DAY_MS), offsets[:-1])
+    partitions.put([(START_MS + DAY_MS + offset, offset) for offset in range(1, TIMERS_UNWRITTEN_MAX)])
     assert not partitions.wants_checkpoint
-    partitions.put(START_MS + DAY_MS, TIMERS_UNWRITTEN_MAX)
+    partitions.put([(START_MS + DAY_MS, TIMERS_UNWRITTEN_MAX)])
     assert partitions.wants_checkpoint

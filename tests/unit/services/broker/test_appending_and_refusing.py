@@ -65,7 +65,7 @@ class Bench:
         self.broker.receiving.receive("h", topic, EVERYTHING, 1, 10_000, "c", False, NOW_MS)
 
     def send_many(self) -> None:
-        [refused] = self.broker.sending_many.send([EMPTY], NOW_MS)
+        [refused] = self.broker.sending.send_many([EMPTY], NOW_MS)
         assert isinstance(refused, TidewheelError)
         raise refused
 

@@ -17,9 +17,8 @@ from commitlog.recovery import Found
 from consumequeue.entry import tags_code
 from services.broker.broker import Broker
 from services.broker.copies import Copies
-from services.broker.sending_many import _copies, _hashes, _Waiting
 from services.broker.settings import BrokerSettings
-from services.broker.timer_records import Replaced, due_ms_of
+from services.broker.timer_records import Replaced, due_ms_of, timer_record
 from services.broker.timer_source import name_hashes, ready_record
 from tests.simulation.tables import tables
 
@@ -67,7 +66,7 @@ class Pair:
     def step(self, kind: str, given: Any) -> None:
         match kind:
             case "set":
-                self._append(self._timers(given))
+                self._set(given)
             case "deliver":
                 chosen = sorted({number % len(self.set) for number in given} if self.set else ())
                 if chosen:
@@ -99,17 +98,19 @@ class Pair:
         done = 0
         while done < len(copies):
             run = self.by_run.store.append_copies(copies.part(done, len(copies)), self.now_ms)
-            self.by_row._log.room_for(run.copies.record_bytes.tolist())
-            self.by_row._log.append_encoded(bytearray(run.copies.content))
-            ends = np.cumsum(run.copies.record_bytes).tolist()
-            for end, record_bytes in zip(ends, run.copies.record_bytes.tolist(), strict=True):
-                record = records.decode(bytes(run.copies.content), end - record_bytes)
-                end_offset = record.physical_offset + record_bytes
-                self.by_row.store._appended.append((end_offset, Found(record, record_bytes)))
-                self.by_row.apply(record)
-                if copies.timers is not None:
-                    self.set.append(record)
+            starts = np.cumsum(run.copies.record_bytes) - run.copies.record_bytes
+            for start, record_bytes in zip(starts.tolist(), run.copies.record_bytes.tolist(), strict=True):
+                self._apply_row(bytes(run.copies.content[start : start + record_bytes]))
             done += len(run.copies)
+
+    def _apply_row(self, encoded: bytes) -> Record:
+        """The second core takes a record as it lies in the first one's log."""
+        log, record = self.by_row._log, records.decode(encoded)
+        log.room_for([len(encoded)])
+        log.append_encoded(bytearray(encoded))
+        self.by_row.store._appended.append((log.end_offset, Found(record, len(encoded))))
+        self.by_row.apply(record)
+        return record
 
     def _come_due(self, count: int) -> None:
         """The first timers that wait in partitions are delivered, and the frontier passes them."""
@@ -121,16 +122,16 @@ class Pair:
                 broker.timers.partitions.frontier = due[-1][:2]
             self._append(self._deliveries([known[row[1]] for row in due]))
 
-    def _timers(self, given: list[Any]) -> Copies:
-        waiting = []
-        for number, (topic, message_id, key, due_ms, queue_id, replaced) in enumerate(given):
+    def _set(self, given: list[Any]) -> None:
+        for topic, message_id, key, due_ms, queue_id, replaced in given:
             keyed = {"TW_TIMER_KEY": key} if key else {}
             message = Message(
                 topic=topic, body=b"x", message_id=message_id, delivery_ms=due_ms, properties=keyed
             )
             old = None if replaced is None else self._replaced(replaced)
-            waiting.append(_Waiting(number, message, queue_id, old))
-        return _copies(waiting, _hashes(waiting), self.by_run.store)
+            timer = timer_record(message, queue_id, old)
+            self.by_run.store.append(timer, self.now_ms)
+            self.set.append(self._apply_row(records.encode(timer)))
 
     def _replaced(self, number: int) -> Replaced | None:
         if not self.set:

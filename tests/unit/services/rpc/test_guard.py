@@ -399,7 +399,7 @@ def test_acknowledgements_of_one_turn_are_let_through_each_by_itself(watch: Any)
         request = service.AckMessageRequest(group=GROUP, topic=ORDERS, entries=[entry])
         unsigned = replace(watched.callers["carts"], authorization="")
         callers = [watched.callers["orders"], watched.callers["carts"], unsigned, watched.callers["carts"]]
-        answers = rpc.together([(request, caller) for caller in callers])
+        answers = rpc.decide([(request, caller) for caller in callers])
         codes = [answer.status if isinstance(answer, Exception) else answer.code for answer in answers]
         assert codes == ["FORBIDDEN", "INVALID_RECEIPT_HANDLE", "UNAUTHORIZED", "INVALID_RECEIPT_HANDLE"]
 

@@ -15,7 +15,8 @@ from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.service import Prompt
+from services.rpc.replies import Decided
+from services.rpc.service import Prompt, one_by_one
 from services.rpc.turns import Call, Turns
 
 BODY = b"." * 1_000
@@ -57,7 +58,7 @@ def test_what_was_to_be_done_with_a_reply_is_not_done_when_the_disk_failed() -> 
     told: list[str] = []
     done: list[str] = []
     rpc = Prompt(
-        service.EndTransactionRequest, service.EndTransactionResponse, lambda *_: (0, b"", "OK", None)
+        service.EndTransactionRequest, service.EndTransactionResponse, one_by_one(lambda *_: Decided(0, b""))
     )
     call = Call(
         "EndTransaction", rpc, end("x"), Caller(""), lambda _, code: told.append(code), lambda *_: None
