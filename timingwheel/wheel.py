@@ -3,8 +3,9 @@
 A timer is an integer chosen by the caller; its meaning is the caller's. The wheel holds for each pending
 timer its due time, and in the slots (see `timingwheel.levels`) pairs of due time and timer. Cancelling
 and moving leave the old pair behind; a pair counts only while it agrees with the timer's due time, and
-the present's slot sweeps it out. When half of the pairs are of that kind all slots are swept: leases of
-hours that are answered within milliseconds would else pile up. Rules:
+what does not is dropped when its millisecond has come. When half of the pairs are of that kind all slots are
+swept, slot by slot: leases of hours that are answered within milliseconds would else pile up. Whoever leaves
+a pair behind then sweeps `_SWEPT_EACH`, so that no call pays for all (200,000 take 40 to 130 ms). Rules:
 
 * never early: `advance(now_ms)` gives out only what is due at or before `now_ms`;
 * in due order, ties in the order of (first) placing at that time;
@@ -12,7 +13,7 @@ hours that are answered within milliseconds would else pile up. Rules:
 
 Cost: per timer one dictionary entry and at most four integers, for an empty slot nothing; an advance jumps
 from one occupied slot to the next, so idle time is free however long. A cascade moves all timers of a slot
-at once: 0.2 us a timer where there are thousands, 50 us in any case.
+at once: 0.07 us a timer where there are thousands, 50 us in any case.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from timingwheel import levels
 Pairs = np.ndarray[Any, np.dtype[np.int64]]
 
 _LEFT_BEHIND_MIN: Final = 16_384
+_SWEPT_EACH: Final = 8
+_SWEPT_AT_ONCE: Final = 512
 _EMPTY: Final = partial(array, "q")
 
 
@@ -44,6 +47,11 @@ class Wheel:
         self._occupied: Final = [0] * levels.LEVEL_COUNT
         self._expired: deque[int] = deque()
         self._pair_count = self._left_behind_count = 0
+        self._unswept: list[tuple[int, int]] = []
+        """The slots (level, number) of a sweep that is under way; the last one is being swept."""
+        self._sweeping: array[int] | None = None
+        """Its pairs, of which those up to `_swept_to` were looked at, and `_kept` still counted."""
+        self._kept, self._swept_to, self._owed_count = _EMPTY(), 0, 0
 
     def __len__(self) -> int:
         return len(self._due_ms)
@@ -125,20 +133,52 @@ class Wheel:
 
     def _left_behind(self, count: int) -> None:
         self._left_behind_count += count
-        if self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
+        if self._unswept:
+            self._owed_count += _SWEPT_EACH * count
+            if self._owed_count >= _SWEPT_AT_ONCE:
+                self._sweep(self._owed_count)
+                self._owed_count = 0
+        elif self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
             self._left_behind_count = 0
-            for level in range(levels.LEVEL_COUNT):
-                for slot in levels.all_of(self._occupied[level]):
-                    self._sweep(level, slot)
+            self._unswept = [
+                (level, slot)
+                for level in range(levels.LEVEL_COUNT)
+                for slot in levels.all_of(self._occupied[level])
+            ]
 
-    def _sweep(self, level: int, slot: int) -> None:
-        """Drops the pairs of a slot that no longer count; the order of the others stays."""
-        pairs = self._slots[level][slot]
-        counting = array("q", self._counting(pairs).tobytes())
-        self._slots[level][slot] = counting
-        self._pair_count -= (len(pairs) - len(counting)) // 2
-        if not counting:
+    def _sweep(self, count: int) -> None:
+        """Looks at the next `count` pairs of slots, and drops those that no longer count; the order stays."""
+        while count > 0 and self._unswept:
+            level, slot = self._unswept[-1]
+            pairs = self._slots[level].get(slot)
+            if pairs is not self._sweeping:  # a slot to begin with, or one that was emptied and used again
+                self._sweeping, self._kept, self._swept_to = pairs, _EMPTY(), 0
+            if pairs is None:
+                self._unswept.pop()
+                continue
+            end = min(self._swept_to + 2 * count, len(pairs))
+            self._keep_counting(pairs[self._swept_to : end])
+            count -= (end - self._swept_to) // 2
+            self._swept_to = end
+            if end == len(pairs):
+                self._swept(level, slot, pairs)
+
+    def _keep_counting(self, pairs: array[int]) -> None:
+        rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
+        due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
+        counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
+        self._kept.frombytes(counting.tobytes())
+
+    def _swept(self, level: int, slot: int, pairs: array[int]) -> None:
+        """A slot has no more pairs to look at: those that count take the place of all."""
+        self._unswept.pop()
+        self._pair_count -= (len(pairs) - len(self._kept)) // 2
+        if self._kept:
+            self._slots[level][slot] = self._kept
+        else:
+            del self._slots[level][slot]
             self._occupied[level] &= ~(1 << slot)
+        self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
         """Goes to the next occupied slot that begins by `now_ms` and empties it; False if there is none."""
@@ -167,18 +207,11 @@ class Wheel:
         self._occupied[level] &= ~(1 << slot)
         self._pair_count -= len(pairs) // 2
         if level > 0:
-            self._cascade(level, self._counting(pairs))
+            self._cascade(level, np.frombuffer(pairs, np.int64).reshape(-1, 2))
             return
         for due_ms, timer in zip(pairs[::2], pairs[1::2], strict=True):
             if self._due_ms.get(timer) == due_ms:
                 self._expired.append(timer)
-
-    def _counting(self, pairs: array[int]) -> Pairs:
-        """The pairs of a slot that still count, in their order: by row due time and timer."""
-        rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
-        due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
-        counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
-        return counting
 
     def _cascade(self, level: int, rows: Pairs) -> None:
         """Links the pairs of a slot of an upper level, which the present has entered, on the levels below.

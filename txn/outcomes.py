@@ -8,22 +8,19 @@ has passed.
 An end is known from the moment its record is appended, so a second end in the same turn meets it; whoever
 is told of it waits until that record is durable. Until then it is not dropped either: the index has it later.
 
-The tables hold plain tuples, which Python's collector does not track; rows are replaced, never changed, so a
-copy of a table is its state at one moment. Open halves lie in the order of their offsets, and of their times.
+Open halves lie in the order of their offsets, and of their times. The tables are frozen without a copy
+(`commitlog.table`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from commitlog.snapshot import Rows
+from commitlog.table import Row, Table
 from txn.states import State
 
 ENDED_HALVES_MAX: Final = 100_000
-
-Row = tuple[Any, ...]
 
 
 class OpenHalf(NamedTuple):
@@ -76,18 +73,16 @@ class Outcomes:
     """The halves that this store has in memory."""
 
     def __init__(self) -> None:
-        self.open: dict[int, Row] = {}
+        self.open: Table[int] = Table()
         """The fields of each `OpenHalf`."""
-        self.expired: dict[int, Row] = {}
+        self.expired: Table[int] = Table()
         """The fields of each `Expired`."""
-        self._ended: dict[int, Row] = {}
-        self._oldest: deque[int] = deque()
-        """The halves of `_ended`, in its order: a dict passes all that was deleted to find its first row."""
+        self._ended: Table[int] = Table()
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
         """A half is durable."""
         assert half_offset not in self._ended
-        self.open[half_offset] = tuple(waiting)
+        self.open.put(half_offset, tuple(waiting))
 
     def waiting(self, half_offset: int) -> OpenHalf | None:
         """What is known of an open half; None if it is not open."""
@@ -101,8 +96,8 @@ class Outcomes:
 
     def oldest_ms(self) -> int | None:
         """When the first of the open halves was stored; None if there are none."""
-        stored_ms: int | None = next(iter(self.open.values()), (None,))[0]
-        return stored_ms
+        first = self.open.first()
+        return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
         """The open and expired halves of a part of the log, in order."""
@@ -130,7 +125,7 @@ class Outcomes:
         if waiting is not None:
             next_check_ms = max(waiting.next_check_ms, next_check_ms)
             waiting = waiting._replace(check_count=check_count, next_check_ms=next_check_ms)
-            self.open[half_offset] = tuple(waiting)
+            self.open.put(half_offset, tuple(waiting))
         return waiting
 
     def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
@@ -138,50 +133,50 @@ class Outcomes:
         assert half_offset not in self._ended, "a half ends twice"
         assert half_offset not in self.expired or outcome is not State.EXPIRED, "a half expires twice"
         waiting = self.waiting(half_offset) or self.expiry(half_offset) or _LOST
-        self.open.pop(half_offset, None)
-        self.expired.pop(half_offset, None)
+        self.open.pop(half_offset)
+        self.expired.pop(half_offset)
         if outcome is State.EXPIRED:
             kept = (waiting.stored_ms, waiting.check_count, waiting.topic)
-            self.expired[half_offset] = (ended_ms, ended_offset, *kept, ())
+            self.expired.put(half_offset, (ended_ms, ended_offset, *kept, ()))
         else:
-            self._ended[half_offset] = (outcome.value, ended_ms, ended_offset, waiting.topic)
-            self._oldest.append(half_offset)
+            self._ended.put(half_offset, (outcome.value, ended_ms, ended_offset, waiting.topic))
 
     def takes_late(self, half_offset: int) -> bool:
         """Whether a producer's end of what has expired is still to be noted."""
-        return len(Expired(*self.expired[half_offset]).late) < LATE_ENDS_MAX
+        expired = self.expiry(half_offset)
+        return expired is not None and len(expired.late) < LATE_ENDS_MAX
 
     def came_late(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
         """A producer has ended, too late, what has expired."""
         expired = self.expiry(half_offset)
         if expired is not None:
-            self.expired[half_offset] = tuple(expired._replace(late=(*expired.late, (asked_for, asked_ms))))
+            late = (*expired.late, (asked_for, asked_ms))
+            self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
     def forget(self, published_offset: int) -> None:
         """Drops the oldest ends beyond `ENDED_HALVES_MAX` of which the index has the records up to there."""
-        while len(self._ended) > ENDED_HALVES_MAX:
-            _, _, ended_offset, _ = self._ended[self._oldest[0]]
+        while len(self._ended) > ENDED_HALVES_MAX and (first := self._ended.first()) is not None:
+            half_offset, (_, _, ended_offset, _) = first
             if ended_offset > published_offset:
                 return
-            del self._ended[self._oldest.popleft()]
+            self._ended.pop(half_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: open halves, and the ends in their order."""
         tables = {"open": self.open, "ended": self._ended, "expired": self.expired}
-        return {name: Rows([table.copy()], _row) for name, table in tables.items()}
+        return {name: table.freeze(_row) for name, table in tables.items()}
 
     def thaw(self, frozen: Any) -> None:
         """Takes a snapshot's part over."""
         for half_offset, *waiting in frozen["open"]:
-            self.open[half_offset] = tuple(OpenHalf(*waiting))
+            self.open.put(half_offset, tuple(OpenHalf(*waiting)))
         for half_offset, state, ended_ms, *place in frozen["ended"]:
             _, *row = Ended(State(state), ended_ms, *(place or [-1]))
-            self._ended[half_offset] = (state, *row)
-            self._oldest.append(half_offset)
+            self._ended.put(half_offset, (state, *row))
         for half_offset, ended_ms, *fields in frozen["expired"]:
             expired = Expired(ended_ms, *(fields or [-1]))
             late = tuple((asked_for, ms) for asked_for, ms in expired.late)
-            self.expired[half_offset] = tuple(expired._replace(late=late))
+            self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
 
 def _row(half_offset: int, fields: Row) -> Row:

@@ -92,7 +92,7 @@ class Transactions:
         assert store_ms == stored_ms, "a half was promised another store time"
         due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
         row = (stored_ms, offset, queue_offset, due_ms)
-        self.receipts.apply_sent((topic, message_id), row)
+        self.receipts.apply_sent(topic, message_id, row)
         receipt = self.receipts.receipt(topic, message_id, id_crc, row)
         if message.delivery_ms is None and not carries(message):
             self._recent.add(receipt.transaction_id, Sent(offset, message, queue_id, len(encoded)))

@@ -36,6 +36,8 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
         monkeypatch.setattr(limits, "OPEN_RECORD_BYTES_MAX", 60)  # what a turn finishes is several records
     if seed % 5 == 1:
         monkeypatch.setattr(wheel, "_LEFT_BEHIND_MIN", 3)
+        monkeypatch.setattr(wheel, "_SWEPT_EACH", 2)
+        monkeypatch.setattr(wheel, "_SWEPT_AT_ONCE", 1)
     world = World(seed)
     second = SecondCore(world, seed)
     for _ in range(400):

@@ -10,11 +10,10 @@ from collections import Counter
 
 import pytest
 
-from commitlog import limits
+from commitlog import limits, table
 from commitlog.errors import InvalidTransactionId, TransactionEnded
 from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
-from services.broker import half_receipts
 from services.broker.broker import Broker
 from services.broker.values import EndReceipt, Resolution, SendReceipt
 from services.store.opening import look_at
@@ -44,7 +43,8 @@ def test_every_transaction_ends_once_and_as_it_was_told(seed: int, monkeypatch: 
     if seed % 5 == 2:
         monkeypatch.setattr(limits, "CHECKS_WOKEN_MAX", 2)
     if seed % 2:
-        monkeypatch.setattr(half_receipts, "_RUN_ROWS_MAX", 3)  # rows go from a run that was frozen
+        monkeypatch.setattr(table, "PART_ROWS_MAX", 3)  # rows go from parts that are shared
+        monkeypatch.setattr(table, "GONE_MAX", 2)
     world = TransactionWorld(seed)
     second = SecondCore(world, seed)
     for _ in range(400):
@@ -120,7 +120,7 @@ def test_an_id_that_names_the_last_bytes_of_a_segment_names_no_half(room_bytes: 
     bench = Bench()
     while bench.broker.durable_offset < SEGMENT_BYTES:
         bench.half()
-        bench.broker.transactions.receipts._runs[-1].clear()  # each is to be a half of its own
+        bench.broker.transactions.receipts._rows = table.Table()  # each is to be a half of its own
     forged = transaction_id(SEGMENT_BYTES - room_bytes, HALF_ID)
     with pytest.raises(InvalidTransactionId):
         bench.broker.transactions.end("t", forged, HALF_ID, Resolution.COMMIT, NOW_MS)

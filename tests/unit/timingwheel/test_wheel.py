@@ -28,10 +28,14 @@ def test_agrees_with_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
 
 
 @settings(max_examples=400)
-@given(st.lists(actions, max_size=60))
-def test_agrees_with_a_sorted_list_while_it_is_swept_all_the_time(steps: list[tuple[str, int, int]]) -> None:
+@given(st.lists(actions, max_size=60), st.integers(1, 3))
+def test_agrees_with_a_sorted_list_while_it_is_swept_all_the_time(
+    steps: list[tuple[str, int, int]], swept_each: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wheel, "_LEFT_BEHIND_MIN", 0)
+        patch.setattr(wheel, "_SWEPT_EACH", swept_each)
+        patch.setattr(wheel, "_SWEPT_AT_ONCE", 1)
         agree(steps)
 
 
@@ -77,6 +81,7 @@ def agree(steps: list[tuple[str, int, int]]) -> None:
                 del oracle[timer]
         upcoming = wheel.next_due_ms()
         assert len(wheel) == len(oracle)
+        assert wheel._pair_count == sum(len(slot) for level in wheel._slots for slot in level.values()) // 2
         assert upcoming is not None or not oracle
         if oracle and upcoming is not None:
             assert upcoming <= min(oracle.values())

@@ -9,7 +9,7 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from commitlog.record import Record
-from services.broker import half_receipts, recall
+from services.broker import recall
 from services.broker.half_receipts import HalfReceipts
 from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt
@@ -68,24 +68,3 @@ def test_the_oldest_are_forgotten_by_the_store_time_of_what_follows_and_by_count
     assert names(receipts) == ["M3", "M2"], "a name that comes again is the newest"
     receipts.apply(stored(4, limits.DEDUPE_MS + 2))
     assert names(receipts) == ["M2", "M4"]
-
-
-def test_what_is_frozen_stays_as_it_was_whatever_is_forgotten_or_sent_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(half_receipts, "_RUN_ROWS_MAX", 3)
-    monkeypatch.setattr(limits, "HALF_RECEIPTS_KEPT_MAX", 8)
-    receipts, held, all_frozen = HalfReceipts(SETTINGS), [], []
-    for number in (0, 1, 2, 3, 4, 5, 4, 6, 7, 8, 1, 9, 2, 10, 11):
-        receipts.apply(stored(number))
-        held = [*(one for one in held if one != f"M{number}"), f"M{number}"][-8:]
-        frozen = receipts.freeze()
-        before = [*frozen]
-        again = HalfReceipts(SETTINGS)
-        again.thaw(before)
-        assert names(receipts) == names(again) == held
-        assert len(receipts) == len(again) == len(held)
-        receipts.apply(stored(number))
-        all_frozen.append((frozen, before))
-        for one, as_it_was in all_frozen:
-            assert [*one] == as_it_was

@@ -25,7 +25,7 @@ MUTATORS: Final = {
 
 TABLES: Final = {
     "services/broker/access.py": {"_users", "rights"},
-    "services/broker/half_receipts.py": {"_runs"},
+    "services/broker/half_receipts.py": {"_rows"},
     "services/broker/schedules.py": {"_by_name", "_by_number", "_spent_ms"},
     "services/broker/topics.py": {"_topics"},
     "services/broker/transactions.py": {"outcomes", "receipts"},
