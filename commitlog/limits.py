@@ -122,7 +122,6 @@ CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # what callers append waits beyo
 CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # and is refused beyond that
 CALLER_WAITING_BYTES = 1024  # what a waiting call counts besides its message
 TIMERS_PER_TOPIC_MAX = 200_000_000
-CROWDED_SECOND_MIN = 1_000
 CLOCK_BACK_MS_MIN = 50
 CLOCK_JUMP_MS_MIN = 1_000
 LATE_MS_MIN = 50

@@ -93,12 +93,16 @@ class CommitLog:
 
         False where it has no room in this segment: then the next one has begun, and `end_offset` is another.
         """
-        has_room = self.end_offset + len(encoded) + record.BLANK_BYTES <= self._tail_end
-        if has_room or self.end_offset == self._tail_offset:
+        end_offset = self.end_offset + len(encoded)
+        if self.end_offset == self._tail_offset:
             self._gather(encoded)
-            return True
-        self._close_segment()
-        return False
+        elif end_offset + record.BLANK_BYTES <= self._tail_end:
+            self._gathered.append(encoded)
+            self.end_offset = end_offset
+        else:
+            self._close_segment()
+            return False
+        return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
         """How many of these records, in order, the present segment takes; opens the next for the first."""

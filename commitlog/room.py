@@ -49,11 +49,6 @@ def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
     return segment_bytes
 
 
-def taken_at_once(segment_bytes: int) -> int:
-    """What a store takes before its first message: a segment and the reserve."""
-    return 2 * segment_bytes
-
-
 def _advice(free_bytes: int) -> str:
     fitting = segment_bytes_for(free_bytes)
     if SEGMENTS_FREE_MIN * fitting <= free_bytes:

@@ -52,11 +52,6 @@ def hash_of(topic: str, key: str) -> int:
     return int(_HASH.unpack(digest_of(topic, key, HASH_BYTES))[0])
 
 
-def hashes_of_many(names: Iterable[tuple[str, str]]) -> Hashes:
-    """The same of many (topic, key)."""
-    return np.frombuffer(digests_of(names, HASH_BYTES), "<u8")
-
-
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
     """The topic that users know a record by, and the keys it is found under there: its words and its id.
 

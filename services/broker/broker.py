@@ -451,7 +451,7 @@ class Broker:
         woken, self.groups.woken = self.groups.woken, {}
         messages: list[Keyed] = []
         for found in self.store.flushed(flush):
-            if isinstance(found, Keyed):
+            if not isinstance(found, (Found, Appended)):
                 messages.append(found)
                 if not is_system(topic := found[0][0]):
                     woken[topic] = None

@@ -86,8 +86,10 @@ class Sending:
         if message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
-            queue_offset, offset, _, _ = self._store.append_message(message, queue_id, now_ms)
-            return self._stored(message, queue_offset, offset)
+            stored = properties.encode_message(message)
+            placed = self._store.append_straight(message, stored, message.topic, queue_id, now_ms)
+            self._count(message)
+            return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
         record = message_record(message, queue_id)
         if carried is not None:
             self._carrying.prepare(carried, record, now_ms)
@@ -121,10 +123,9 @@ class Sending:
                 self._timers.mark_replaced(record, now_ms)
             self._store.append(record, now_ms)
             queue_offset, offset = record.queue_offset, record.physical_offset
-        sharing_count = self._timers.crowding.sharing(message.delivery_ms)
         self._count(message)
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
-        return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1, sharing_count)
+        return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1)
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Stores a message of a schedule, whose template was checked when the schedule was set."""
@@ -140,8 +141,8 @@ class Sending:
             return tags_code(message.message_group) % topic.queue_count
         if message.lite_topic:
             return self._lite_topics.admit(message, topic)
-        self._turns[topic.name] += 1
-        return self._turns[topic.name] % topic.queue_count
+        turn = self._turns[topic.name] = self._turns[topic.name] + 1
+        return turn % topic.queue_count
 
     def _receipt_again(self, message: Message, found: Named) -> SendReceipt:
         return SendReceipt(

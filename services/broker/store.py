@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from commitlog import bulk, foreign, limits, properties
+from commitlog import bulk, foreign, limits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
@@ -36,15 +36,12 @@ from consumequeue.keyindex import KeyIndex, words_of_message
 from services.broker.copies import Appended, Copies
 from txn.outcomes import OpenHalf
 
+Keyed = tuple[tuple[str, int], int, int, bytes, Collection[str], str, OpenHalf | None]
+"""A message that was appended without a draft, for the indexes.
 
-class Keyed(tuple[tuple[str, int], int, int, bytes, Collection[str], str, OpenHalf | None]):
-    """A message that was appended without a draft, for the indexes.
-
-    Its queue (topic, queue id), its offset there, that in the log, its queue entry, the names it is found by
-    and the topic under which; and of a half what is known of it once it is durable.
-    """
-
-    __slots__ = ()
+Its queue (topic, queue id), its offset there, that in the log, its queue entry, the names it is found by
+and the topic under which; and of a half what is known of it once it is durable.
+"""
 
 
 Placed = tuple[int, int, int, bytes]
@@ -88,14 +85,6 @@ class Store:
         self.apply_to_parts(new)
         return end_offset
 
-    def append_message(self, message: Message, queue_id: int, now_ms: int) -> Placed:
-        """Appends a message under its own topic, as a record that changes nothing but the store's own table.
-
-        Not for messages of lite topics.
-        """
-        stored = properties.encode_message(message)
-        return self.append_straight(message, stored, message.topic, queue_id, now_ms)
-
     def append_straight(
         self,
         message: Message,
@@ -128,7 +117,7 @@ class Store:
         self._next_offsets[key] = queue_offset + 1
         record_bytes, names = len(encoded), words_of_message(message)
         new_entry = ENTRY_FORMAT.pack(offset, record_bytes, tags_code(message.tag))
-        appended = Keyed((key, queue_offset, offset, new_entry, names, message.topic, half))
+        appended = key, queue_offset, offset, new_entry, names, message.topic, half
         self._appended.append((offset + record_bytes, appended))
         return queue_offset, offset, store_ms, encoded
 

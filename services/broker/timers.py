@@ -37,7 +37,6 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from services.broker import recall, timer_records
 from services.broker.copies import Appended
-from services.broker.crowding import Crowding
 from services.broker.near import Near
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
@@ -74,7 +73,6 @@ class Timers:
         self.queues = QueueTable()
         self.source = TimerSource(disk, store.log.segments, self.queues)
         self.near = Near()
-        self.crowding = Crowding()
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque(maxlen=UNREADABLE_TIMERS_KEPT_MAX)
         """The last timers that ended as UNREADABLE, the oldest first."""
@@ -186,13 +184,11 @@ class Timers:
             self.ends.name(name, timer_offset, due_ms, store_ms)
         self._unarmed.add(timer_offset, timer, due_ms)
         self.pending_by_topic[topic] += 1
-        self.crowding.add(due_ms)
 
     def apply_run(self, run: Appended) -> None:
         """The same of many messages delivered, as columns."""
         copies, offsets = run.copies, run.physical_offsets
         self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
-        self.crowding.remove_many(copies.due_ms)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
@@ -313,7 +309,6 @@ class Timers:
         return {
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
-            "crowding": self.crowding.freeze(),
             "lost": [list(one) for one in self.lost],
         }
 
@@ -321,7 +316,6 @@ class Timers:
         """Takes a snapshot's part over."""
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
-        self.crowding.thaw(frozen["crowding"])
         self.lost.extend(LostTimer(*fields) for fields in frozen.get("lost", ()))
 
     def to_write(self, now_ms: int) -> TimersToWrite:
@@ -368,7 +362,6 @@ class Timers:
             self.lost.append(LostTimer(timer_offset, topic, due_ms, store_ms))
         if not any(gap.first_offset <= timer_offset < gap.end_offset for gap in self.gaps):
             self.pending_by_topic[topic] -= 1
-            self.crowding.remove(due_ms)
             self._take_out(timer_offset, due_ms)
 
     def _take_out(self, timer_offset: int, due_ms: int) -> None:

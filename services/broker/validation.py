@@ -188,13 +188,13 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
 
 
 def _check_type(message_type: MessageType, topic: Topic) -> None:
-    if message_type in _APART and topic.message_type is MessageType.MIXED:
-        raise MessageTypeConflict(
-            f"{topic.name!r} takes every type but PRIORITY and LITE, {_APART[message_type]}"
-        )
-    if topic.message_type not in (MessageType.MIXED, message_type):
+    if topic.message_type is not MessageType.MIXED:
         raise MessageTypeConflict(
             f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}.",
             f"TopicMessageType validate failed, the expected type is {topic.message_type.value}, "
             f"but actual type is {message_type.value}",
+        )
+    if message_type is MessageType.PRIORITY or message_type is MessageType.LITE:
+        raise MessageTypeConflict(
+            f"{topic.name!r} takes every type but PRIORITY and LITE, {_APART[message_type]}"
         )

@@ -40,8 +40,6 @@ class SendReceipt(NamedTuple):
     transaction_id: str
     recall_handle: str
     durable_at: int
-    sharing_count: int = 0
-    """About how many other timers are due in the same second, if it is crowded."""
 
 
 class Verdict(Enum):

@@ -39,11 +39,6 @@ class Room:
         """Whether so much may be appended at once; nothing may in any case."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
-    def is_ample(self) -> bool:
-        """Whether any one request may be appended at once, however large."""
-        taken_bytes = self._unflushed() + self._promised_bytes + limits.REQUEST_BYTES_MAX
-        return not self._line and taken_bytes <= limits.CALLERS_UNFLUSHED_BYTES_MAX
-
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
         """Return when so much may be appended, to be appended at once; raises `DiskBehind`.
 

@@ -247,10 +247,9 @@ class VerdictAnswer(TypedDict):
 
 
 class TimerReceiptAnswer(ReceiptAnswer):
-    """A timer that is set; `sharing_count` is about how many others share its second, 0 unless crowded."""
+    """A timer that is set."""
 
     due_ms: str
-    sharing_count: int
 
 
 class SetTimersAnswer(TypedDict):

@@ -259,7 +259,7 @@ def verdict_shape(verdict: TimerVerdict) -> VerdictAnswer:
 
 def timer_receipt_shape(receipt: SendReceipt, due_ms: int) -> TimerReceiptAnswer:
     """Return a timer that is set as JSON has it."""
-    return {**receipt_shape(receipt), "due_ms": str(due_ms), "sharing_count": receipt.sharing_count}
+    return {**receipt_shape(receipt), "due_ms": str(due_ms)}
 
 
 def error_shape(error: TidewheelError) -> ErrorAnswer:

@@ -27,10 +27,8 @@ from services.rpc.replies import Decided, check_count, text_field, varint
 from services.rpc.sessions import Sessions
 from services.rpc.statuses import OK, overall, refusal
 
-OK_AND_OTHERS = "OK, and about {} other delayed messages are due in the same second"
-CODE_OK, STATUS_TAG, MESSAGE_TAG = wire.Status(code=wire.Code.OK).SerializeToString(), b"\x0a", b"\x12"
-"""Of `Status` its code, `SendResultEntry.status`, `Status.message`."""
 ENTRY_OK = SendResultEntry(status=OK).SerializeToString()
+"""The status of a message that was stored, in its entry and (alike) in the reply."""
 ENTRY_TAG, MESSAGE_ID_TAG, TRANSACTION_ID_TAG, OFFSET_TAG, RECALL_HANDLE_TAG = (
     b"\x12",
     b"\x12",
@@ -59,29 +57,30 @@ class Producing:
         return self._live.decide(self._send_each, calls)
 
     def _send_each(self, calls: Sequence[Asked], now_ms: int) -> list[Decided | TidewheelError]:
-        answers: list[Decided | TidewheelError] = []
+        told: list[Decided | TidewheelError] = []
         for request, caller in calls:
+            sent = request.messages
             try:
                 self._sessions.seen(caller)
-                check_count(request.messages)
-                answers.append(self._send(request, caller, now_ms))
+                check_count(sent)
             except TidewheelError as error:
-                answers.append(error)
-        return answers
-
-    def _send(self, request: SendMessageRequest, caller: Caller, now_ms: int) -> Decided:
-        """Store the messages of a call, each by itself."""
-        live, clock, answers = self._live, self._live.clock, list[Answer]()
-        real_ms = now_ms - clock.offset_ms
-        for sent in request.messages:
-            try:
-                message = clock.inward(dated(from_wire(sent, caller), real_ms))
-                answers.append(live.core.sending.send(message, now_ms))
-            except TidewheelError as error:
-                answers.append(error)
+                told.append(error)
             else:
-                self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
-        return sent_reply(request, answers)
+                told.append(sent_reply(request, [self._send(one, caller, now_ms) for one in sent]))
+        return told
+
+    def _send(self, sent: wire.Message, caller: Caller, now_ms: int) -> Answer:
+        """Store a message; returns its receipt, or why it is refused."""
+        live, offset_ms = self._live, self._live.clock.offset_ms
+        try:
+            message = dated(from_wire(sent, caller), now_ms - offset_ms)
+            if offset_ms:
+                message = live.clock.inward(message)
+            receipt = live.core.sending.send(message, now_ms)
+        except TidewheelError as error:
+            return error
+        self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
+        return receipt
 
     def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> Decided:
         """Commit or roll back; an unspecified resolution means that the producer does not know yet."""
@@ -117,23 +116,14 @@ class Producing:
         return Decided(verdict.durable_at, reply.SerializeToString())
 
 
-def stored_status(receipt: SendReceipt) -> wire.Status:
-    """Return OK, with a word about a moment that many delayed messages share."""
-    if not receipt.sharing_count:
-        return OK
-    return wire.Status(code=wire.Code.OK, message=OK_AND_OTHERS.format(receipt.sharing_count))
-
-
 def sent_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
     """Return the reply to messages that were stored or refused, and when it may be told."""
-    parts, durable_at = [b""], 0
+    parts, durable_at = [ENTRY_OK], 0
     for answer in answers:
         if not isinstance(answer, SendReceipt):
             return refused_reply(request, answers)
         durable_at = max(durable_at, answer.durable_at)
-        status = status_field(answer)
-        parts[0] = parts[0] or status
-        parts.append(stored_entry(answer, status))
+        parts.append(stored_entry(answer))
     return Decided(durable_at, b"".join(parts))
 
 
@@ -152,22 +142,14 @@ def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided
     return Decided(durable_at, reply.SerializeToString(), wire.Code.Name(status.code))
 
 
-def status_field(receipt: SendReceipt) -> bytes:
-    """Return the bytes of the status of a message that was stored, in its entry or (alike) in the reply."""
-    if not receipt.sharing_count:
-        return ENTRY_OK
-    status = CODE_OK + text_field(MESSAGE_TAG, OK_AND_OTHERS.format(receipt.sharing_count))
-    return b"".join((STATUS_TAG, varint(len(status)), status))
-
-
-def stored_entry(receipt: SendReceipt, status: bytes) -> bytes:
+def stored_entry(receipt: SendReceipt) -> bytes:
     """Return the bytes of an entry of `SendMessageResponse` for a message that was stored.
 
     The same as protobuf makes of `stored_result`, at a third of its cost: status 1, message_id 2,
     transaction_id 3, offset 4, recall_handle 5; no message is stored without an id.
     """
     message_id, offset = receipt.message_id.encode(), receipt.queue_offset
-    parts = [status, MESSAGE_ID_TAG, varint(len(message_id)), message_id]
+    parts = [ENTRY_OK, MESSAGE_ID_TAG, varint(len(message_id)), message_id]
     if receipt.transaction_id:
         parts.append(text_field(TRANSACTION_ID_TAG, receipt.transaction_id))
     if offset:
@@ -181,7 +163,7 @@ def stored_entry(receipt: SendReceipt, status: bytes) -> bytes:
 def stored_result(receipt: SendReceipt) -> SendResultEntry:
     """Return a receipt as the wire has it."""
     return SendResultEntry(
-        status=stored_status(receipt),
+        status=OK,
         message_id=receipt.message_id,
         transaction_id=receipt.transaction_id,
         offset=receipt.queue_offset,

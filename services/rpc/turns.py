@@ -88,15 +88,15 @@ class Turns:
                 self._decide_where_room(rpc, list(run))
 
     def _decide_where_room(self, rpc: Prompt, calls: list[Call]) -> None:
-        new_bytes, room = [rpc.appends(call.request) for call in calls], self._live.room
-        if room.has(sum(new_bytes)):
+        room = self._live.room
+        if room.has(sum([rpc.appends(call.request) for call in calls])):
             self._decide(rpc, calls)
             return
-        for call, one in zip(calls, new_bytes, strict=True):
-            if room.has(one):
+        for call in calls:
+            if room.has(new_bytes := rpc.appends(call.request)):
                 self._decide(rpc, [call])
             else:
-                self._keep(asyncio.ensure_future(self._wait(call, one)))
+                self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))
 
     async def reply(self, name: str, rpc: Prompt, request: Any, caller: Caller, observe: Observe) -> Any:
         """Return the reply to one call, for who has no list of them."""

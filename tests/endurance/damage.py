@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 
 from commitlog import foreign, layout
 from commitlog.errors import StoreError, TidewheelError
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
@@ -44,6 +43,7 @@ from services.broker.values import (
 from services.store import repair
 from services.store.opening import look_at
 from services.store.verify import verify
+from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 
 START_MS = 1_763_700_000_000

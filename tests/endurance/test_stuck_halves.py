@@ -19,7 +19,6 @@ import pytest
 
 from commitlog import layout
 from commitlog.kinds import CHECK_TOPIC, RETENTION_TOPIC
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.properties import CHECK_MS
 from commitlog.record import encode
@@ -28,6 +27,7 @@ from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Effect, HalfFilter, Resolution, Retire, SendReceipt
+from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 from txn.half import check_record
 from txn.states import State

@@ -30,11 +30,11 @@ from errno import EIO, ENOSPC
 from typing import Final
 
 from commitlog import layout, snapshot, store_format
-from commitlog.memory_disk import Death, Fault, MemoryDisk
 from commitlog.recovery import Damage, LogScan
 from services.broker.broker import Broker
 from services.store.findings import Finding
 from services.store.verify import Verdict
+from tests.memory_disk import Death, Fault, MemoryDisk
 
 KINDS: Final = (layout.DURABLE, layout.FORMAT, layout.SNAPSHOTS)
 TIMER_KINDS: Final = (*KINDS, layout.TIMERS, layout.TIMERS, layout.KEYINDEX)

@@ -20,7 +20,6 @@ from typing import Any
 from commitlog.disk import SyncFailed
 from commitlog.flush import Flush
 from commitlog.layout import SNAPSHOTS
-from commitlog.memory_disk import Death
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
@@ -28,6 +27,7 @@ from services.broker.group_values import From, GroupPolicy
 from services.broker.settings import BrokerSettings
 from services.broker.topics import is_system
 from services.broker.values import Effect, Retire, Wake
+from tests.memory_disk import Death
 from tests.simulation.faults import Faults
 from tests.simulation.receiving_oracle import Course, Held, Oracle, Stored, in_flight_of
 from tests.simulation.timer_machine import Disk

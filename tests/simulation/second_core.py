@@ -24,7 +24,6 @@ from typing import Any, Final, Protocol
 
 from commitlog import layout, record, store_format
 from commitlog.kinds import RETENTION_TOPIC
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Found, LogScan
@@ -36,6 +35,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.store import Placed
 from services.broker.timer_records import timer_record
 from services.broker.values import SendReceipt
+from tests.memory_disk import MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.tables import tables
 from txn import half
@@ -230,7 +230,13 @@ def apply_decoded(broker: Broker) -> None:
         store.append(new, now_ms)
         return new.queue_offset, new.physical_offset, new.store_ms, b""
 
-    def append_message(message: Message, queue_id: int, now_ms: int) -> Placed:
+    straight = store.append_straight
+
+    def append_straight(
+        message: Message, stored: bytes, topic: str, queue_id: int, now_ms: int, ended: int | None = None
+    ) -> Placed:
+        if ended is not None:
+            return straight(message, stored, topic, queue_id, now_ms, ended)
         return placed(message_record(message, queue_id), now_ms)
 
     def set_timer(message: Message, queue_id: int, _: tuple[int, int], now_ms: int) -> Placed:
@@ -244,6 +250,6 @@ def apply_decoded(broker: Broker) -> None:
         return transactions.receipts.receipt(message.topic, message.message_id, id_crc, row)
 
     store.apply_to_parts = apply
-    store.append_message = append_message  # type: ignore[method-assign]  # all that appends without a record
+    store.append_straight = append_straight  # type: ignore[assignment]  # all that appends without a record
     broker.timers.set = set_timer  # type: ignore[method-assign]  # the same
     transactions.send = send_half  # type: ignore[method-assign]  # the same

@@ -29,7 +29,6 @@ from commitlog import properties
 from commitlog.disk import SyncFailed
 from commitlog.errors import InvalidReceiptHandle, InvalidTransactionId, TransactionEnded
 from commitlog.flush import Flush
-from commitlog.memory_disk import Death, MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
@@ -50,6 +49,7 @@ from services.broker.values import (
 )
 from services.store.opening import look_at
 from services.store.verify import verify
+from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.second_core import SecondCore
 from txn.checkback import CheckBackPolicy

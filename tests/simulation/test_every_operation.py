@@ -22,7 +22,6 @@ import pytest
 from commitlog import layout
 from commitlog.disk import SyncFailed
 from commitlog.errors import DiskFull
-from commitlog.memory_disk import Death, Fault, MemoryDisk
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
 from commitlog.sink import SegmentFiles
@@ -32,6 +31,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution, Retire
 from services.store.opening import look_at
 from services.store.verify import verify
+from tests.memory_disk import Death, Fault, MemoryDisk
 
 NOW_MS: Final = 1_763_700_000_000
 SEGMENT_BYTES: Final = 1024

@@ -19,7 +19,6 @@ import pytest
 
 from commitlog import layout, properties, snapshot, store_format
 from commitlog.errors import NotAStore
-from commitlog.memory_disk import Death, Fault, MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from consumequeue import timerindex_recent
@@ -29,6 +28,7 @@ from services.store.opening import look_at
 from services.store.rocketmq_import import ImportSummary, take_over
 from services.store.rocketmq_source import open_log
 from services.store.verify import verify
+from tests.memory_disk import Death, Fault, MemoryDisk
 from tests.simulation.test_every_operation import ENDS, NOW_MS, SETTINGS, TOPIC, Bench, messages_of
 from tests.unit.services.store.test_rocketmq_import import NOW_MS as IMPORT_MS
 from tests.unit.services.store.test_rocketmq_import import Genuine

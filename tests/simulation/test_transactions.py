@@ -12,12 +12,12 @@ import pytest
 
 from commitlog import limits, table
 from commitlog.errors import InvalidTransactionId, TransactionEnded
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.values import EndReceipt, Resolution, SendReceipt
 from services.store.opening import look_at
 from services.store.verify import verify
+from tests.memory_disk import MemoryDisk
 from tests.simulation.second_core import SecondCore
 from tests.simulation.transaction_tearing import (
     HALF_ID,

@@ -18,7 +18,6 @@ from commitlog.disk import SyncFailed
 from commitlog.flush import Flush
 from commitlog.kinds import TIMER_TOPIC, VERB_TOPIC, End, endings
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
-from commitlog.memory_disk import Death, MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
@@ -28,6 +27,7 @@ from services.broker.checkpoint import Checkpoint
 from services.broker.settings import BrokerSettings
 from services.broker.timer_records import due_ms_of, is_rebuilt
 from services.broker.values import CheckBack, Effect, ReadTimers, Retire
+from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
 from tests.simulation.timer_oracle import Oracle, Timer
 from timingwheel import partition

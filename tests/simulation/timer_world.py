@@ -13,7 +13,7 @@ from typing import Final
 from commitlog.errors import KeyPending, TidewheelError, TransactionEnded
 from commitlog.message import Message
 from commitlog.recovery import Found
-from services.broker.store import Keyed
+from services.broker.copies import Appended
 from services.broker.values import (
     PendingTimer,
     Resolution,
@@ -360,7 +360,7 @@ class World(Machine):
     def _last_offset(self, end_offset: int) -> int:
         """Where the last record before an offset begins, which may not be durable yet."""
         appended = [one for _, one in self.broker.store._appended]
-        offsets = [one[2] for one in appended if isinstance(one, Keyed)]
+        offsets = [one[2] for one in appended if not isinstance(one, (Found, Appended))]
         offsets += [one.record.physical_offset for one in appended if isinstance(one, Found)]
         return max(offset for offset in offsets if offset < end_offset)
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from commitlog.kinds import HALF_TOPIC
 from commitlog.layout import COMMITLOG
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import PendingTimer, Resolution, SendReceipt, TimerName
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 HOUR = 3_600_000

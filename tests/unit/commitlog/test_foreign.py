@@ -7,10 +7,10 @@ import pytest
 from commitlog import foreign, layout, record
 from commitlog.errors import StoreDamaged
 from commitlog.log import CommitLog
-from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from commitlog.recovery import Damage, LogScan
 from commitlog.snapshot import Snapshot
+from tests.memory_disk import MemoryDisk
 
 SEGMENT_BYTES = 4096
 

@@ -10,10 +10,10 @@ import pytest
 from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.inner_batch import message_count, pick
-from commitlog.memory_disk import MemoryDisk
 from commitlog.record import INNER_BATCH, Record
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import tags_code
+from tests.memory_disk import MemoryDisk
 
 
 def inner(body: bytes, **stored: str) -> bytes:

@@ -7,8 +7,8 @@ import pytest
 from commitlog import keep, record
 from commitlog.errors import StoreDamaged
 from commitlog.keep import Keep
-from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
+from tests.memory_disk import MemoryDisk
 
 OFFSETS = (100, 700, 900)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commitlog import layout
-from commitlog.memory_disk import MemoryDisk
+from tests.memory_disk import MemoryDisk
 
 OFFSET, NEWER, NEWEST = 1_111, 22_222, 333_333
 LINE_BYTES = 32

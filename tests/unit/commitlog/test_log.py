@@ -10,10 +10,10 @@ import pytest
 from commitlog import layout, limits
 from commitlog.errors import StoreDamaged, StoreError
 from commitlog.log import CommitLog
-from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from commitlog.recovery import Damage, LogScan
 from commitlog.sink import SegmentFiles
+from tests.memory_disk import MemoryDisk
 
 SEGMENT_BYTES = 4096
 

@@ -18,9 +18,9 @@ import pytest
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreError, StoreLocked
 from commitlog.lock import StoreLock
-from commitlog.memory_disk import MemoryDisk
 from commitlog.real_disk import RealDisk
 from commitlog.view import WINDOW_BYTES, View, whole
+from tests.memory_disk import MemoryDisk
 
 
 @pytest.fixture(params=["real", "memory"])

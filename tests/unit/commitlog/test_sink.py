@@ -9,10 +9,10 @@ import pytest
 
 from commitlog import layout, record
 from commitlog.log import CommitLog
-from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from commitlog.sink import LogSink, Part, Zeros
+from tests.memory_disk import MemoryDisk
 
 SEGMENT_BYTES = 4096
 

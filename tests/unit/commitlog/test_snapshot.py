@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from commitlog import snapshot
-from commitlog.memory_disk import MemoryDisk
 from commitlog.snapshot import Rows, Snapshot
+from tests.memory_disk import MemoryDisk
 
 
 def row(name: str, fields: tuple[int, ...]) -> tuple[Any, ...]:

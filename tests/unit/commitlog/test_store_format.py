@@ -8,8 +8,8 @@ import pytest
 
 from commitlog import layout, record, store_format
 from commitlog.errors import NotAStore, StoreTooNew
-from commitlog.memory_disk import Death, Fault, MemoryDisk
 from commitlog.store_format import Format
+from tests.memory_disk import Death, Fault, MemoryDisk
 
 SIZE = 4096
 

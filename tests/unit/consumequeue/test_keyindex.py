@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
-from commitlog.memory_disk import MemoryDisk
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex, keyindex_merge, keyindex_run
 from consumequeue.keyindex import KeyIndex, carries, hash_of, messages_of, names_of
 from consumequeue.keyindex_run import ENTRY, Entries, Run
+from tests.memory_disk import MemoryDisk
 
 TOPIC = "t"
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.memory_disk import MemoryDisk
 from consumequeue import lite_index
 from consumequeue.entry import Entry, lite_code
 from consumequeue.lite_index import LiteIndex
 from consumequeue.queue import ConsumeQueue
+from tests.memory_disk import MemoryDisk
 
 RECORD_BYTES = 100
 names = st.sampled_from(["a", "b", "c"])

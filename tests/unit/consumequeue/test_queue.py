@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from commitlog.layout import QUEUES_WHOLE
-from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from consumequeue import entry, queue
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import Entry
 from consumequeue.queue import ConsumeQueue
+from tests.memory_disk import MemoryDisk
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rocketmq.json").read_text())
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
-from commitlog.memory_disk import MemoryDisk
 from consumequeue import timerindex
 from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_filter import Mask
+from tests.memory_disk import MemoryDisk
 
 FOLDER = "timers-names"
 HISTORY_MS = 1000

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
-from commitlog.memory_disk import MemoryDisk
 from consumequeue import sorted_merge, timerindex_run
 from consumequeue.timerindex import FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts, Said, newest_of
 from consumequeue.timerindex_filter import Filter, Mask, probe_of, probes_of
 from consumequeue.timerindex_run import FactRun
+from tests.memory_disk import MemoryDisk
 
 FOLDER = "timers-ends"
 HASHES = st.integers(0, 2**64 - 1)

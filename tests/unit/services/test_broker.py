@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from commitlog import errors, limits, properties
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from commitlog.recovery import LogScan
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Delivery, ReadTimers, Resolution, SendReceipt, Verdict, Wake
+from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000

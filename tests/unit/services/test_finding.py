@@ -11,7 +11,6 @@ import pytest
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
 from commitlog.limits import SEGMENT_BYTES_SMALL
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
@@ -21,6 +20,7 @@ from services.cli.msg import text
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=SEGMENT_BYTES_SMALL)

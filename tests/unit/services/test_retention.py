@@ -9,7 +9,6 @@ import pytest
 
 from commitlog import errors, layout, limits, retention, snapshot
 from commitlog.kinds import RETENTION_TOPIC
-from commitlog.memory_disk import Fault, MemoryDisk
 from commitlog.message import Message
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import LogScan
@@ -28,6 +27,7 @@ from services.broker.values import (
     SendReceipt,
     Verdict,
 )
+from tests.memory_disk import Fault, MemoryDisk
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import httpx
 
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import MessageType
 from services.broker.settings import BrokerSettings
 from services.config import Address, HttpAddress
@@ -19,6 +18,7 @@ from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
 from services.run import Ready, count_boot, listen_on, ready_file, serving_http
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 READY = Ready(Address("127.0.0.1", 1), HttpAddress("127.0.0.1", 2), 0, 1 << 24)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from commitlog import errors, limits
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import MessageType
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
@@ -19,6 +18,7 @@ from services.broker.schedule import Missed, Schedule, ScheduleState, freeze_sch
 from services.broker.schedules import preview
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Retire, Wake
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000  # 2025-11-21 04:40:00 UTC
 MINUTE_MS = 60_000

@@ -14,7 +14,6 @@ import pytest
 
 from commitlog import layout, limits
 from commitlog.errors import NoRoom, ResultUnknown
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.room import choose_segment_bytes, segment_bytes_for
 from services.broker.broker import Broker
@@ -31,6 +30,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
+from tests.memory_disk import MemoryDisk
 from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing
 
 NOW_MS = 1_763_700_000_000

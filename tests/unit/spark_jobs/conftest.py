@@ -12,10 +12,10 @@ import pytest
 
 from commitlog.layout import COMMITLOG, DURABLE, FORMAT
 from commitlog.log import CommitLog
-from commitlog.memory_disk import MemoryDisk
 from commitlog.record import Record
 from spark_jobs.log.decode import ALL, Wanted, batches, damage_batch
 from spark_jobs.log.segments import SLICE_BYTES_DEFAULT, holes, open_log, slices
+from tests.memory_disk import MemoryDisk
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from commitlog.disk import Disk
-from commitlog.memory_disk import MemoryDisk
+from tests.memory_disk import MemoryDisk
 from timingwheel.boundaries import Numbers
 from timingwheel.cascade import PartitionsToWrite
 from timingwheel.due_run import ReadAhead

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.limits import TIMER_BATCH_BYTES_MAX
-from commitlog.memory_disk import MemoryDisk
+from tests.memory_disk import MemoryDisk
 from timingwheel import partition
 from timingwheel.partition import BARE, GONE, HEAD, IN_LOG, PAIR, ROW, WITH_RECORDS, Gap, Window
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.limits import TIMERS_UNWRITTEN_MAX
-from commitlog.memory_disk import MemoryDisk
+from tests.memory_disk import MemoryDisk
 from timingwheel.boundaries import Numbers
 from timingwheel.partition import ROW, Rows
 from timingwheel.partitions import Partitions

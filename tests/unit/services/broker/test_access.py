@@ -8,12 +8,12 @@ import pytest
 
 from commitlog import limits
 from commitlog.errors import ClientMistake, IllegalTopic, RuleNotFound, UserExists, UserNotFound
-from commitlog.memory_disk import MemoryDisk
 from services.auth.rights import Effect, Kind, Need, Rule, Verb
 from services.broker.access import User
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.topics import check_receivable, check_topic_name
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=64 * 1024)

@@ -10,7 +10,6 @@ import pytest
 
 from commitlog import limits
 from commitlog.errors import TidewheelError
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
@@ -18,6 +17,7 @@ from services.broker.group_values import From, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution, SendReceipt, Subscriber, TimerName
+from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000

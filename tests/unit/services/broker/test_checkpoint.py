@@ -5,8 +5,8 @@ from __future__ import annotations
 from errno import ENOSPC
 
 from commitlog import layout, snapshot
-from commitlog.memory_disk import Fault
 from services.broker.broker import Broker
+from tests.memory_disk import Fault
 from tests.unit.services.broker.test_timers import HOUR, Store
 
 

@@ -8,7 +8,6 @@ from typing import Final
 import pytest
 
 from commitlog import kinds, layout, snapshot
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from commitlog.sink import LogSink, Part
@@ -17,6 +16,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery
+from tests.memory_disk import MemoryDisk
 
 NOW_MS: Final = 1_763_700_000_000
 SEGMENT_BYTES: Final = 1 << 20

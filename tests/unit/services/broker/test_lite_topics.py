@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from commitlog import errors, limits, properties
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
@@ -15,6 +14,7 @@ from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Subscriber, Wake
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=2)

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import pytest
 
 from commitlog.errors import IllegalSchedule
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING
@@ -19,6 +18,7 @@ from services.broker.may_be_lost import MAY_BE_LOST
 from services.broker.schedule import Schedule
 from services.broker.settings import BrokerSettings
 from services.broker.values import Damaged, Effect, Retire, Subscriber
+from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from commitlog import errors, properties
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message, MessageType
 from commitlog.record import Record
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 

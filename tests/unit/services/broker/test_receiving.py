@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from commitlog import errors, layout, limits, properties
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, ReadTimers, Wake
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=1)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog import limits
 from commitlog.errors import TidewheelError, TooManyTimers
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt, TimerFilter, TimerName, Verdict
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=8192, queue_count=2)
@@ -75,9 +73,9 @@ class Bench:
 
 
 def told(answer: SendReceipt | TidewheelError) -> object:
-    """What must be equal: everything but when a receipt may be given, and about how many share a second."""
+    """What must be equal: everything but when a receipt may be given."""
     if isinstance(answer, SendReceipt):
-        return answer._replace(durable_at=0, sharing_count=0)
+        return answer._replace(durable_at=0)
     return type(answer), str(answer)
 
 
@@ -138,17 +136,3 @@ def test_a_topic_takes_no_more_than_its_limit_in_one_batch() -> None:
     bench.broker = Broker.open(bench.disk, replace(SETTINGS, timers_per_topic_max=3), NOW_MS)
     answers = bench.broker.sending.send_many(timers(5), NOW_MS)
     assert [type(one) for one in answers] == [SendReceipt] * 3 + [TooManyTimers] * 2
-
-
-def test_a_batch_into_a_crowded_second_is_told_how_many_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.broker.crowding.CROWDED_SECOND_MIN", 4)
-    bench = Bench()
-    first = bench.broker.sending.send_many(timers(4), NOW_MS)
-    second = bench.broker.sending.send_many(
-        [replace(one, message_id=f"N{one.message_id}") for one in timers(4)], NOW_MS
-    )
-    counts = [
-        [one.sharing_count for one in batch if isinstance(one, SendReceipt)] for batch in (first, second)
-    ]
-    assert counts == [[0] * 4, [4, 5, 6, 7]]
-    assert limits.CROWDED_SECOND_MIN > 4

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from commitlog.errors import TooManyTimers
-from commitlog.limits import CROWDED_SECOND_MIN
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.broker import Broker
-from services.broker.crowding import Crowding
 from services.broker.settings import BrokerSettings
 from services.broker.values import ReadTimers, SendReceipt, TimerName, TimerVerdict, Verdict, Warn
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20)
@@ -70,35 +67,6 @@ class Bench:
         """How often message M<number> lies in its real queue."""
         found = self.broker.finding.find(topic, f"M{number}", 100).messages
         return sum(delivery.stored_topic == topic for delivery in found)
-
-
-def test_a_send_into_a_crowded_second_is_told_how_many_share_it_until_they_have_ended() -> None:
-    bench = Bench()
-    counts = [bench.set(HOUR_MS).sharing_count for _ in range(CROWDED_SECOND_MIN + 2)]
-    assert counts[:CROWDED_SECOND_MIN] == [0] * CROWDED_SECOND_MIN
-    assert counts[CROWDED_SECOND_MIN:] == [CROWDED_SECOND_MIN, CROWDED_SECOND_MIN + 1]
-    assert bench.set(HOUR_MS + 5_000).sharing_count == 0
-    bench.checkpoint()
-    bench.reopen()
-    assert bench.set(HOUR_MS).sharing_count == CROWDED_SECOND_MIN + 2
-    for number in (1, 2):
-        bench.broker.timers.cancel(TimerName("t", f"M{number}"), "", bench.now_ms)
-    assert bench.set(HOUR_MS).sharing_count == CROWDED_SECOND_MIN + 3 - 2
-
-
-def test_counts_are_never_too_low_and_go_down_in_bulk_as_one_by_one() -> None:
-    crowding = Crowding()
-    due_ms = np.repeat(np.arange(50, dtype=np.int64) * 1000 + NOW_MS, 40)
-    for _ in range(CROWDED_SECOND_MIN):
-        crowding.add(NOW_MS)
-    for due in due_ms.tolist():
-        crowding.add(due)
-    crowding.add(NOW_MS)
-    assert crowding.sharing(NOW_MS) == CROWDED_SECOND_MIN + 40
-    crowding.remove_many(due_ms)
-    assert crowding.sharing(NOW_MS) == CROWDED_SECOND_MIN
-    crowding.remove(NOW_MS)
-    assert crowding.sharing(NOW_MS) == 0
 
 
 def test_no_more_timers_than_the_limit_wait_for_one_topic() -> None:

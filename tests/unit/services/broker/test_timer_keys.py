@@ -6,10 +6,10 @@ import pytest
 
 from commitlog import limits
 from commitlog.errors import ClientMistake, IllegalKey, IllegalProperty
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 LONGEST = "k" * limits.TIMER_NAME_CHARACTERS_MAX

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from commitlog import foreign, layout, properties, record
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.segments import Segments
@@ -17,6 +16,7 @@ from services.broker import timer_source
 from services.broker.cutting import Cut
 from services.broker.timer_records import Replaced, moved_record, timer_record
 from services.broker.timer_source import QueueTable, TimerSource
+from tests.memory_disk import MemoryDisk
 
 SEGMENT_BYTES = 1 << 20
 PLAIN = Message(topic="orders", body=b"pay", message_id="M1", delivery_ms=2_000, born_ms=7)

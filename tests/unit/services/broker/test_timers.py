@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from commitlog import snapshot
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
@@ -20,6 +19,7 @@ from services.broker.values import (
     TimerVerdict,
     Verdict,
 )
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

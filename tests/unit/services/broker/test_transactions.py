@@ -8,12 +8,12 @@ import pytest
 
 from commitlog import foreign
 from commitlog.errors import ClientMistake, InvalidTransactionId, KeyPending, TransactionEnded
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, HalfFilter, Resolution, SendReceipt
+from tests.memory_disk import MemoryDisk
 from txn import outcomes
 from txn.checkback import CheckBackPolicy
 from txn.half import transaction_id

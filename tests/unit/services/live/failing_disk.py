@@ -6,7 +6,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Iterable
 
-from commitlog.memory_disk import MemoryDisk
+from tests.memory_disk import MemoryDisk
 
 
 class FailingDisk(MemoryDisk):

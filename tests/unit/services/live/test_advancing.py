@@ -17,7 +17,6 @@ from commitlog.errors import (
     StoreDamaged,
     WrongClock,
 )
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
@@ -25,6 +24,7 @@ from services.broker.values import CheckBack, Delivery, Resolution, SendReceipt
 from services.live import advancing
 from services.live.clock import KeptOffset, kept_offset
 from services.live.live_broker import LiveBroker, Read
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 MINUTE_MS = 60_000

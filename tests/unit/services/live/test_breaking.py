@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from commitlog.errors import BrokerBroken
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 

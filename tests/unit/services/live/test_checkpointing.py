@@ -11,10 +11,10 @@ import pytest
 from commitlog import limits
 from commitlog.errors import ResultUnknown, StoreUnwell
 from commitlog.layout import CONSUMEQUEUE, DURABLE, SNAPSHOTS
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 

@@ -11,13 +11,13 @@ import pytest
 
 from commitlog import layout, limits, properties, snapshot
 from commitlog.errors import ResultUnknown, TransactionEnded
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Resolution
 from services.live.live_broker import LiveBroker
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 Scenario = Callable[[LiveBroker, "HeldDisk"], Awaitable[None]]

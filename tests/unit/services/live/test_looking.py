@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from commitlog import limits
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
 from services.broker.values import PendingTimer, TimerFilter
 from services.live import looking
 from services.live.live_broker import LiveBroker
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 DUES_MS = [

@@ -12,13 +12,13 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
 from services.live.clock import kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
+from tests.memory_disk import MemoryDisk
 
 START_MS = 1_763_700_000_000
 

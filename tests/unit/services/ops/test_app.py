@@ -15,7 +15,6 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
@@ -25,6 +24,7 @@ from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
 from services.ops.shapes import NewMessage
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 JSON = {"Content-Type": "application/json"}

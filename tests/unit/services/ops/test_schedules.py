@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from commitlog.memory_disk import MemoryDisk
 from services.broker.settings import BrokerSettings
 from services.live.clock import ClockKind, kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000  # 2025-11-21 04:40:00 UTC
 MINUTE_MS = 60_000

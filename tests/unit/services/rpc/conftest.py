@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from commitlog.memory_disk import MemoryDisk
 from services.broker.settings import BrokerSettings
 from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
@@ -22,6 +21,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
+from tests.memory_disk import MemoryDisk
 
 SCENARIO_SECONDS = 30
 NOW_MS = 1_763_700_000_000

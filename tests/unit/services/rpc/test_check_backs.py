@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.memory_disk import MemoryDisk
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.sessions import Sessions, Stream
+from tests.memory_disk import MemoryDisk
 from tests.unit.services.rpc.test_clients import PRODUCER, Telemetry
 
 HALVES, BODY_BYTES = 20, 1_000

@@ -10,13 +10,13 @@ import pytest
 
 from commitlog import layout, snapshot
 from commitlog.disk import Disk
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import ReadTimers, Resolution, SendReceipt, TimerName, Verdict
+from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 
 START_MS = 1_763_700_000_000

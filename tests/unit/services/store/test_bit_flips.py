@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from commitlog import layout
-from commitlog.memory_disk import MemoryDisk
 from commitlog.recovery import Found, LogScan
 from services.broker.broker import Broker
 from services.store.opening import look_at
 from services.store.state import fold
 from services.store.verify import verify
+from tests.memory_disk import MemoryDisk
 
 BIT_STEP = 1_553
 TIMER_FOLDERS = {layout.TIMERS: 1, layout.TIMER_NAMES: 8, layout.TIMER_ENDS: 8}

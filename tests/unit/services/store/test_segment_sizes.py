@@ -17,7 +17,6 @@ import pytest
 
 from commitlog import layout, record
 from commitlog.errors import StoreError
-from commitlog.memory_disk import MemoryDisk
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
@@ -30,6 +29,7 @@ from services.store.rocketmq_export import export_store
 from services.store.verify import verify
 from spark_jobs.log.decode import ALL, Wanted, batches
 from spark_jobs.log.segments import holes, open_log, slices
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 SEGMENT_BYTES = 4096

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from commitlog import snapshot
-from commitlog.memory_disk import MemoryDisk
 from commitlog.snapshot import Snapshot
 from services.broker.broker import Broker
 from services.broker.schedule import Missed, Schedule
@@ -16,6 +15,7 @@ from services.broker.settings import BrokerSettings
 from services.store.dump import log_lines
 from services.store.opening import look_at
 from services.store.verify import Verdict, verify
+from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 MINUTE_MS = 60_000
