@@ -120,6 +120,7 @@ UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # what the broker itself appends waits be
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # what callers append waits beyond it
 CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # and is refused beyond that
+CALLS_PER_TURN_MAX = 256  # and messages of one call over HTTP; others wait for the next turn
 CALLER_WAITING_BYTES = 1024  # what a waiting call counts besides its message
 TIMERS_PER_TOPIC_MAX = 200_000_000
 CLOCK_BACK_MS_MIN = 50

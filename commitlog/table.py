@@ -52,6 +52,14 @@ class Table(Generic[Key]):
         """Every key with its row."""
         return ((key, loads(row)) for part in self._parts for key, row in part.items())
 
+    def between(self, first: Key, end: Key) -> list[Key]:
+        """The keys from `first` up to `end`, of a table whose keys came in ascending order."""
+        found: list[Key] = []
+        for part in self._parts:
+            if part and next(iter(part)) < end and next(reversed(part)) >= first:
+                found += [key for key in part if first <= key < end]
+        return found
+
     def get(self, key: Key) -> Row | None:
         """The row of a key; None if there is none."""
         place = self._place_of(key)

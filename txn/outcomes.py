@@ -14,7 +14,6 @@ Open halves lie in the order of their offsets, and of their times. The tables ar
 
 from __future__ import annotations
 
-from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from commitlog.table import Row, Table
@@ -101,8 +100,8 @@ class Outcomes:
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
         """The open and expired halves of a part of the log, in order."""
-        halves = [*takewhile(end_offset.__gt__, self.open), *self.expired]
-        return sorted(offset for offset in halves if first_offset <= offset < end_offset)
+        expired = [offset for offset in self.expired if first_offset <= offset < end_offset]
+        return sorted([*self.open.between(first_offset, end_offset), *expired])
 
     def state(self, half_offset: int) -> State | None:
         """The half's state; None if nothing is remembered of it."""

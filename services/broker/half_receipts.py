@@ -2,7 +2,8 @@
 
 A half whose topic and message id were stored within `dedupe_ms` stores nothing and gets the first receipt.
 A row says where the half lies; the rest of the receipt is made when it is asked for. The oldest rows go when
-a half is stored: those older than `DEDUPE_MS` by then, and those beyond `HALF_RECEIPTS_KEPT_MAX`.
+a half is stored, up to `DROPPED_EACH_MAX` each time: those older than `DEDUPE_MS` by then, and those beyond
+`HALF_RECEIPTS_KEPT_MAX`. After a pause, in which 200,000 grew old, one half would else stop the loop.
 They lie in the order in which they came (`commitlog.table`).
 """
 
@@ -18,6 +19,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt
 from txn import half
 
+DROPPED_EACH_MAX: Final = 4
 AT_ONCE: Final = -1
 """In place of the due time of a half that has none."""
 _BETWEEN: Final = "\x00"
@@ -64,7 +66,10 @@ class HalfReceipts:
     def apply_sent(self, topic: str, message_id: str, row: Row) -> None:
         """The same by what its record says."""
         self._put(topic, message_id, row)
-        while (first := self._rows.first()) is not None and self._is_over(first[1][0], row[0]):
+        for _ in range(DROPPED_EACH_MAX):
+            first = self._rows.first()
+            if first is None or not self._is_over(first[1][0], row[0]):
+                break
             self._rows.pop(first[0])
 
     def freeze(self) -> Any:

@@ -24,7 +24,12 @@ import grpc
 from grpc import aio
 
 from commitlog.errors import PortTaken
-from commitlog.limits import HEADERS_BYTES_MAX, REQUEST_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
+from commitlog.limits import (
+    CALLS_PER_TURN_MAX,
+    HEADERS_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    STREAMS_PER_CONNECTION_MAX,
+)
 from services.rpc.accepting import Accepting
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code
@@ -168,7 +173,10 @@ def in_bytes(reply: Any) -> bytes:
 
 
 class Gathering:
-    """The calls that grpc.aio has accepted in this turn of the loop, for `turns` to take in one list."""
+    """The calls that grpc.aio has accepted in this turn of the loop, for `turns` to take in one list.
+
+    Those beyond `CALLS_PER_TURN_MAX` wait for the next turn: what is due, or durable, is seen to in between.
+    """
 
     def __init__(self, turns: Turns) -> None:
         self._turns, self._loop = turns, asyncio.get_running_loop()
@@ -181,7 +189,9 @@ class Gathering:
         self._calls.append(call)
 
     def _take(self) -> None:
-        calls, self._calls = self._calls, []
+        calls, self._calls = self._calls[:CALLS_PER_TURN_MAX], self._calls[CALLS_PER_TURN_MAX:]
+        if self._calls:
+            self._loop.call_soon(self._take)
         self._turns.take(calls)
 
 

@@ -24,6 +24,8 @@ steps = st.lists(
     ),
     max_size=60,
 )
+ascending = st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40)
+"""By how much a key is above the one before it, and whether it is taken out again."""
 
 
 @pytest.fixture
@@ -63,6 +65,23 @@ def test_it_is_a_dictionary_whose_frozen_states_never_change(steps: Iterable[tup
         assert len(mine._parts) <= 1 + len(mine)
     for state, as_it_was in frozen:
         assert [*state] == as_it_was
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given_keys=ascending, first=st.integers(0, 60), end=st.integers(0, 60))
+@pytest.mark.usefixtures("small")
+def test_keys_that_came_in_ascending_order_are_found_by_where_they_lie(
+    given_keys: list[tuple[int, bool]], first: int, end: int
+) -> None:
+    mine: Table[int] = Table()
+    key = 0
+    for above, _ in given_keys:
+        key += 1 + above
+        mine.put(key, ())
+    for place, key in enumerate([*mine]):
+        if given_keys[place][1]:
+            mine.pop(key)
+    assert mine.between(first, end) == [key for key in mine if first <= key < end]
 
 
 def test_the_collector_looks_into_none_of_it_also_when_parts_were_copied() -> None:

@@ -68,3 +68,15 @@ def test_the_oldest_are_forgotten_by_the_store_time_of_what_follows_and_by_count
     assert names(receipts) == ["M3", "M2"], "a name that comes again is the newest"
     receipts.apply(stored(4, limits.DEDUPE_MS + 2))
     assert names(receipts) == ["M2", "M4"]
+
+
+def test_after_a_pause_the_old_ones_go_a_few_at_a_time() -> None:
+    receipts = HalfReceipts(SETTINGS)
+    for number in range(20):
+        receipts.apply(stored(number))
+    counts = []
+    for number in range(20, 30):
+        receipts.apply(stored(number, NOW_MS + limits.DEDUPE_MS))
+        counts.append(len(receipts))
+    assert counts == [17, 14, 11, 8, 5, 6, 7, 8, 9, 10]
+    assert receipts.known("t", "M19", NOW_MS + limits.DEDUPE_MS) is None
