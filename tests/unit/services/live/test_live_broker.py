@@ -16,6 +16,7 @@ from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Resolution
+from services.live import flushing
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
 
@@ -183,3 +184,30 @@ def test_after_a_failed_sync_in_a_checkpoint_nothing_is_believed(monkeypatch: py
 
     monkeypatch.setattr(limits, "SNAPSHOT_LOG_BYTES", 1)
     play(scenario, sync_flush=False)
+
+
+@pytest.mark.parametrize(("beside_seconds", "under_way"), [(0.0, 2), (0.001, 2), (3_600.0, 1)])
+def test_a_flush_begins_beside_one_that_takes_long_and_behind_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, beside_seconds: float, under_way: int
+) -> None:
+    monkeypatch.setattr(flushing, "BESIDE_SECONDS", beside_seconds)
+
+    async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
+        await live.send(message("M0"))  # a flush that makes a segment has none beside it
+        await live._flushing.idle()
+        disk.free.clear()
+        first = asyncio.create_task(live.send(message("M1")))
+        await settle()
+        others = [asyncio.create_task(live.send(message(f"M{number}"))) for number in (2, 3)]
+        await settle()
+        if under_way == 2:
+            async with asyncio.timeout(10):
+                while live._flushing._flying_count < under_way:
+                    await asyncio.sleep(0)
+        assert live._flushing._flying_count == under_way
+        disk.free.set()
+        for sending in (first, *others):
+            await sending
+        await live._flushing.idle()
+
+    play(scenario)
