@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from commitlog import layout, properties
 from commitlog.disk import SyncFailed
+from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush
 from commitlog.kinds import TIMER_TOPIC, VERB_TOPIC, End, endings
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
@@ -285,6 +286,9 @@ class Machine:
             self.die()
         except OSError:
             self._reopen(self.broker.durable_offset)
+        except StoreDamaged as met:  # a file that was hit while it was closed, before the check came to it
+            if not any(path in str(met) for path in self.faults.hit):
+                raise
         self.faults.relent()
         if not self.broker.housekeeping.has_reserve:
             self.disk.well()
