@@ -106,6 +106,8 @@ class SecondCore:
                 apply_decoded(first)
         if self._core is not None and self._core.end_offset > first.durable_offset:
             self._core = None  # an asynchronous flush was lost with the power
+        if self._core is not None and self._core.end_offset < first._log.first_offset:
+            self._core = None  # one step has cut off what it has not got: it joins anew, with a copy
 
     def _catch_up(self) -> None:
         first = self._world.broker
