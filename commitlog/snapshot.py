@@ -13,9 +13,8 @@ A snapshot at offset S is the state after all records below S, taken when the lo
 It is written beside, synced, then renamed, so it is whole or not there; the two newest are kept, and one
 whose CRC is wrong gives way to the other. Cost: size of the state, not of the log.
 
-A large table is frozen as dictionaries that nobody changes any more (`Rows`, `commitlog.table`). What JSON is
-made of it is made while it is written, in a worker thread, so many rows at a time that
-the interpreter's other threads get their turns in between.
+A large table is frozen as dictionaries that nobody changes any more (`Rows`, `commitlog.table`). They become
+JSON while they are written, in a worker thread, so many rows at a time that other threads get their turns.
 """
 
 from __future__ import annotations

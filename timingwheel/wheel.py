@@ -13,7 +13,7 @@ a pair behind then sweeps `_SWEPT_EACH`, so that no call pays for all (200,000 t
 
 Cost: per timer one dictionary entry and at most four integers, for an empty slot nothing; an advance jumps
 from one occupied slot to the next, so idle time is free however long. A cascade moves all timers of a slot
-at once: 0.07 us a timer where there are thousands, 50 us in any case.
+at once: less than a microsecond a timer where there are thousands, 50 us in any case.
 """
 
 from __future__ import annotations

@@ -22,13 +22,13 @@ from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.timer_ends import Named
+from services.broker.timer_ends import Named, NameWords, key_words
 from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.transactions import Transactions
 from services.broker.validation import check_message
-from services.broker.values import SendReceipt, TimerName, Topic
+from services.broker.values import SendReceipt, Topic
 from services.broker.verb_properties import CarriedVerb, carried_verb
 
 
@@ -101,7 +101,7 @@ class Sending:
         if known is not None:
             return known
         if message.delivery_ms is not None:
-            self._replaced(message, now_ms)  # refused now if at all: its commit cannot be
+            self._replaced(message, key_words(message), now_ms)  # refused now if at all: its commit cannot be
         self._count(message)
         return self._transactions.send(message, queue_id, now_ms)
 
@@ -113,9 +113,11 @@ class Sending:
         if found is not None and found.stored_ms > now_ms - self._settings.dedupe_ms:
             return self._receipt_again(message, found)
         assert message.delivery_ms is not None
-        replaced = self._replaced(message, now_ms)
+        keyed = key_words(message)
+        replaced = self._replaced(message, keyed, now_ms)
         if carried is None and replaced is None:
-            queue_offset, offset, _, _ = self._timers.set(message, queue_id, named, now_ms)
+            names = (named,) if keyed is None else (named, keyed)
+            queue_offset, offset, _, _ = self._timers.set(message, queue_id, names, now_ms)
         else:
             record = timer_record(message, queue_id, replaced)
             if carried:
@@ -154,17 +156,17 @@ class Sending:
             durable_at=found.timer_offset + 1,
         )
 
-    def _replaced(self, message: Message, now_ms: int) -> Replaced | None:
-        """The timer that this one takes the place of, if the last of its key still waits.
+    def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:
+        """The timer that this one takes the place of, if the last of its key (`keyed`) still waits.
 
         Raises `KeyPending` if it must not, and `TooManyTimers`.
         """
         self._timers.check_room(message.topic)
-        key = message.properties.get(properties.TIMER_KEY, "")
-        found = self._timers.known(TimerName(message.topic, key=key)) if key else None
+        found = None if keyed is None else self._timers.ends.named_by(keyed)
         if found is None or not self._timers.is_pending(found, now_ms):
             return None
         if message.properties.get(properties.TIMER_UNIQUE, "").lower() == "true":
+            key = message.properties[properties.TIMER_KEY]
             raise KeyPending(
                 f"{key!r} of topic {message.topic!r} is due at {found.due_ms} (ms since 1970). Move or "
                 f"cancel it, or leave {properties.TIMER_UNIQUE} out to replace it.",

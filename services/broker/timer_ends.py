@@ -20,10 +20,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from commitlog import properties
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
+from commitlog.message import Message
 from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.values import TimerName
@@ -33,6 +35,9 @@ ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
 """Where in a fact's `extra` the kind of end stands; below it until when it is kept."""
 _UNTIL_MASK: Final = (1 << KIND_SHIFT) - 1
+
+NameWords = tuple[int, int]
+"""The 128 bits that stand for a name under a topic, 64 and 64."""
 
 
 class Named(NamedTuple):
@@ -99,12 +104,12 @@ class TimerEnds:
         """The newest timer of a name, whether it has ended or not; raises `StoreDamaged`."""
         return self.named_by(name_hash(name))
 
-    def named_by(self, words: tuple[int, int]) -> Named | None:
+    def named_by(self, words: NameWords) -> Named | None:
         """The same of a name by its two words (`name_hash`)."""
         found = self.names.newest(*words)
         return None if found is None else Named(*found)
 
-    def name(self, words: tuple[int, int], timer_offset: int, due_ms: int, stored_ms: int) -> None:
+    def name(self, words: NameWords, timer_offset: int, due_ms: int, stored_ms: int) -> None:
         """From now on the name of these two words means this timer."""
         self.names.put(*words, timer_offset, due_ms, stored_ms)
 
@@ -189,9 +194,15 @@ class TimerEnds:
         return last_ms + np.uint64(self._history_ms) < np.uint64(max(now_ms, 0))
 
 
-def name_hash(name: TimerName) -> tuple[int, int]:
+def name_hash(name: TimerName) -> NameWords:
     """The 128 bits that stand for a name; keys and message ids never meet."""
     return hashes_of(name.topic, text_of(name.message_id, name.key))
+
+
+def key_words(message: Message) -> NameWords | None:
+    """The same of the key that a message would be a timer by; None if it has none."""
+    key = message.properties.get(properties.TIMER_KEY)
+    return hashes_of(message.topic, text_of("", key)) if key else None
 
 
 def text_of(message_id: str, key: str) -> str:

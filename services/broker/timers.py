@@ -41,7 +41,7 @@ from services.broker.near import Near
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Placed, Store
-from services.broker.timer_ends import Named, TimerEnd, TimerEnds, name_hash
+from services.broker.timer_ends import Named, NameWords, TimerEnd, TimerEnds, name_hash
 from services.broker.timer_files import TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
@@ -104,19 +104,16 @@ class Timers:
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
-    def set(self, message: Message, queue_id: int, named: tuple[int, int], now_ms: int) -> Placed:
+    def set(self, message: Message, queue_id: int, names: Iterable[NameWords], now_ms: int) -> Placed:
         """Appends and applies a timer that takes nobody's place, without reading its record again.
 
-        `named` are the two words of its message id.
+        `names` are its message id and its key, if it has one.
         """
-        topic, due_ms, key = message.topic, message.delivery_ms, message.properties.get(properties.TIMER_KEY)
+        topic, due_ms = message.topic, message.delivery_ms
         assert due_ms is not None
         stored = timer_records.timer_properties(message, queue_id)
         placed = self._store.append_straight(message, stored, TIMER_TOPIC, 0, now_ms)
         _, timer_offset, store_ms, encoded = placed
-        names = [named]
-        if key:
-            names.append(name_hash(TimerName(topic, key=key)))
         self.apply_set(encoded, timer_offset, store_ms, due_ms, topic, names)
         return placed
 
@@ -177,9 +174,9 @@ class Timers:
         store_ms: int,
         due_ms: int,
         topic: str,
-        names: Iterable[tuple[int, int]],
+        names: Iterable[NameWords],
     ) -> None:
-        """The same of a timer that ends none, by what its record says; of each name the two words."""
+        """The same of a timer that ends none, by what its record says."""
         for name in names:
             self.ends.name(name, timer_offset, due_ms, store_ms)
         self._unarmed.add(timer_offset, timer, due_ms)

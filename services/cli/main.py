@@ -17,6 +17,7 @@ converts values (`services/cli/root.py`). `benchmarks/cli.py` measures both.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXIT_INTERRUPTED = 130
+EXIT_NOT_READ = 141
+"""What a shell says of a process that ended by SIGPIPE."""
 HELP: Final[tuple[list[str], ...]] = ([], ["--help"], ["-h"])
 VERSION: Final[tuple[list[str], ...]] = (["--version"], ["-V"])
 
@@ -68,19 +71,22 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; errors that Tidewheel raises on purpose become one line and an exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given in HELP:
-        print(help_text())
-        sys.exit(0)
-    if given in VERSION:
-        print(f"tidewheel {own_version()}")
-        sys.exit(0)
     try:
+        if given in HELP:
+            print(help_text(), flush=True)
+            sys.exit(0)
+        if given in VERSION:
+            print(f"tidewheel {own_version()}", flush=True)
+            sys.exit(0)
         run(given)
     except TidewheelError as error:
         print(f"{error.code} {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # whoever reads, `head` perhaps, has read enough; the end flushes once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_NOT_READ)
 
 
 def own_version() -> str:

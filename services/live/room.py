@@ -39,6 +39,10 @@ class Room:
         """Whether so much may be appended at once; nothing may in any case."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
+    def has_for_all(self, new_bytes: int) -> bool:
+        """Whether several calls may append so much together; what is too large for that goes alone."""
+        return not self._line and self._left_bytes() >= new_bytes
+
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
         """Return when so much may be appended, to be appended at once; raises `DiskBehind`.
 
@@ -77,8 +81,11 @@ class Room:
                 turn.set_result(None)
 
     def _fits(self, new_bytes: int) -> bool:
-        taken_bytes = self._unflushed() + self._promised_bytes
-        return taken_bytes == 0 or taken_bytes + new_bytes <= limits.CALLERS_UNFLUSHED_BYTES_MAX
+        left_bytes = self._left_bytes()
+        return left_bytes == limits.CALLERS_UNFLUSHED_BYTES_MAX or new_bytes <= left_bytes
+
+    def _left_bytes(self) -> int:
+        return limits.CALLERS_UNFLUSHED_BYTES_MAX - self._unflushed() - self._promised_bytes
 
     def _refuse_if_long(self, held_bytes: int) -> None:
         if self._waiting_bytes and self._waiting_bytes + held_bytes > limits.CALLERS_WAITING_BYTES_MAX:

@@ -102,12 +102,7 @@ class LiveVerbs(ABC):
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages; each has its own answer, and they come when all are durable."""
         await self.room.wait(sum(len(message.body) for message in messages))
-        answers: list[SendReceipt | TidewheelError] = []
-        for first in range(0, len(messages), limits.CALLS_PER_TURN_MAX):
-            if first:
-                await asyncio.sleep(0)
-            some = self.clock.inward(messages[first : first + limits.CALLS_PER_TURN_MAX])
-            answers += self.decide(self._broker.sending.send_many, some)
+        answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
         rests = (one.durable_at for one in answers if isinstance(one, (SendReceipt, RefusedByState)))
         await self.answers.reach(max(rests, default=0))
         return answers

@@ -89,7 +89,7 @@ class Turns:
 
     def _decide_where_room(self, rpc: Prompt, calls: list[Call]) -> None:
         room = self._live.room
-        if room.has(sum([rpc.appends(call.request) for call in calls])):
+        if room.has_for_all(sum([rpc.appends(call.request) for call in calls])):
             self._decide(rpc, calls)
             return
         for call in calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,22 @@ def test_an_error_is_its_code_its_sentence_and_its_exit_code(capsys: pytest.Capt
     assert capsys.readouterr().err == (
         "TW-101 The port is in use. 127.0.0.1:8081 belongs to pid 7. Use --listen.\n"
     )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("config", "--help")])
+def test_whoever_has_read_enough_is_shown_no_trace(arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tidewheel", *arguments],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    os.close(writer)
+    assert ended.stderr == ""
+    assert ended.returncode != 0
 
 
 def loaded(*arguments: str) -> tuple[str, set[str]]:

@@ -186,11 +186,11 @@ def test_after_a_failed_sync_in_a_checkpoint_nothing_is_believed(monkeypatch: py
     play(scenario, sync_flush=False)
 
 
-@pytest.mark.parametrize(("beside_seconds", "under_way"), [(0.0, 2), (0.001, 2), (3_600.0, 1)])
+@pytest.mark.parametrize(("linger_seconds", "under_way"), [(0.0, 2), (0.001, 2), (3_600.0, 1)])
 def test_a_flush_begins_beside_one_that_takes_long_and_behind_one_that_does_not(
-    monkeypatch: pytest.MonkeyPatch, beside_seconds: float, under_way: int
+    monkeypatch: pytest.MonkeyPatch, linger_seconds: float, under_way: int
 ) -> None:
-    monkeypatch.setattr(flushing, "BESIDE_SECONDS", beside_seconds)
+    monkeypatch.setattr(flushing, "LINGER_SECONDS", linger_seconds)
 
     async def scenario(live: LiveBroker, disk: HeldDisk) -> None:
         await live.send(message("M0"))  # a flush that makes a segment has none beside it

@@ -8,9 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from commitlog import limits
 from commitlog.errors import PortTaken
-from commitlog.message import Message, MessageType
 from services.rpc import sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
@@ -157,22 +155,3 @@ def test_calls_beyond_those_of_a_turn_wait_for_the_next(monkeypatch: pytest.Monk
             assert turns.taken == taken
 
     asyncio.run(scenario())
-
-
-def test_the_messages_of_a_large_batch_leave_room_for_others_in_between(
-    play: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "CALLS_PER_TURN_MAX", 2)
-
-    async def scenario(front: Any) -> None:
-        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
-        sent = [Message(topic="t", body=b"x", message_id=f"M{number}") for number in range(5)]
-        batch = asyncio.ensure_future(front.live.send_many(sent))
-        await asyncio.sleep(0)
-        other = await front.live.send(Message(topic="t", body=b"x", message_id="between"))
-        offsets = [receipt.queue_offset for receipt in await batch]
-        assert offsets[:2] == [0, 1]
-        assert sorted([*offsets, other.queue_offset]) == [*range(6)]
-        assert other.queue_offset < 5
-
-    play(scenario)

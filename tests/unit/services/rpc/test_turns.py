@@ -54,6 +54,36 @@ def end(transaction_id: str) -> service.EndTransactionRequest:
     )
 
 
+def test_sends_of_one_turn_are_let_in_only_as_far_as_there_is_room(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle broker takes one call, however large; of many at once that is no reason to take all."""
+
+    async def scenario(front: Any) -> None:
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
+        await front.live._flushing.idle()
+        monkeypatch.setattr(limits, "CALLERS_UNFLUSHED_BYTES_MAX", 3 * len(BODY))
+        requests = [
+            service.SendMessageRequest(
+                messages=[
+                    wire.Message(
+                        topic=wire.Resource(name="t"),
+                        system_properties=wire.SystemProperties(message_id=f"M{number}"),
+                        body=BODY,
+                    )
+                ]
+            )
+            for number in range(20)
+        ]
+        before = front.live.core.end_offset
+        telling = asyncio.ensure_future(told(front, [("SendMessage", one, SOMEBODY) for one in requests]))
+        await asyncio.sleep(0)
+        assert 0 < front.live.core.end_offset - before <= 3 * len(BODY)
+        assert [reply.status.code for reply in await telling] == [Code.OK] * 20
+
+    play(scenario)
+
+
 def test_what_was_to_be_done_with_a_reply_is_not_done_when_the_disk_failed() -> None:
     told: list[str] = []
     done: list[str] = []
