@@ -92,10 +92,9 @@ def _cut(held: list[Rows], count_max: int) -> np.uint64:
 
 
 def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
-    rows = _joined(held)
+    kept = [rows[rows["due_ms"] <= last_ms] for rows in held]
     held.clear()
-    kept: Rows = rows[rows["due_ms"] <= last_ms]
-    return kept
+    return _joined(kept)
 
 
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:

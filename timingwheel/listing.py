@@ -1,8 +1,8 @@
 """All far timers in due order, for lists and counts, slot by slot in bounded memory; and one of them by name.
 
 Slots that overlap, a shared one and those below it, are merged. What is delivered or gone is left out.
-Cost: what is asked for, slots outside the window are not touched;
-a whole slot is counted without reading it.
+Cost: what is asked for, slots outside the window are not touched; a whole slot is counted without reading it.
+The first rows of a slot are found without sorting all of it: runs begin small and grow.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from timingwheel.due_run import Place, behind, first_in_due_order, within
 from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import Fresh, gone_in, timers_in
 
+_FIRST_ROWS: Final = 1_024
+_GROWTH: Final = 16
 _MARK_SHIFT: Final = np.uint64(40)
 _PLACE_MASK: Final = np.uint64((1 << 40) - 1)
 _IN_LOG_MARKED: Final = np.uint64(IN_LOG) & _PLACE_MASK
@@ -42,9 +44,10 @@ class Listing:
         """Live timers due in the window and behind `after`, in due order, with the file of their records."""
         after = max(after or (0, 0), self.frontier)
         for slots in _together(self._slots(max(from_ms, after[0]), until_ms)):
-            place, is_last = after, False
+            place, is_last, rows_max = after, False, min(_FIRST_ROWS, self.rows_max)
             while not is_last:
-                rows, is_last = self._next(slots, from_ms, until_ms, place)
+                rows, is_last = self._next(slots, from_ms, until_ms, place, rows_max)
+                rows_max = min(_GROWTH * rows_max, self.rows_max)
                 if len(rows):
                     place = int(rows["due_ms"][-1]), int(rows["timer_offset"][-1])
                     yield from self._by_file(slots, rows)
@@ -72,14 +75,16 @@ class Listing:
         inside = [slot for slot in known if slot.end_ms > from_ms and slot.start_ms < until_ms]
         return sorted(inside, key=lambda slot: slot.start_ms)
 
-    def _next(self, slots: list[Slot], from_ms: int, until_ms: int, after: Place) -> tuple[Rows, bool]:
+    def _next(
+        self, slots: list[Slot], from_ms: int, until_ms: int, after: Place, rows_max: int
+    ) -> tuple[Rows, bool]:
         """The next rows of slots that overlap, each row's place marked with the number of its slot."""
         found = (
             _marked(behind(within(rows, from_ms, until_ms), after), number)
             for number, slot in enumerate(slots)
             for rows in self._alive(slot)
         )
-        return first_in_due_order(found, self.rows_max)
+        return first_in_due_order(found, rows_max)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
         """The same rows, unmarked, in runs of one file."""

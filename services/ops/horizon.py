@@ -5,16 +5,16 @@ What is overdue counts as within the first. Cost: a count in the core for each s
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator
 
 from services.broker.values import TimerFilter
 from services.live.live_broker import LiveBroker
 
 
-def counts_within(live: LiveBroker, spans_ms: tuple[int, ...]) -> list[int]:
-    """Return the counts, one for each span; spans ascend."""
-    now_ms = live.now_ms()
-    within = [
-        live.look(live.core.timer_views.count, TimerFilter(until_ms=now_ms + span)) for span in spans_ms
-    ]
-    return [upper - lower for lower, upper in pairwise([0, *within])]
+def counts_within(live: LiveBroker, spans_ms: tuple[int, ...]) -> Iterator[int]:
+    """Yield the counts, one for each span; spans ascend. Each is of the moment when it is taken."""
+    now_ms, lower = live.now_ms(), 0
+    for span in spans_ms:
+        upper = live.look(live.core.timer_views.count, TimerFilter(until_ms=now_ms + span))
+        yield max(0, upper - lower)
+        lower = upper

@@ -104,6 +104,15 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the core's counters and gauges as they are now."""
+        return (family for family in self._families() if family is not None)
+
+    def in_turns(self) -> Iterator[Metric | None]:
+        """Yield everything there is to scrape; None where the loop should have a turn before it goes on."""
+        yield from self._families()
+        yield from self._latency.collect()
+        yield from self._refused.collect()
+
+    def _families(self) -> Iterator[Metric | None]:
         yield self._build
         serves = not self._live.broken.done() and self._live.unwell is None
         yield self._gauge("mq_ready", "1 while the broker serves, 0 while its disk fails.", int(serves))
@@ -158,7 +167,7 @@ class Metrics(Collector):
         age_ms = 0 if stored_ms is None else max(0, self._live.clock.now_ms() - stored_ms)
         yield self._gauge("mq_half_age_seconds", "Age of the oldest open half message.", age_ms / 1000)
 
-    def _timers(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
+    def _timers(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric | None]:
         yield self._gauge("rocketmq_timing_messages", "Delayed messages pending.", gauges.pending_timers)
         verdicts = statistics.verdicts.items()
         yield self._counters("mq_timer_verdicts", "Verbs on timers, by verdict.", ("verdict",), verdicts)
@@ -176,12 +185,15 @@ class Metrics(Collector):
         jumps = statistics.clock_jumps.items()
         yield self._counters("mq_clock_jumps", "Leaps of the system's clock.", ("direction",), jumps)
 
-    def _due(self) -> Iterator[Metric]:
+    def _due(self) -> Iterator[Metric | None]:
         now_ms, first = self._live.now_ms(), self._live.timers(TimerFilter(), None, 1).timers
         ahead = [((one.due_ms - now_ms) / 1000,) for one in first]
         yield self._gauges("mq_timer_next_due_seconds", "Until the next one; none if none waits.", (), ahead)
         spans_ms = tuple(bound * 1_000 for bound in TIMER_BOUNDS_SECONDS)
-        counts = zip(map(str, TIMER_BOUNDS_SECONDS), counts_within(self._live, spans_ms), strict=True)
+        counts = []
+        for bound, count in zip(TIMER_BOUNDS_SECONDS, counts_within(self._live, spans_ms), strict=True):
+            yield None
+            counts.append((str(bound), count))
         within = "Delayed messages due before the bound and not before the one below."
         yield self._gauges("rocketmq_timer_message_snapshot", within, ("timer_bound_s",), counts)
 

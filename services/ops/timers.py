@@ -194,7 +194,7 @@ class TimersApi:
         return filter_of(query, self._live.now_ms())
 
     def _due(self, pending: int) -> list[DueAnswer]:
-        within = counts_within(self._live, DUE_SPANS_MS)
+        within = list(counts_within(self._live, DUE_SPANS_MS))
         due: list[DueAnswer] = [
             {"within_ms": str(span), "count": count} for span, count in zip(DUE_SPANS_MS, within, strict=True)
         ]
