@@ -1,0 +1,854 @@
+"""The server's side of one HTTP/2 connection (RFC 9113): bytes in, events out; no socket, no clock.
+
+    receive(bytes) -> events ...        what the client asks, sends, breaks off
+    answer, begin, send, finish, reset  what the server says; `take()` gives the bytes to be written
+
+A stream is a request and its answer. Where it is says what may come:
+
+| state              | HEADERS         | DATA          | end of request     | RST_STREAM | our end    |
+|--------------------|-----------------|---------------|--------------------|------------|------------|
+| idle               | OPEN            | error         |                    | error      |            |
+| OPEN               | trailers        | taken         | HALF_CLOSED_REMOTE | closed     | closed (1) |
+| HALF_CLOSED_REMOTE | STREAM_CLOSED   | STREAM_CLOSED |                    | closed     | closed     |
+| closed             | STREAM_CLOSED   | STREAM_CLOSED |                    | ignored    |            |
+|   reset by us (2)  | ignored         | ignored       |                    | ignored    |            |
+
+(1) The client may go on to send: it is told not to, by RST_STREAM(NO_ERROR).
+(2) Frames may have been under way. The last `RESET_KEPT` of those streams are remembered.
+
+Flow control. Each side may send as much DATA on a stream, and on all together, as its windows say.
+- What comes is counted at once, padding included; a window grows when its bytes were `consumed`, that of the
+  connection also for DATA on streams that are over, since whoever sent them counts them.
+- What goes waits in its stream until both windows allow it, and until the transport takes more (`is_full`).
+  Streams take turns; one that is blocked by its own window holds back no other.
+- `passed(stream_id)` is true once all that was said on a stream has passed flow control.
+
+Bounds, all of `Bounds`: streams at once, bytes of a header block, what waits to be said. A frame that brings
+nothing forward (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, empty DATA, an unknown type) takes one
+from an allowance that time and answers fill; who has used it up is told ENHANCE_YOUR_CALM and hung up on.
+Pings have a rule of their own, gRPC's: one that comes within `ping_seconds` of the last is a strike, the
+third ends the connection with `too_many_pings`; HEADERS and DATA of ours wipe strikes out, since clients
+measure their round trip with pings while they receive.
+
+Cost: a request that comes as HEADERS and one DATA, and its answer, 5 to 6 us together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from commitlog.limits import HEADERS_BYTES_MAX
+from services.front.header_fields import CompressionError, Field, FieldDecoder, Head, Malformed, TooLong
+from services.front.http2_frames import (
+    ACK,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES_DEFAULT,
+    FRAME_BYTES_LIMIT,
+    HEAD,
+    HEAD_BYTES,
+    PADDED,
+    PING_BYTES,
+    PREFACE,
+    PRIORITY_BYTES,
+    PRIORITY_FLAG,
+    SETTING,
+    SETTINGS_ACK,
+    STREAM_MASK,
+    WINDOW_DEFAULT,
+    WINDOW_MAX,
+    Code,
+    Setting,
+    Type,
+    frame,
+    goaway,
+    ping,
+    rst_stream,
+    settings,
+    window_update,
+)
+
+Bytes = bytes | memoryview
+RESET_KEPT: Final = 256
+PING_STRIKES_MAX: Final = 2
+OPEN, HALF_CLOSED_REMOTE = 0, 1
+"""Where a stream is that is kept; one that is over is not kept."""
+_DRAIN_PING: Final = b"tidedone"
+_ALIVE_PING: Final = b"tidewell"
+
+
+class Bounds(NamedTuple):
+    """How much one connection may take."""
+
+    streams: int = 128
+    stream_window_bytes: int = 1024 * 1024
+    connection_window_bytes: int = 8 * 1024 * 1024
+    header_block_bytes: int = 2 * HEADERS_BYTES_MAX
+    waiting_bytes: int = 64 * 1024 * 1024
+    """Of what is said and has not passed flow control."""
+    writable_bytes: int = 64 * 1024
+    """Of one stream; a writer waits while more does."""
+    idle_frames: int = 2_000
+    idle_frames_per_second: float = 100.0
+    ping_seconds: float = 10.0
+
+
+class Request(NamedTuple):
+    """A request has begun; `is_whole` if it has ended, too, with this body."""
+
+    stream_id: int
+    head: Head
+    body: bytes
+    is_whole: bool
+
+
+class TooLongRequest(NamedTuple):
+    """A request has more header fields than may be; it is to be refused."""
+
+    stream_id: int
+
+
+class Body(NamedTuple):
+    """More of a request's body; to be `consumed`. `is_end` if it is the last."""
+
+    stream_id: int
+    data: bytes
+    is_end: bool
+
+
+class Reset(NamedTuple):
+    """A client has broken a stream off, or broken a rule on it: nothing more can be said on it."""
+
+    stream_id: int
+    code: int
+
+
+class Passed(NamedTuple):
+    """Of a stream less waits now than `writable_bytes`; if `is_all`, nothing."""
+
+    stream_id: int
+    is_all: bool
+
+
+class Ended(NamedTuple):
+    """The connection is over: once `take` is written it is to be closed. `why` is empty for a good end."""
+
+    why: str
+
+
+Event = Request | TooLongRequest | Body | Reset | Passed | Ended
+
+
+class Broken(Exception):
+    """A client has broken a rule of the whole connection."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Stream:
+    """A stream that is not over."""
+
+    __slots__ = (
+        "declared_bytes",
+        "held_bytes",
+        "is_ended",
+        "receive_window",
+        "received_bytes",
+        "send_window",
+        "state",
+        "trailers",
+        "unread_bytes",
+        "waiting",
+        "waiting_bytes",
+    )
+
+    def __init__(self, send_window: int, receive_window: int) -> None:
+        self.state = OPEN
+        self.send_window, self.receive_window = send_window, receive_window
+        self.declared_bytes = -1
+        """What the request says that its body has; -1: nothing."""
+        self.received_bytes = self.held_bytes = self.unread_bytes = 0
+        """Of its body: in all; not yet consumed; consumed, and not yet given back to the client's window."""
+        self.waiting: deque[Bytes] | None = None
+        """DATA that has not passed flow control."""
+        self.waiting_bytes = 0
+        self.trailers = b""
+        """What ends the answer when all DATA has passed."""
+        self.is_ended = False
+        """Whether all of the answer has been said, though it may wait."""
+
+
+class Http2:
+    """A connection, from its first byte on."""
+
+    def __init__(self, bounds: Bounds, kept: dict[bytes, Field], now: float) -> None:
+        self._bounds = bounds
+        self._fields = FieldDecoder(kept)
+        self._streams: dict[int, Stream] = {}
+        self._last_id = 0
+        self._reset_by_us: dict[int, None] = {}
+        self._skipped: deque[range] = deque(maxlen=RESET_KEPT)
+        """Streams that the client has left out, and may not begin any more."""
+        self._rest = b""
+        self._is_greeted = self._needs_settings = False
+        self._now = now
+        self._block: tuple[int, int, list[bytes], int] | None = None
+        """A header block that goes on: its stream, the flags of its HEADERS, its pieces, their bytes."""
+        self._out: list[Bytes] = [
+            settings(
+                {
+                    Setting.HEADER_TABLE_SIZE: 0,
+                    Setting.MAX_CONCURRENT_STREAMS: bounds.streams,
+                    Setting.INITIAL_WINDOW_SIZE: bounds.stream_window_bytes,
+                    Setting.MAX_HEADER_LIST_SIZE: HEADERS_BYTES_MAX,
+                }
+            ),
+            window_update(0, bounds.connection_window_bytes - WINDOW_DEFAULT),
+        ]
+        self._receive_window, self._unread_bytes = bounds.connection_window_bytes, 0
+        self._send_window = WINDOW_DEFAULT
+        self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
+        self._receive_initial = WINDOW_DEFAULT
+        """The window of new streams: what the client has acknowledged."""
+        self._ready: deque[int] = deque()
+        """Streams with DATA that waits for the connection's window or the transport, in their turns."""
+        self._waiting_bytes = 0
+        self.is_full = False
+        """Whether the transport is to be given no more DATA for now."""
+        self._allowance, self._allowance_at = float(bounds.idle_frames), now
+        self._ping_at, self._strikes = -1e9, 0
+        self._heard_at, self._asked_at = now, 0.0
+        self._closing_from: int | None = None
+        """The last stream to be served, once the server leaves."""
+        self._is_leaving = self.is_over = False
+        self._events: list[Event] = []
+        self._handlers: dict[int, Callable[[int, int, bytes], None]] = {
+            Type.DATA: self._data,
+            Type.HEADERS: self._headers,
+            Type.PRIORITY: self._priority,
+            Type.RST_STREAM: self._rst_stream,
+            Type.SETTINGS: self._settings,
+            Type.PUSH_PROMISE: self._push_promise,
+            Type.PING: self._ping,
+            Type.GOAWAY: self._goaway,
+            Type.WINDOW_UPDATE: self._window_update,
+            Type.CONTINUATION: self._continuation,
+        }
+
+    # What comes.
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """What the client's bytes mean; `now` is a monotonic clock, in seconds."""
+        if self.is_over:
+            return []
+        self._heard_at, self._now = now, now
+        try:
+            self._take_in(self._rest + data if self._rest else data)
+        except CompressionError as error:
+            self._break_off(Code.COMPRESSION_ERROR, str(error))
+        except Broken as broken:
+            self._break_off(broken.code, str(broken))
+        return self.events()
+
+    def _take_in(self, data: bytes) -> None:
+        at, size = 0, len(data)
+        if not self._is_greeted:
+            if not PREFACE.startswith(data[: len(PREFACE)]):
+                raise Broken(Code.PROTOCOL_ERROR, "A connection begins with HTTP/2's preface.")
+            if size < len(PREFACE):
+                self._rest = data
+                return
+            self._is_greeted, at = True, len(PREFACE)
+            self._needs_settings = True
+        unpack = HEAD.unpack_from
+        while size - at >= HEAD_BYTES:
+            high, low, kind, flags, stream_id = unpack(data, at)
+            length = high << 8 | low
+            payload_at = at + HEAD_BYTES
+            end = payload_at + length
+            if length > FRAME_BYTES_DEFAULT:
+                raise Broken(
+                    Code.FRAME_SIZE_ERROR, f"A frame may have {FRAME_BYTES_DEFAULT} bytes, not {length}."
+                )
+            if end > size:
+                break
+            payload = data[payload_at:end]
+            at = end
+            stream_id &= STREAM_MASK
+            if self._needs_settings:
+                if kind != Type.SETTINGS or flags & ACK:
+                    raise Broken(Code.PROTOCOL_ERROR, "The first frame must be SETTINGS.")
+                self._needs_settings = False
+            if self._block is not None and (kind != Type.CONTINUATION or stream_id != self._block[0]):
+                raise Broken(Code.PROTOCOL_ERROR, "A header block was broken off by another frame.")
+            handler = self._handlers.get(kind)
+            if handler is None:
+                self._spend(1)
+            elif kind == Type.HEADERS and flags == END_HEADERS:
+                at = self._request_and_body(stream_id, payload, data, at)
+            else:
+                handler(stream_id, flags, payload)
+            if self.is_over:
+                return
+        self._rest = data[at:] if at else data
+
+    def _request_and_body(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
+        """A request whose HEADERS are one frame: where one DATA frame is all of its body, both at once."""
+        if len(data) - at >= HEAD_BYTES:
+            high, low, kind, flags, same_id = HEAD.unpack_from(data, at)
+            length = high << 8 | low
+            end = at + HEAD_BYTES + length
+            is_whole = kind == Type.DATA and flags == END_STREAM and same_id == stream_id and end <= len(data)
+            if is_whole and length <= min(FRAME_BYTES_DEFAULT, self._receive_window, self._receive_initial):
+                is_new = stream_id > self._last_id
+                self._header_block(stream_id, END_STREAM if is_new else 0, block, data[at + HEAD_BYTES : end])
+                if is_new:
+                    self._count_in(length)
+                    self._give_back(length)
+                    return int(end)
+                return at
+        self._header_block(stream_id, 0, block, b"")
+        return at
+
+    def _headers(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if flags & PADDED:
+            payload = _without_padding(payload)
+        if flags & PRIORITY_FLAG:
+            if len(payload) < PRIORITY_BYTES:
+                raise Broken(Code.FRAME_SIZE_ERROR, "HEADERS with a priority are too short.")
+            if int.from_bytes(payload[:4], "big") & STREAM_MASK == stream_id:
+                raise Broken(Code.PROTOCOL_ERROR, "A stream cannot depend on itself.")
+            payload = payload[PRIORITY_BYTES:]
+        if flags & END_HEADERS:
+            self._header_block(stream_id, flags, payload, b"")
+        else:
+            self._begin_block(stream_id, flags, payload)
+
+    def _begin_block(self, stream_id: int, flags: int, piece: bytes) -> None:
+        if stream_id == 0:
+            raise Broken(Code.PROTOCOL_ERROR, "HEADERS belong to a stream.")
+        self._block = stream_id, flags, [piece], len(piece)
+
+    def _continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if self._block is None:
+            raise Broken(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing.")
+        _, first_flags, pieces, size = self._block
+        size += len(payload)
+        if not payload:
+            self._spend(1)
+        if size > self._bounds.header_block_bytes:
+            raise Broken(Code.ENHANCE_YOUR_CALM, f"A header block may have {HEADERS_BYTES_MAX} bytes.")
+        pieces.append(payload)
+        self._block = stream_id, first_flags, pieces, size
+        if flags & END_HEADERS:
+            self._block = None
+            self._header_block(stream_id, first_flags, b"".join(pieces), b"")
+
+    def _header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
+        """A whole block: a new request, or the end of one whose body has come."""
+        if stream_id <= self._last_id:
+            self._later_block(stream_id, flags, block)
+            return
+        if not stream_id & 1:
+            raise Broken(Code.PROTOCOL_ERROR, "A client's streams have odd numbers.")
+        if stream_id > self._last_id + 2:
+            self._skipped.append(range(self._last_id + 1, stream_id))
+        self._last_id = stream_id
+        try:
+            head = self._fields.decode(block)
+        except Malformed:
+            self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+            return
+        except TooLong:
+            head = None
+        if self._closing_from is not None and stream_id > self._closing_from:
+            return  # the client knows from our GOAWAY that it was not served
+        if len(self._streams) >= self._bounds.streams:
+            self._break_stream(stream_id, Code.REFUSED_STREAM)
+            return
+        stream = self._streams[stream_id] = Stream(self._stream_send_window, self._receive_initial)
+        is_whole = flags & END_STREAM != 0
+        if is_whole:
+            stream.state = HALF_CLOSED_REMOTE
+        if head is None:
+            self._events.append(TooLongRequest(stream_id))
+        elif self._is_declared(stream_id, stream, head, len(body), is_whole):
+            self._events.append(Request(stream_id, head, body, is_whole))
+
+    def _is_declared(
+        self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
+    ) -> bool:
+        """Whether a body may be as long as its request says; else the stream is reset."""
+        declared = head.get("content-length")
+        if not declared:
+            return True
+        size = int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 19 else -2
+        stream.declared_bytes, stream.received_bytes = size, body_bytes
+        if size < 0 or (is_whole and size != body_bytes):
+            self.reset(stream_id, Code.PROTOCOL_ERROR)
+            self._spend(1)
+            return False
+        return True
+
+    def _later_block(self, stream_id: int, flags: int, block: bytes) -> None:
+        """HEADERS on a stream that has begun: the client's trailers, of which gRPC has none."""
+        stream = self._streams.get(stream_id)
+        if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped):
+            raise Broken(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
+        is_late = stream is None and stream_id in self._reset_by_us
+        if not is_late and (stream is None or stream.state != OPEN):
+            raise Broken(Code.STREAM_CLOSED, f"HEADERS came on stream {stream_id}, whose request has ended.")
+        is_well = self._fields.are_trailers(block) and flags & END_STREAM
+        if stream is None:
+            self._spend(1)
+        elif is_well and stream.declared_bytes in (-1, stream.received_bytes):
+            self._end_request(stream_id, stream, b"")
+        else:
+            self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+
+    def _data(self, stream_id: int, flags: int, payload: bytes) -> None:
+        stream, size = self._streams.get(stream_id), len(payload)
+        if stream_id == 0 or (stream is None and stream_id > self._last_id):
+            raise Broken(Code.PROTOCOL_ERROR, f"DATA came on stream {stream_id}, which has not begun.")
+        self._count_in(size)
+        data = _without_padding(payload) if flags & PADDED else payload
+        if stream is None or stream.state != OPEN:
+            self._give_back(size)
+            if stream is None and (stream_id in self._reset_by_us or self._was_refused(stream_id)):
+                self._spend(0 if size else 1)
+                return
+            self._break_stream(stream_id, Code.STREAM_CLOSED)
+            return
+        stream.receive_window -= size
+        if stream.receive_window < 0:
+            self._give_back(size)
+            self._break_stream(stream_id, Code.FLOW_CONTROL_ERROR)
+            return
+        is_end = flags & END_STREAM != 0
+        stream.received_bytes += len(data)
+        if stream.declared_bytes >= 0:
+            is_wrong = is_end and stream.received_bytes != stream.declared_bytes
+            if is_wrong or stream.received_bytes > stream.declared_bytes:
+                self._give_back(size)
+                self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+                return
+        if not data and not is_end:
+            self._spend(1)
+        stream.held_bytes += len(data)
+        self._read(stream_id, stream, size - len(data))
+        if is_end:
+            self._end_request(stream_id, stream, data)
+        elif data:
+            self._events.append(Body(stream_id, data, is_end=False))
+
+    def _end_request(self, stream_id: int, stream: Stream, data: bytes) -> None:
+        stream.state = HALF_CLOSED_REMOTE
+        self._events.append(Body(stream_id, data, is_end=True))
+
+    def _was_refused(self, stream_id: int) -> bool:
+        return self._closing_from is not None and stream_id > self._closing_from
+
+    def _count_in(self, size: int) -> None:
+        self._receive_window -= size
+        if self._receive_window < 0:
+            raise Broken(Code.FLOW_CONTROL_ERROR, "More DATA came than the connection's window allows.")
+
+    def _give_back(self, size: int) -> None:
+        """The connection's window grows by bytes that nobody will read, or that were read."""
+        self._unread_bytes += size
+        if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
+            self._out.append(window_update(0, self._unread_bytes))
+            self._receive_window += self._unread_bytes
+            self._unread_bytes = 0
+
+    def _read(self, stream_id: int, stream: Stream, size: int) -> None:
+        if size == 0:
+            return
+        self._give_back(size)
+        stream.unread_bytes += size
+        if stream.state == OPEN and stream.unread_bytes * 2 >= self._bounds.stream_window_bytes:
+            self._out.append(window_update(stream_id, stream.unread_bytes))
+            stream.receive_window += stream.unread_bytes
+            stream.unread_bytes = 0
+
+    def _priority(self, stream_id: int, flags: int, payload: bytes) -> None:
+        self._spend(1)
+        if stream_id == 0:
+            raise Broken(Code.PROTOCOL_ERROR, "PRIORITY belongs to a stream.")
+        if len(payload) != PRIORITY_BYTES:
+            self._break_stream(stream_id, Code.FRAME_SIZE_ERROR)
+        elif int.from_bytes(payload[:4], "big") & STREAM_MASK == stream_id:
+            self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+
+    def _rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Broken(Code.FRAME_SIZE_ERROR, "RST_STREAM has 4 bytes.")
+        if stream_id == 0 or stream_id > self._last_id:
+            raise Broken(Code.PROTOCOL_ERROR, f"Stream {stream_id} was reset before it began.")
+        self._spend(1)
+        if stream_id in self._streams:
+            self._forget(stream_id)
+            self._events.append(Reset(stream_id, int.from_bytes(payload, "big")))
+
+    def _settings(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id:
+            raise Broken(Code.PROTOCOL_ERROR, "SETTINGS belong to the connection.")
+        if flags & ACK:
+            if payload:
+                raise Broken(Code.FRAME_SIZE_ERROR, "An acknowledgement of SETTINGS is empty.")
+            self._settings_acknowledged()
+            return
+        if len(payload) % SETTING.size:
+            raise Broken(Code.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each.")
+        self._spend(1 + len(payload) // SETTING.size / 10)
+        for name, value in SETTING.iter_unpack(payload):
+            self._set(name, value)
+        self._out.append(SETTINGS_ACK)
+
+    def _settings_acknowledged(self) -> None:
+        self._fields.acknowledged()
+        by_bytes, self._receive_initial = (
+            self._bounds.stream_window_bytes - self._receive_initial,
+            self._bounds.stream_window_bytes,
+        )
+        for stream in self._streams.values():
+            stream.receive_window += by_bytes
+
+    def _set(self, name: int, value: int) -> None:
+        if name == Setting.INITIAL_WINDOW_SIZE:
+            if value > WINDOW_MAX:
+                raise Broken(Code.FLOW_CONTROL_ERROR, "A window may have 2**31 - 1 bytes.")
+            by_bytes, self._stream_send_window = value - self._stream_send_window, value
+            for stream_id, stream in list(self._streams.items()):
+                self._widen(stream_id, stream, by_bytes)
+            self._pump()
+        elif name == Setting.MAX_FRAME_SIZE:
+            if not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LIMIT:
+                raise Broken(Code.PROTOCOL_ERROR, f"Frames cannot be allowed {value} bytes.")
+            self._frame_bytes = min(value, 4 * FRAME_BYTES_DEFAULT)
+        elif name == Setting.ENABLE_PUSH and value > 1:
+            raise Broken(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
+
+    def _push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
+        raise Broken(Code.PROTOCOL_ERROR, "Clients promise nothing.")
+
+    def _ping(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id:
+            raise Broken(Code.PROTOCOL_ERROR, "PING belongs to the connection.")
+        if len(payload) != PING_BYTES:
+            raise Broken(Code.FRAME_SIZE_ERROR, "PING has 8 bytes.")
+        if flags & ACK:
+            self._pong(payload)
+            return
+        self._spend(1)
+        if self._now - self._ping_at < self._bounds.ping_seconds:
+            self._strikes += 1
+        self._ping_at = self._now
+        if self._strikes > PING_STRIKES_MAX:
+            raise Broken(Code.ENHANCE_YOUR_CALM, "too_many_pings")
+        self._out.append(ping(payload, is_answer=True))
+
+    def _pong(self, payload: bytes) -> None:
+        self._asked_at = 0.0
+        if payload == _DRAIN_PING and self._is_leaving and self._closing_from is None:
+            self._closing_from = self._last_id
+            self._out.append(goaway(self._last_id, Code.NO_ERROR, ""))
+            self._end_if_idle()
+
+    def _goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
+        """The client opens no more streams; those that are open go on."""
+        self._spend(1)
+        if stream_id:
+            raise Broken(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
+        if len(payload) < 8:
+            raise Broken(Code.FRAME_SIZE_ERROR, "GOAWAY has 8 bytes at least.")
+
+    def _window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Broken(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes.")
+        by_bytes = int.from_bytes(payload, "big") & STREAM_MASK
+        self._spend(1)
+        if stream_id == 0:
+            self._send_window += by_bytes
+            if by_bytes == 0 or self._send_window > WINDOW_MAX:
+                code = Code.FLOW_CONTROL_ERROR if by_bytes else Code.PROTOCOL_ERROR
+                raise Broken(code, "The connection's window must grow, and not beyond 2**31 - 1.")
+            self._pump()
+            return
+        if stream_id > self._last_id:
+            raise Broken(Code.PROTOCOL_ERROR, f"The window of stream {stream_id} grew before it began.")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        if by_bytes == 0:
+            self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+            return
+        self._widen(stream_id, stream, by_bytes)
+        self._pump()
+
+    def _widen(self, stream_id: int, stream: Stream, by_bytes: int) -> None:
+        was_blocked = stream.send_window <= 0
+        stream.send_window += by_bytes
+        if stream.send_window > WINDOW_MAX:
+            self._break_stream(stream_id, Code.FLOW_CONTROL_ERROR)
+        elif was_blocked and stream.send_window > 0 and stream.waiting:
+            self._ready.append(stream_id)
+
+    # What is said.
+
+    def answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
+        """Say a whole answer: the blocks of its head and its trailers, and its DATA."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_ended:
+            return
+        size = len(data)
+        is_open = size <= self._frame_bytes and size <= stream.send_window and not self.is_full
+        if is_open and size <= self._send_window and stream.waiting is None:
+            self._send_window -= size
+            self._out.append(
+                b"".join(
+                    (
+                        HEAD.pack(0, len(head), Type.HEADERS, END_HEADERS, stream_id),
+                        head,
+                        HEAD.pack(size >> 8, size & 0xFF, Type.DATA, 0, stream_id),
+                        data,
+                        HEAD.pack(0, len(trailers), Type.HEADERS, END_HEADERS | END_STREAM, stream_id),
+                        trailers,
+                    )
+                )
+            )
+            self._answered(stream_id, stream)
+            return
+        self.begin(stream_id, head)
+        self.send(stream_id, data)
+        self.finish(stream_id, trailers)
+
+    def begin(self, stream_id: int, head: bytes) -> None:
+        """Say the block of an answer's head."""
+        if stream_id in self._streams:
+            self._out.append(frame(Type.HEADERS, END_HEADERS, stream_id, head))
+            self._strikes = 0
+
+    def send(self, stream_id: int, data: bytes) -> bool:
+        """Say more of an answer; False if it should wait for `Passed` before more is said."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_ended or not data:
+            return True
+        if stream.waiting is None:
+            left = self._say(stream_id, stream, data)
+            if not left:
+                return True
+            stream.waiting = deque()
+            if stream.send_window > 0:
+                self._ready.append(stream_id)
+        else:
+            left = data
+        stream.waiting.append(left)
+        stream.waiting_bytes += len(left)
+        self._waiting_bytes += len(left)
+        if self._waiting_bytes > self._bounds.waiting_bytes:
+            self._break_off(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
+        return stream.waiting_bytes < self._bounds.writable_bytes
+
+    def finish(self, stream_id: int, trailers: bytes = b"") -> None:
+        """Say the block that ends an answer, behind its DATA; maybe its only one. If empty, DATA end it."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_ended:
+            return
+        stream.is_ended, stream.trailers = True, trailers
+        if stream.waiting is None:
+            self._end_answer(stream_id, stream)
+
+    def reset(self, stream_id: int, code: Code) -> None:
+        """Break a stream off; frames of it that are under way are ignored."""
+        if self._streams.get(stream_id) is not None:
+            self._forget(stream_id)
+            self._refuse(stream_id, code)
+
+    def consumed(self, stream_id: int, size: int) -> None:
+        """Bytes of a body have been read: as many more may come (on a stream that is over, already)."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.held_bytes -= size
+            assert stream.held_bytes >= 0, f"more of stream {stream_id} was consumed than had come"
+            self._read(stream_id, stream, size)
+
+    def passed(self, stream_id: int) -> bool:
+        """Whether all that was said on a stream has passed flow control."""
+        stream = self._streams.get(stream_id)
+        return stream is None or stream.waiting is None
+
+    def leave(self) -> None:
+        """Begin to leave: the client is told, and streams go on that it has begun meanwhile."""
+        if not self._is_leaving and not self.is_over:
+            self._is_leaving = True
+            self._out.append(goaway(STREAM_MASK, Code.NO_ERROR, "") + ping(_DRAIN_PING, is_answer=False))
+
+    def resume(self) -> list[Event]:
+        """The transport takes more: what waits goes on."""
+        self.is_full = False
+        self._pump()
+        return self.events()
+
+    def events(self) -> list[Event]:
+        """What has come of what was said."""
+        events, self._events = self._events, []
+        return events
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        if not self._out:
+            return b""
+        out, self._out = self._out, []
+        return b"".join(out)
+
+    def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
+        """Ask a silent client whether it is there; False if it has not answered in time."""
+        if self._asked_at and now - self._asked_at >= pong_seconds and self._heard_at < self._asked_at:
+            return False
+        if now - self._heard_at >= ping_seconds and self._heard_at >= self._asked_at:
+            self._asked_at = now
+            self._out.append(ping(_ALIVE_PING, is_answer=False))
+        return True
+
+    @property
+    def stream_count(self) -> int:
+        """How many streams are not over."""
+        return len(self._streams)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much was said that waits for flow control."""
+        return self._waiting_bytes
+
+    @property
+    def uses_table(self) -> bool:
+        """Whether the client may still use a table of header fields."""
+        return self._fields.uses_table
+
+    def _pump(self) -> None:
+        """Say what waits, each stream a frame in its turn."""
+        while self._ready and self._send_window > 0 and not self.is_full:
+            stream_id = self._ready.popleft()
+            stream = self._streams.get(stream_id)
+            if stream is None or not stream.waiting or stream.send_window <= 0:
+                continue
+            data = stream.waiting.popleft()
+            was_high = stream.waiting_bytes >= self._bounds.writable_bytes
+            left = self._say(stream_id, stream, data, frames=1)
+            stream.waiting_bytes -= len(data) - len(left)
+            self._waiting_bytes -= len(data) - len(left)
+            if left:
+                stream.waiting.appendleft(left)
+            if not stream.waiting:
+                stream.waiting = None
+                self._events.append(Passed(stream_id, is_all=True))
+                if stream.is_ended:
+                    self._end_answer(stream_id, stream)
+                continue
+            if was_high and stream.waiting_bytes < self._bounds.writable_bytes:
+                self._events.append(Passed(stream_id, is_all=False))
+            if stream.send_window > 0:
+                self._ready.append(stream_id)
+
+    def _say(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
+        """Say as much as the windows allow, in so many frames at most; returns what is left, not copied."""
+        left: Bytes = data
+        while left and frames and not self.is_full:
+            count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
+            if count <= 0:
+                break
+            stream.send_window -= count
+            self._send_window -= count
+            self._out.append(HEAD.pack(count >> 8, count & 0xFF, Type.DATA, 0, stream_id))
+            if count == len(left):
+                self._out.append(left)
+                left = b""
+            else:
+                left = memoryview(left)
+                self._out.append(left[:count])
+                left = left[count:]
+            frames -= 1
+        if len(left) < len(data):
+            self._strikes = 0
+            self._earn()
+        return left
+
+    def _end_answer(self, stream_id: int, stream: Stream) -> None:
+        trailers = stream.trailers
+        if trailers:
+            self._out.append(frame(Type.HEADERS, END_HEADERS | END_STREAM, stream_id, trailers))
+        else:
+            self._out.append(frame(Type.DATA, END_STREAM, stream_id))
+        self._answered(stream_id, stream)
+
+    def _answered(self, stream_id: int, stream: Stream) -> None:
+        """The end of an answer is said: the stream is over."""
+        self._strikes = 0
+        self._earn()
+        if stream.state == OPEN:
+            self._refuse(stream_id, Code.NO_ERROR)
+        self._forget(stream_id)
+
+    # The end.
+
+    def _earn(self) -> None:
+        if self._allowance < self._bounds.idle_frames:
+            self._allowance += 4
+
+    def _spend(self, count: float) -> None:
+        self._allowance -= count
+        if self._allowance < 0:
+            seconds = self._now - self._allowance_at
+            self._allowance_at = self._now
+            earned = min(seconds * self._bounds.idle_frames_per_second, float(self._bounds.idle_frames))
+            self._allowance += earned
+            if self._allowance < 0:
+                raise Broken(Code.ENHANCE_YOUR_CALM, "Too many frames came that bring nothing forward.")
+
+    def _break_stream(self, stream_id: int, code: Code) -> None:
+        """End a stream on which its client has broken a rule."""
+        if stream_id in self._streams:
+            self._forget(stream_id)
+            self._events.append(Reset(stream_id, code))
+        self._refuse(stream_id, code)
+        self._spend(1)
+
+    def _refuse(self, stream_id: int, code: Code) -> None:
+        self._out.append(rst_stream(stream_id, code))
+        self._reset_by_us[stream_id] = None
+        if len(self._reset_by_us) > RESET_KEPT:
+            del self._reset_by_us[next(iter(self._reset_by_us))]
+
+    def _forget(self, stream_id: int) -> None:
+        stream = self._streams.pop(stream_id)
+        self._give_back(stream.held_bytes)
+        if stream.waiting is not None:
+            self._waiting_bytes -= stream.waiting_bytes
+        if self._closing_from is not None:
+            self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if not self._streams and not self.is_over:
+            self.is_over = True
+            self._events.append(Ended(""))
+
+    def _break_off(self, code: Code, why: str) -> None:
+        self._out.append(goaway(self._last_id, code, why))
+        self.is_over = True
+        self._events += [Reset(stream_id, code) for stream_id in self._streams]
+        self._streams.clear()
+        self._events.append(Ended(why))
+
+
+def _without_padding(payload: bytes) -> bytes:
+    if not payload:
+        raise Broken(Code.FRAME_SIZE_ERROR, "A padded frame says how much of it is padding.")
+    padding = payload[0]
+    if padding >= len(payload):
+        raise Broken(Code.PROTOCOL_ERROR, "A frame has more padding than bytes.")
+    return payload[1 : len(payload) - padding]

@@ -1,0 +1,116 @@
+"""The frames of HTTP/2 in bytes (RFC 9113, sections 4 and 6), all numbers big-endian.
+
+| bytes | what                                                                             |
+|-------|----------------------------------------------------------------------------------|
+| 3     | length of the payload                                                            |
+| 1     | type (`Type`)                                                                    |
+| 1     | flags                                                                            |
+| 4     | one bit reserved, then the stream; 0 for the connection                          |
+| ...   | payload; see the functions here, of which each writes one kind of frame          |
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client says first (RFC 9113, 3.4)."""
+HEAD: Final = struct.Struct(">HBBBI")
+"""Length (its upper 16 bits, its lower 8), type, flags, stream."""
+HEAD_BYTES: Final = 9
+STREAM_MASK: Final = 0x7FFF_FFFF
+WINDOW_MAX: Final = 0x7FFF_FFFF
+WINDOW_DEFAULT: Final = 65_535
+FRAME_BYTES_DEFAULT: Final = 16_384
+FRAME_BYTES_LIMIT: Final = 0xFF_FFFF
+TABLE_BYTES_DEFAULT: Final = 4_096
+SETTING: Final = struct.Struct(">HI")
+PING_BYTES: Final = 8
+PRIORITY_BYTES: Final = 5
+
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+PRIORITY_FLAG: Final = 0x20
+
+
+class Type(IntEnum):
+    """The types of frames that are known here; others are to be ignored (RFC 9113, 4.1)."""
+
+    DATA = 0
+    HEADERS = 1
+    PRIORITY = 2
+    RST_STREAM = 3
+    SETTINGS = 4
+    PUSH_PROMISE = 5
+    PING = 6
+    GOAWAY = 7
+    WINDOW_UPDATE = 8
+    CONTINUATION = 9
+
+
+class Setting(IntEnum):
+    """What SETTINGS say (RFC 9113, 6.5.2)."""
+
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
+
+
+class Code(IntEnum):
+    """Why a stream or a connection ends (RFC 9113, 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """Return any frame."""
+    size = len(payload)
+    return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
+
+
+def settings(pairs: dict[Setting, int]) -> bytes:
+    """Return SETTINGS: of each the identifier 2, the value 4."""
+    return frame(Type.SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in pairs.items()))
+
+
+def window_update(stream_id: int, by_bytes: int) -> bytes:
+    """Return WINDOW_UPDATE: by how many bytes a window grows, 4."""
+    return frame(Type.WINDOW_UPDATE, 0, stream_id, by_bytes.to_bytes(4, "big"))
+
+
+def rst_stream(stream_id: int, code: Code) -> bytes:
+    """Return RST_STREAM: why, 4."""
+    return frame(Type.RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
+
+
+def goaway(last_stream_id: int, code: Code, text: str) -> bytes:
+    """Return GOAWAY: the last stream that is or was served 4, why 4, a sentence for the client's log."""
+    return frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
+
+
+def ping(payload: bytes, *, is_answer: bool) -> bytes:
+    """Return PING: 8 bytes that the answer repeats."""
+    return frame(Type.PING, ACK if is_answer else 0, 0, payload)
+
+
+SETTINGS_ACK: Final = frame(Type.SETTINGS, ACK, 0)

@@ -1,0 +1,195 @@
+"""Header blocks, written by `hpack`, taken apart by ours."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hpack import Encoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.limits import HEADERS_BYTES_MAX
+from services.front.header_fields import (
+    KEPT_FIELDS_MAX,
+    CompressionError,
+    Field,
+    FieldDecoder,
+    Malformed,
+    TooLong,
+)
+from tests.http2_client import REQUEST, block
+
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=20).map(
+    lambda one: f"x-{one}"
+)
+VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=300)
+
+
+def acknowledged() -> FieldDecoder:
+    decoder = FieldDecoder({})
+    decoder.acknowledged()
+    return decoder
+
+
+@given(more=st.lists(st.tuples(NAMES, VALUES), max_size=10), huffman=st.booleans(), times=st.integers(1, 3))
+def test_a_block_says_what_was_written_however_often(
+    more: list[tuple[str, str]], huffman: bool, times: int
+) -> None:
+    decoder = acknowledged()
+    joined: dict[str, str] = dict(REQUEST)
+    for name, value in more:
+        joined[name] = f"{joined[name]},{value}" if name in joined else value
+    for _ in range(times):
+        assert decoder.decode(block(*more, huffman=huffman)).all() == joined
+
+
+@pytest.mark.parametrize("huffman", [False, True])
+def test_what_changes_with_each_call_is_read_each_time_and_the_rest_is_the_same_object(huffman: bool) -> None:
+    kept: dict[bytes, Field] = {}
+    decoder = FieldDecoder(kept)
+    decoder.acknowledged()
+    heads = [
+        decoder.decode(
+            block(
+                ("x-mq-request-id", f"{number:08d}-a"),
+                ("x-mq-language", "JAVA"),
+                ("grpc-timeout", f"{number}m"),
+                huffman=huffman,
+            )
+        )
+        for number in range(100, 103)
+    ]
+    assert [one.get("grpc-timeout") for one in heads] == ["100m", "101m", "102m"]
+    assert [one.get("x-mq-request-id") for one in heads] == [f"{one:08d}-a" for one in range(100, 103)]
+    assert heads[1].fields is heads[2].fields
+    assert heads[2].get("x-mq-language") == "JAVA"
+    assert not any(one.name in ("grpc-timeout", "x-mq-request-id") for one in kept.values())
+
+
+def test_a_long_value_of_a_field_that_changes_is_read_too() -> None:
+    decoder = acknowledged()
+    for length in (5, 126, 127, 128, 1_000, 5):
+        assert decoder.decode(block(("authorization", "s" * length))).get("authorization") == "s" * length
+
+
+def test_several_kinds_of_calls_take_turns() -> None:
+    decoder = acknowledged()
+    for number in range(12):
+        head = decoder.decode(block(("x-kind", str(number % 3)), ("grpc-timeout", f"{number}S")))
+        assert (head.get("x-kind"), head.get("grpc-timeout")) == (str(number % 3), f"{number}S")
+
+
+def test_a_table_is_followed_until_its_client_lets_go_of_it() -> None:
+    decoder, encoder = FieldDecoder({}), Encoder()
+    for number in range(3):
+        written = encoder.encode([*REQUEST, ("x-a", "always"), ("x-b", str(number))])
+        assert decoder.decode(written).all() == {**dict(REQUEST), "x-a": "always", "x-b": str(number)}
+    assert decoder.uses_table
+    decoder.acknowledged()
+    encoder.header_table_size = 0
+    for number in range(3):
+        written = encoder.encode([*REQUEST, ("x-b", str(number))])
+        assert decoder.decode(written).get("x-b") == str(number)
+        assert not decoder.uses_table
+
+
+def test_who_had_no_table_from_the_start_need_not_say_so_again() -> None:
+    decoder = FieldDecoder({})
+    decoder.decode(b"\x20" + block())
+    assert not decoder.uses_table
+    decoder.acknowledged()
+    assert decoder.decode(block()).fields == dict(REQUEST)
+
+
+def test_who_goes_on_to_use_a_table_is_hung_up_on() -> None:
+    decoder, encoder = FieldDecoder({}), Encoder()
+    decoder.decode(encoder.encode(REQUEST))
+    decoder.acknowledged()
+    with pytest.raises(CompressionError, match="size 0"):
+        decoder.decode(encoder.encode(REQUEST))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"\x80",  # entry 0
+        b"\xbe",  # entry 62, of a table that is empty
+        b"\xff\xff\xff\xff\xff\xff\xff",  # a number without an end
+        b"\x00\x7f",  # a length cut off
+        b"\x00\x05ab",  # a string cut off
+        b"\x00\x01a\x83\xff\xff\xff",  # padding that is longer than a byte
+        b"\x00\x01a\x84\xff\xff\xff\xfc",  # the end of string inside
+        b"\x3f\xe1\x1f",  # a table of 4,096 after it was to have 0
+    ],
+)
+def test_what_is_no_header_block_ends_the_connection(wrong: bytes) -> None:
+    with pytest.raises(CompressionError):
+        acknowledged().decode(block() + wrong)
+    with pytest.raises((CompressionError, Malformed)):
+        acknowledged().decode(wrong + block())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        REQUEST[1:],
+        (REQUEST[0], *REQUEST),
+        (*REQUEST[1:], REQUEST[0]),
+        (*REQUEST, (":status", "200")),
+        (*REQUEST, (":new", "x")),
+        (*REQUEST, ("X-Upper", "x")),
+        (*REQUEST, ("connection", "close")),
+        (*REQUEST, ("transfer-encoding", "chunked")),
+        (*REQUEST[:4], ("te", "gzip")),
+        ((":method", "POST"), (":scheme", "http"), (":path", "")),
+        (*REQUEST, ("x-line", "a\nb")),
+    ],
+)
+def test_what_no_request_may_say_ends_its_stream(fields: tuple[tuple[str, str], ...]) -> None:
+    decoder = acknowledged()
+    with pytest.raises(Malformed):
+        decoder.decode(block(fields=fields))
+    assert decoder.decode(block()).fields == dict(REQUEST)
+
+
+def test_trailers_have_no_pseudo_fields() -> None:
+    decoder = acknowledged()
+    assert decoder.are_trailers(block(fields=(("x-a", "b"),)))
+    assert not decoder.are_trailers(block(fields=((":path", "/"),)))
+
+
+@pytest.mark.parametrize("is_acknowledged", [False, True])
+def test_a_block_that_says_too_much_is_told_so(is_acknowledged: bool) -> None:
+    decoder = acknowledged() if is_acknowledged else FieldDecoder({})
+    decoder.decode(b"\x20" + block())
+    with pytest.raises(TooLong):
+        decoder.decode(block(("x-a", "b" * HEADERS_BYTES_MAX)))
+    assert decoder.decode(block()).fields == dict(REQUEST)
+
+
+def test_a_table_does_not_make_much_of_little() -> None:
+    """A bomb: an entry of 3,000 bytes, named a thousand times by a byte each."""
+    decoder, encoder = FieldDecoder({}), Encoder()
+    written = encoder.encode([*REQUEST, ("x-a", "b" * 3_000)], huffman=False)
+    with pytest.raises(CompressionError):
+        decoder.decode(written + b"\xbe" * 1_000)
+
+
+def test_the_fields_that_are_kept_have_a_bound() -> None:
+    kept: dict[bytes, Field] = {}
+    decoder = FieldDecoder(kept)
+    decoder.acknowledged()
+    for number in range(KEPT_FIELDS_MAX + 100):
+        decoder.decode(block(("x-new", str(number))))
+    assert 0 < len(kept) <= KEPT_FIELDS_MAX
+    decoder.decode(block(("x-long", "b" * 600)))
+    assert not any(one.name == "x-long" for one in kept.values())
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_refused(wrong: bytes) -> None:
+    for decoder in (FieldDecoder({}), acknowledged()):
+        for _ in range(2):
+            with suppress(CompressionError, Malformed, TooLong):
+                decoder.decode(wrong).all()
