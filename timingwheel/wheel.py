@@ -225,12 +225,14 @@ class Wheel:
             if lower > 0:
                 is_here &= differing >> bits != 0
             here = rows[is_here]
-            slots = here[:, 0] >> bits & levels.SLOT_MASK
-            order = np.argsort(slots, kind="stable")
-            used, firsts = np.unique(slots[order], return_index=True)
-            for slot, pairs in zip(used.tolist(), np.split(here[order], firsts[1:]), strict=False):
-                self._slots[lower][slot].frombytes(pairs.tobytes())
+            slots = (here[:, 0] >> bits & levels.SLOT_MASK).astype(np.uint8)
+            ordered = here[np.argsort(slots, kind="stable")].tobytes()  # of bytes: sorted in linear time
+            counts, at = np.bincount(slots, minlength=levels.SLOT_COUNT).tolist(), 0
+            for slot in np.flatnonzero(counts).tolist():
+                end = at + rows.strides[0] * counts[slot]
+                self._slots[lower][slot].frombytes(ordered[at:end])
                 self._occupied[lower] |= 1 << slot
+                at = end
         self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
