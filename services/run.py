@@ -43,9 +43,11 @@ from services.core_settings import core_settings
 from services.doors import check_exposure, doors, is_http_tls
 from services.event_loop import new_event_loop
 from services.front.admission import Limits
-from services.front.certificates import TlsFiles, credentials, https_context, own_files
+from services.front.certificates import TlsFiles, credentials, grpc_contexts, https_context, own_files
+from services.front.connection import Shared
 from services.front.front import LOOPBACK, Behind, Front, Peers
 from services.front.pacing import Pace
+from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
 from services.live.live_broker import LiveBroker, log_damage
@@ -57,9 +59,11 @@ from services.refusals import Refusals
 from services.rpc.consumers import consumers
 from services.rpc.endpoints import Advertised
 from services.rpc.everything import all_rpcs
+from services.rpc.health import Health, standard_rpcs
 from services.rpc.questions import Questions
 from services.rpc.server import GrpcServer
 from services.rpc.service import Rpc
+from services.rpc.serving import Serving
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
 from spark_jobs.explain.evidence import Folder
@@ -133,8 +137,6 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
         metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
         files = Folder(settings.store)
-        peers = Peers()
-        server = GrpcServer(peers)
         files_of_tls, has_https = tls_files(settings), is_http_tls(settings)
         listen = Address(*listening.getsockname()[:2])
         http_host, http_port = http_socket.getsockname()[:2]
@@ -146,11 +148,30 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
         limits_of_front = Limits(settings.connections_per_address)
         refuse = partial(tell_refused, asked.refusals)
-        ports = behind(server, files_of_tls, has_plaintext=not settings.is_tls_only)
-        pace = Pace(asyncio.get_running_loop().time) if asked.guard is not None else None
-        front = Front(ports, limits_of_front, http.url, peers, refuse, pace)
-        await stack.enter_async_context(taking_connections(front, listening))
-        await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
+        has_plaintext, asks_callers = not settings.is_tls_only, asked.guard is not None
+        if settings.front == "http2":
+            health = Health()
+            served = rpcs | standard_rpcs(health, rpcs)
+            shared = Shared(Serving(served, Turns(live), metrics.observe))
+            port = Port(
+                shared,
+                limits_of_front,
+                http.url,
+                refuse,
+                grpc_contexts(files_of_tls),
+                has_plaintext=has_plaintext,
+                asks_callers=asks_callers,
+            )
+            await stack.enter_async_context(serving_port(port, listening, health, sessions, live))
+        else:
+            peers = Peers()
+            server = GrpcServer(peers)
+            ports = behind(server, files_of_tls, has_plaintext=has_plaintext)
+            pace = Pace(asyncio.get_running_loop().time) if asks_callers else None
+            front = Front(ports, limits_of_front, http.url, peers, refuse, pace)
+            await stack.enter_async_context(taking_connections(front, listening))
+            await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
+            stack.callback(front.wind_down)
         app = make_app(live, metrics, consuming, files, asked.refusals, asked.demands, questions, measured)
         tls = https_context(files_of_tls) if has_https else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, live))
@@ -162,7 +183,6 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         log.info("serving", listen=str(ready.listen), http=str(ready.http), boot=boot, pid=os.getpid())
         announce(ready)
         shutdown.begin(await until(told, live), live)
-        front.wind_down()
 
 
 def listen_on(address: Address, flag: str) -> socket.socket:
@@ -284,6 +304,22 @@ async def serving_grpc(
         await server.stop(GRACE_SECONDS)
 
 
+@asynccontextmanager
+async def serving_port(
+    port: Port, listening: socket.socket, health: Health, sessions: Sessions, live: LiveBroker
+) -> AsyncIterator[None]:
+    """Serve the protocol port; on the way out calls under way end, for so long as they may take."""
+    port.start(listening)
+    live.tell_health_to(health.tell)
+    try:
+        yield
+    finally:
+        health.leave()
+        live.release_receivers()
+        sessions.close()
+        await port.leave(GRACE_SECONDS)
+
+
 def behind(server: GrpcServer, files: TlsFiles, *, has_plaintext: bool) -> Behind:
     """Have gRPC listen behind the protocol port: for TLS, and for plaintext if that is served at all."""
     plaintext = server.bind(LOOPBACK, 0) if has_plaintext else None
@@ -301,10 +337,10 @@ def tls_files(settings: ServeSettings) -> TlsFiles:
     return own_files(settings.store / "tls", hosts, settings.tls_clients)
 
 
-def tell_refused(refusals: Refusals, why: str, host: str) -> None:
+def tell_refused(refusals: Refusals, why: str, host: str, detail: str = "") -> None:
     """Note whom the protocol port has sent away."""
-    refusals.add(why, host, "connection")
-    log.warning("connection refused", why=why, host=host)
+    refusals.add(why, host, detail or "connection")
+    log.warning("connection refused", why=why, host=host, **({"detail": detail} if detail else {}))
 
 
 @asynccontextmanager

@@ -94,10 +94,37 @@ def https_context(files: TlsFiles) -> ssl.SSLContext:
     return contexts[0]
 
 
-def server_context(files: TlsFiles) -> ssl.SSLContext:
+def grpc_contexts(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
+    """Return what gives each handshake of gRPC its context, which follows the files.
+
+    Raises `ConfigurationError` if these do not fit.
+    """
+    reloading = Reloading(files)
+    reloading.read()
+    contexts = [grpc_context(files)]
+
+    def current() -> ssl.SSLContext:
+        if reloading.newer() is not None:
+            contexts[0] = grpc_context(files)
+        return contexts[0]
+
+    return current
+
+
+def grpc_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context of gRPC's port, which takes only clients of the authorities, if there are any."""
+    context = server_context(files, "h2")
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(files.clients)
+    return context
+
+
+def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
     """Return a context of a server that shows what the files hold now."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     context.load_cert_chain(files.certificate, files.key)
     return context
 

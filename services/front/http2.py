@@ -88,6 +88,8 @@ class Bounds(NamedTuple):
     header_block_bytes: int = 2 * HEADERS_BYTES_MAX
     waiting_bytes: int = 64 * 1024 * 1024
     """Of what is said and has not passed flow control."""
+    written_bytes: int = 256 * 1024
+    """Of DATA, at once: then it is seen whether the transport is full."""
     writable_bytes: int = 64 * 1024
     """Of one stream; a writer waits while more does."""
     idle_frames: int = 2_000
@@ -135,6 +137,7 @@ class Passed(NamedTuple):
 class Ended(NamedTuple):
     """The connection is over: once `take` is written it is to be closed. `why` is empty for a good end."""
 
+    code: Code
     why: str
 
 
@@ -219,6 +222,8 @@ class Http2:
         self._waiting_bytes = 0
         self.is_full = False
         """Whether the transport is to be given no more DATA for now."""
+        self._room_bytes = bounds.written_bytes
+        """How much more DATA `take` may give out at once."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
         self._heard_at, self._asked_at = now, 0.0
@@ -249,9 +254,9 @@ class Http2:
         try:
             self._take_in(self._rest + data if self._rest else data)
         except CompressionError as error:
-            self._break_off(Code.COMPRESSION_ERROR, str(error))
+            self.break_off(Code.COMPRESSION_ERROR, str(error))
         except Broken as broken:
-            self._break_off(broken.code, str(broken))
+            self.break_off(broken.code, str(broken))
         return self.events()
 
     def _take_in(self, data: bytes) -> None:
@@ -607,8 +612,10 @@ class Http2:
             return
         size = len(data)
         is_open = size <= self._frame_bytes and size <= stream.send_window and not self.is_full
-        if is_open and size <= self._send_window and stream.waiting is None:
+        is_open = is_open and self._room_bytes > 0 and size <= self._send_window
+        if is_open and stream.waiting is None:
             self._send_window -= size
+            self._room_bytes -= size
             self._out.append(
                 b"".join(
                     (
@@ -651,7 +658,7 @@ class Http2:
         stream.waiting_bytes += len(left)
         self._waiting_bytes += len(left)
         if self._waiting_bytes > self._bounds.waiting_bytes:
-            self._break_off(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
+            self.break_off(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
         return stream.waiting_bytes < self._bounds.writable_bytes
 
     def finish(self, stream_id: int, trailers: bytes = b"") -> None:
@@ -704,6 +711,7 @@ class Http2:
         if not self._out:
             return b""
         out, self._out = self._out, []
+        self._room_bytes = self._bounds.written_bytes
         return b"".join(out)
 
     def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
@@ -730,9 +738,14 @@ class Http2:
         """Whether the client may still use a table of header fields."""
         return self._fields.uses_table
 
+    @property
+    def has_more(self) -> bool:
+        """Whether DATA waits that could be said now."""
+        return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
+
     def _pump(self) -> None:
         """Say what waits, each stream a frame in its turn."""
-        while self._ready and self._send_window > 0 and not self.is_full:
+        while self.has_more:
             stream_id = self._ready.popleft()
             stream = self._streams.get(stream_id)
             if stream is None or not stream.waiting or stream.send_window <= 0:
@@ -758,12 +771,13 @@ class Http2:
     def _say(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
         """Say as much as the windows allow, in so many frames at most; returns what is left, not copied."""
         left: Bytes = data
-        while left and frames and not self.is_full:
+        while left and frames and not self.is_full and self._room_bytes > 0:
             count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
             if count <= 0:
                 break
             stream.send_window -= count
             self._send_window -= count
+            self._room_bytes -= count
             self._out.append(HEAD.pack(count >> 8, count & 0xFF, Type.DATA, 0, stream_id))
             if count == len(left):
                 self._out.append(left)
@@ -835,14 +849,15 @@ class Http2:
     def _end_if_idle(self) -> None:
         if not self._streams and not self.is_over:
             self.is_over = True
-            self._events.append(Ended(""))
+            self._events.append(Ended(Code.NO_ERROR, ""))
 
-    def _break_off(self, code: Code, why: str) -> None:
+    def break_off(self, code: Code, why: str) -> None:
+        """End the connection, and say why."""
         self._out.append(goaway(self._last_id, code, why))
         self.is_over = True
         self._events += [Reset(stream_id, code) for stream_id in self._streams]
         self._streams.clear()
-        self._events.append(Ended(why))
+        self._events.append(Ended(code, why))
 
 
 def _without_padding(payload: bytes) -> bytes:

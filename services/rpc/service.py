@@ -17,6 +17,7 @@ import structlog
 
 from commitlog.errors import TidewheelError, unread
 from commitlog.limits import BODY_BYTES_MAX
+from services.front.grpc_wire import Refused
 from services.rpc.caller import Asked, Caller
 from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
@@ -185,6 +186,8 @@ async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe:
     refused: Status | None = None
     try:
         reply = await rpc.handler(request, welcome(rpc, caller))
+    except Refused:
+        raise
     except (TidewheelError, NoClientId, OSError) as error:
         refused = status_of(error)
     except Exception:
@@ -212,6 +215,8 @@ async def stream_to(
                     observe(name, Code.Name(reply.status.code), time.monotonic() - started)
                 yield reply
         return
+    except Refused:
+        raise
     except (TidewheelError, NoClientId, OSError) as error:
         refused = status_of(error)
     except Exception:

@@ -589,7 +589,7 @@ def test_a_server_that_leaves_serves_what_has_begun() -> None:
     for stream_id in (1, 3):
         assert not talk.server.is_over
         talk.server.finish(stream_id, HEAD + END)
-    assert talk.took() == [Ended("")]
+    assert talk.took() == [Ended(Code.NO_ERROR, "")]
     assert talk.server.is_over
 
 
@@ -598,7 +598,7 @@ def test_an_idle_client_is_let_go_at_once() -> None:
     talk.server.leave()
     _, asked = talk.told()
     talk.say(frame(PING, ACK, 0, asked.payload))
-    assert talk.took() == [Ended("")]
+    assert talk.took() == [Ended(Code.NO_ERROR, "")]
 
 
 def test_fields_of_an_answer_are_read_by_any_decoder() -> None:

@@ -1,0 +1,176 @@
+"""gRPC over HTTP/2 in bytes: what stands in header blocks, and messages in DATA.
+
+(PROTOCOL-HTTP2.md of grpc/grpc.) A message in DATA:
+
+| bytes | what                                                     |
+|-------|----------------------------------------------------------|
+| 1     | 1 if it is compressed by what `grpc-encoding` says       |
+| 4     | length of the message, big-endian                        |
+| ...   | the message                                              |
+
+An answer is HEADERS, messages, and HEADERS that end it with `grpc-status`; one that only refuses is the last
+alone, with all that the first would have said. Blocks are written as literals that enter no table (RFC 7541,
+6.2.2), which every decoder reads whatever its table.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote
+
+PREFIX_BYTES: Final = 5
+TIMEOUT_DIGITS_MAX: Final = 8
+_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_GZIP_WINDOW: Final = 31
+_STATUSES: Final = {200: b"\x88", 400: b"\x8c", 404: b"\x8d"}
+_NEW_NAME, _CONTENT_TYPE, _STATUS = b"\0", b"\x0f\x10", b"\x08"
+_SEVEN_BITS: Final = 127
+
+
+class Status(IntEnum):
+    """The statuses of gRPC."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class Refused(Exception):
+    """A call ends with a status and a sentence."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+def string(value: bytes) -> bytes:
+    """Return a string without Huffman's code, behind its length (RFC 7541, 5.1 and 5.2)."""
+    length = len(value)
+    if length < _SEVEN_BITS:
+        return bytes((length,)) + value
+    written, length = bytearray((_SEVEN_BITS,)), length - _SEVEN_BITS
+    while length >= 128:
+        written.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes((*written, length)) + value
+
+
+def literal(name: str, value: str) -> bytes:
+    """Return a header field that enters no table."""
+    return _NEW_NAME + string(name.encode("latin-1")) + string(value.encode("latin-1"))
+
+
+def head_block(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
+    """Return the block that begins an answer."""
+    begun = _STATUSES.get(status) or _STATUS + string(str(status).encode())
+    others = b"".join(literal(name, value) for name, value in (fields or {}).items())
+    return begun + _CONTENT_TYPE + string(content_type.encode()) + others
+
+
+@lru_cache(maxsize=1024)
+def trailers(status: Status, text: str = "") -> bytes:
+    """Return the block that ends an answer."""
+    said = literal("grpc-message", percent_encoded(text)) if text else b""
+    return literal("grpc-status", str(int(status))) + said
+
+
+def percent_encoded(text: str) -> str:
+    """Return a `grpc-message`: UTF-8, of which what is not printable ASCII is written %XX, and % itself."""
+    return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
+
+
+GRPC: Final = "application/grpc"
+HEAD: Final = head_block(200, GRPC, {"grpc-accept-encoding": "identity,gzip"})
+WELL: Final = trailers(Status.OK)
+
+
+def refusal(status: Status, text: str) -> bytes:
+    """Return the block of an answer that only refuses."""
+    return HEAD + trailers(status, text)
+
+
+def seconds_of(timeout: str) -> float:
+    """Return what a `grpc-timeout` says, in seconds; raises `Refused`."""
+    digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
+    if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
+        raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
+    return int(digits) * unit
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message as it stands in DATA."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+class Messages:
+    """The messages of one request, out of the pieces of its body."""
+
+    def __init__(self, message_bytes_max: int, *, is_gzip: bool) -> None:
+        self._max, self._is_gzip = message_bytes_max, is_gzip
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._wanted = PREFIX_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of a message that is not whole has come."""
+        return self._size
+
+    def take(self, data: bytes) -> list[bytes]:
+        """Take in a piece; returns the messages that it has completed. Raises `Refused`."""
+        self._pieces.append(data)
+        self._size += len(data)
+        found: list[bytes] = []
+        while self._size >= self._wanted:
+            held = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            end = PREFIX_BYTES + int.from_bytes(held[1:PREFIX_BYTES], "big")
+            if end > PREFIX_BYTES + self._max:
+                raise too_long(end - PREFIX_BYTES, self._max)
+            if len(held) < end:
+                self._pieces, self._wanted = [held], end
+                break
+            found.append(self._unpacked(held[0], held[PREFIX_BYTES:end]))
+            self._pieces, self._size, self._wanted = [held[end:]], len(held) - end, PREFIX_BYTES
+        return found
+
+    def end(self) -> None:
+        """The request has ended; raises `Refused` in the middle of a message."""
+        if self._size:
+            raise Refused(
+                Status.INTERNAL, f"The request ends in the middle of a message, {self._size} bytes in."
+            )
+
+    def _unpacked(self, flag: int, message: bytes) -> bytes:
+        if flag == 0:
+            return message
+        if flag != 1 or not self._is_gzip:
+            raise Refused(
+                Status.INTERNAL, "A message is compressed though grpc-encoding does not say by what."
+            )
+        unpacking = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            plain = unpacking.decompress(message, self._max + 1)
+        except zlib.error as error:
+            raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
+        if len(plain) > self._max:
+            raise too_long(len(plain), self._max)
+        if not unpacking.eof:
+            raise Refused(Status.INTERNAL, "A message in gzip is cut off.")
+        return plain
+
+
+def too_long(size: int, most: int) -> Refused:
+    """Return why a message of this size is refused."""
+    return Refused(Status.RESOURCE_EXHAUSTED, f"A message has {size} bytes or more; {most} are the limit.")

@@ -1,0 +1,365 @@
+"""The protocol port: connections are told apart by their first bytes, and served or sent away with a reason.
+
+    accept -> look at the first bytes, which stay in the socket -> HTTP/2            Connection
+                                                                   TLS with HTTP/2   the same, behind TLS
+                                                                   anything else     an answer, and good-bye
+
+Bounds: connections of an address; of those, the ones on which nobody has been let in yet; how long one may
+say nothing (`services.front.admission`); handshakes of TLS at once, and the seconds of each.
+What one connection may hold is `services.front.http2.Bounds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Admission, Limits
+from services.front.answers import (
+    NO_HTTP2_ALERT,
+    PLAINTEXT_FAREWELL,
+    TOO_MANY_FAREWELL,
+    Farewell,
+    answer,
+    farewell,
+    is_whole,
+)
+from services.front.client_hello import H2, offered
+from services.front.connection import Connection, Shared
+from services.front.first_bytes import Protocol, protocol_of
+from services.front.refusing import Refusing
+
+BACKLOG: Final = 1_024
+ACCEPTED_AT_ONCE: Final = 64
+PEEKED_BYTES: Final = 4 * 1024
+PEEK_AGAIN_SECONDS: Final = 0.02
+HANDSHAKES_MAX: Final = 64
+HANDSHAKE_SECONDS: Final = 10.0
+FAREWELLS_MAX: Final = 64
+FAREWELL_SECONDS: Final = 2.0
+"""How many that are sent away may say at once what they speak, and for how long, to be told why they go."""
+
+NO_HTTP2: Final = "TLS without HTTP/2"
+PLAINTEXT: Final = "plaintext"
+LEFT: Final = "TLS: the client hangs up in the handshake"
+
+Refuse = Callable[[str, str, str], None]
+"""Told of everyone sent away: why, in few words; from which address; and what there is to say of it."""
+log = structlog.get_logger()
+
+
+class Port:
+    """The protocol port of a broker; make it in the loop that serves it.
+
+    `tls` gives the context of a handshake; None: TLS is not served. Where `asks_callers`, who is not let in
+    is a stranger.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        limits: Limits,
+        http: str,
+        refuse: Refuse,
+        tls: Callable[[], ssl.SSLContext] | None,
+        *,
+        has_plaintext: bool = True,
+        asks_callers: bool = False,
+    ) -> None:
+        self._shared, self._limits, self._http, self._refuse = shared, limits, http, refuse
+        self._tls, self._has_plaintext, self._asks_callers = tls, has_plaintext, asks_callers
+        self._loop = shared.loop
+        self._admission = Admission(limits)
+        self._strangers: Counter[str] = Counter()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._farewell_count = 0
+        self._handshakes = asyncio.Semaphore(HANDSHAKES_MAX)
+        self._listening: socket.socket | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_leaving = False
+        self._ended: asyncio.Future[None] | None = None
+        """Awaited until the last connection is gone."""
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return self._admission.connection_count
+
+    def start(self, listening: socket.socket) -> None:
+        """Take connections of a socket that listens."""
+        listening.setblocking(False)
+        listening.listen(BACKLOG)
+        self._listening = listening
+        self._loop.add_reader(listening.fileno(), self._accept)
+        self._sweep_later()
+
+    async def leave(self, grace_seconds: float) -> None:
+        """Take no more connections, let calls under way end, and hang up."""
+        self._is_leaving = True
+        self._stop_listening()
+        for task in list(self._arriving):
+            task.cancel()
+        for one in list(self._shared.connections):
+            one.leave()
+        self._ended = self._loop.create_future()
+        if self._shared.connections:
+            await asyncio.wait((self._ended,), timeout=grace_seconds)
+        for one in list(self._shared.connections):
+            one.transport.abort()
+        if self._shared.connections:
+            await self._ended
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._loop.remove_reader(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
+
+    def _accept(self) -> None:
+        assert self._listening is not None
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                one, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            one.setblocking(False)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            host = str(address[0]).removeprefix("::ffff:")
+            task = self._loop.create_task(self._arrive(one, host))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
+
+    def _pause(self, error: OSError) -> None:
+        """The system has no descriptors left: try again in a second, as asyncio does."""
+        assert self._listening is not None
+        log.error("no connection can be taken", reason=str(error))
+        self._loop.remove_reader(self._listening.fileno())
+        self._loop.call_later(1, self._resume)
+
+    def _resume(self) -> None:
+        if self._listening is not None:
+            self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    async def _arrive(self, one: socket.socket, host: str) -> None:
+        """See what a new connection speaks, and serve it or send it away."""
+        has_strangers = self._strangers[host] >= self._limits.strangers_per_address
+        if has_strangers or not self._admission.admit(host):
+            self._refuse(TOO_MANY, host, "")
+            await self._hear_out(one, TOO_MANY_FAREWELL)
+            return
+        is_served = False
+        try:
+            is_served = await self._serve(one, host)
+        finally:
+            if not is_served:
+                self._admission.leave(host)
+                _close(one)
+
+    async def _serve(self, one: socket.socket, host: str) -> bool:
+        """Serve a connection; False if it is over instead."""
+        protocol, first = await self._told(one, self._limits.hello_seconds)
+        if protocol is None:
+            if first is not None:
+                self._refuse(SILENT, host, "")
+            return False
+        if protocol is Protocol.TLS and self._tls is not None:
+            return await self._shake_hands(one, host, first or b"")
+        if protocol is Protocol.HTTP2 and self._has_plaintext:
+            await self._connect(one, host, None)
+            return True
+        if protocol is Protocol.HTTP2:
+            self._refuse(PLAINTEXT, host, "")
+            await self._hear_out(one, PLAINTEXT_FAREWELL)
+            return False
+        self._refuse(protocol.value, host, "")
+        await self._say(one, answer(protocol, first or b"", self._http))
+        return False
+
+    async def _told(self, one: socket.socket, seconds: float) -> tuple[Protocol | None, bytes | None]:
+        """What the first bytes say, which are left in the socket; None, None if it was hung up."""
+        first = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    seen = await self._peek(one, len(first))
+                    if not seen:
+                        return None, None
+                    first = seen
+                    protocol = protocol_of(first)
+                    if protocol is not None and self._is_enough(protocol, first):
+                        return protocol, first
+        return None, first
+
+    def _is_enough(self, protocol: Protocol, first: bytes) -> bool:
+        if protocol is Protocol.HTTP2:
+            return True
+        return is_whole(protocol, first) or len(first) >= PEEKED_BYTES
+
+    async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
+        """The first bytes, once there are more than are known; empty if the client has hung up."""
+        while True:
+            try:
+                seen = one.recv(PEEKED_BYTES, socket.MSG_PEEK)
+            except BlockingIOError:
+                await self._readable(one)
+                continue
+            except OSError:
+                return b""
+            if len(seen) > known_bytes or not seen:
+                return seen
+            if _has_hung_up(one):
+                return b""
+            await asyncio.sleep(PEEK_AGAIN_SECONDS)  # it stays readable: what is known is still in it
+
+    async def _readable(self, one: socket.socket) -> None:
+        ready = self._loop.create_future()
+        self._loop.add_reader(one.fileno(), _release, ready)
+        try:
+            await ready
+        finally:
+            self._loop.remove_reader(one.fileno())
+
+    async def _shake_hands(self, one: socket.socket, host: str, first: bytes) -> bool:
+        protocols = offered(first)
+        if protocols and H2 not in protocols:
+            self._refuse(NO_HTTP2, host, "")
+            await self._say(one, NO_HTTP2_ALERT)
+            return False
+        async with self._handshakes:
+            try:
+                assert self._tls is not None
+                connection = await self._connect(one, host, self._tls())
+            except (OSError, ssl.SSLError) as error:
+                if not self._is_leaving:
+                    self._refuse(why(error), host, str(error))
+                return False
+        if connection.protocol != H2.decode():
+            self._refuse(NO_HTTP2, host, "")
+            connection.is_listed = True
+            connection.transport.close()
+        return True
+
+    async def _connect(self, one: socket.socket, host: str, tls: ssl.SSLContext | None) -> Connection:
+        connection = Connection(self._shared, host, self._lost, is_encrypted=tls is not None)
+        seconds = HANDSHAKE_SECONDS if tls is not None else None
+        await self._loop.connect_accepted_socket(
+            lambda: connection, one, ssl=tls, ssl_handshake_timeout=seconds
+        )
+        if self._asks_callers:
+            connection.is_stranger = True
+            self._strangers[host] += 1
+            self._loop.call_later(self._limits.stranger_seconds, self._hurry_stranger, connection)
+        else:
+            connection.is_let_in = True
+        return connection
+
+    def _lost(self, connection: Connection, reason: str, detail: str) -> None:
+        self._admission.leave(connection.host)
+        self._forget_stranger(connection)
+        if reason and not self._is_leaving and not connection.is_listed:
+            self._refuse(reason, connection.host, detail)
+        if not self._shared.connections and self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _forget_stranger(self, connection: Connection) -> None:
+        if connection.is_stranger:
+            connection.is_stranger = False
+            self._strangers[connection.host] -= 1
+            if not self._strangers[connection.host]:
+                del self._strangers[connection.host]
+
+    def _hurry_stranger(self, connection: Connection) -> None:
+        if connection.is_let_in or connection not in self._shared.connections:
+            self._forget_stranger(connection)
+        elif connection.calls.http2.stream_count:
+            self._refuse(STRANGER, connection.host, "")
+            connection.is_listed = True
+            connection.transport.abort()
+        else:  # such as a probe of health, which is let in nowhere
+            self._loop.call_later(self._limits.stranger_seconds, self._hurry_stranger, connection)
+
+    async def _hear_out(self, one: socket.socket, reason: Farewell) -> None:
+        """Tell one why it must go, in its protocol; at most so many at once."""
+        if self._farewell_count >= FAREWELLS_MAX:
+            _close(one)
+            return
+        self._farewell_count += 1
+        try:
+            protocol, first = await self._told(one, FAREWELL_SECONDS)
+            if protocol is Protocol.HTTP2:
+                await self._refuse_first_call(one, reason)
+            elif protocol is not None:
+                await self._say(one, farewell(protocol, first or b"", reason))
+        finally:
+            self._farewell_count -= 1
+            _close(one)
+
+    async def _refuse_first_call(self, one: socket.socket, reason: Farewell) -> None:
+        """Serve a client's HTTP/2 until its first call has been refused: a status is what its user sees."""
+        refusing = Refusing(reason)
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._loop.connect_accepted_socket(lambda: refusing, one)
+                await refusing.is_over
+
+    async def _say(self, one: socket.socket, said: bytes) -> None:
+        """Say something and hang up, when what was said before has been read."""
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                with suppress(BlockingIOError):
+                    one.recv(1 << 16)
+                await self._loop.sock_sendall(one, said)
+        _close(one)
+
+    def _sweep_later(self) -> None:
+        self._sweep = self._loop.call_later(self._limits.idle_seconds, self._sweep_idle)
+
+    def _sweep_idle(self) -> None:
+        """End connections on which nothing has come for long."""
+        now = self._loop.time()
+        for one in list(self._shared.connections):
+            if now - one.heard_at >= self._limits.idle_seconds:
+                self._refuse(IDLE, one.host, "")
+                one.is_listed = True
+                one.transport.abort()  # to close would wait for somebody who may be dead to read
+        self._sweep_later()
+
+
+def why(error: Exception) -> str:
+    """What went wrong in a handshake, in one of few words."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return f"TLS: {error.reason.lower().replace('_', ' ')}"
+    return LEFT if isinstance(error, ConnectionError) else "TLS: the handshake is not finished in time"
+
+
+def _has_hung_up(one: socket.socket) -> bool:
+    """Whether the client will say no more, where the system tells."""
+    asking = select.poll()
+    asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))
+    return bool(asking.poll(0))
+
+
+def _release(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _close(one: socket.socket) -> None:
+    """Hang up, when what has come is read: else the system would say that the connection was broken."""
+    with suppress(OSError):
+        one.recv(PEEKED_BYTES)
+    with suppress(OSError):
+        one.close()

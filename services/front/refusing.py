@@ -1,0 +1,51 @@
+"""A client of gRPC that must go is told why by the answer to its first call.
+
+A GOAWAY alone would tell the client's log at best: gRPC takes it for a server that leaves, and tries the call
+on another connection at once, again and again. A status such as `RESOURCE_EXHAUSTED` ends the call, and its
+message is what the client's user sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from services.front.answers import Farewell
+from services.front.grpc_wire import Status, refusal
+from services.front.http2 import Bounds, Http2, Request, TooLongRequest
+from services.front.http2_frames import Code
+
+BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=65_535, idle_frames=100)
+
+
+class Refusing(asyncio.Protocol):
+    """Refuses the first call of a connection, then hangs up; make it in its loop."""
+
+    def __init__(self, reason: Farewell) -> None:
+        self._reason = reason
+        loop = asyncio.get_running_loop()
+        self._loop, self._http2 = loop, Http2(BOUNDS, {}, loop.time())
+        self.is_over: asyncio.Future[None] = loop.create_future()
+        """Awaited until it has hung up."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the client: who greets nobody is not called by anybody."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._http2.take())
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse a call."""
+        for event in self._http2.receive(data, self._loop.time()):
+            if isinstance(event, (Request, TooLongRequest)):
+                status, text = Status(int(self._reason.grpc_status)), self._reason.text
+                self._http2.finish(event.stream_id, refusal(status, text))
+                self._http2.break_off(Code.ENHANCE_YOUR_CALM, text)
+                break
+        self._transport.write(self._http2.take())
+        if self._http2.is_over:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is over."""
+        if not self.is_over.done():
+            self.is_over.set_result(None)

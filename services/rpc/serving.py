@@ -1,0 +1,206 @@
+"""The table of RPCs, served by `services.front`.
+
+    Called --parse--> Prompt:    a call in this turn's list (`services.rpc.turns`), told from there
+                      Unary:     a task, one reply
+                      Streaming: a task, each reply when the one before has passed flow control
+
+A caller is what the header fields say that are the same with each of its calls; they are read once for a
+connection. What is signed anew with each call, and how long it may take, is read where it is wanted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from commitlog.limits import CALLS_PER_TURN_MAX
+from services.front.connection import Connection
+from services.front.grpc_calls import Began, Called, Method
+from services.front.grpc_wire import Refused, Status, seconds_of
+from services.front.header_fields import CompressionError, Head
+from services.rpc.caller import Caller
+from services.rpc.generated.definition_pb2 import Code
+from services.rpc.service import (
+    NAME,
+    CallRefused,
+    Observe,
+    Prompt,
+    Rpc,
+    Streaming,
+    Unary,
+    reply_to,
+    stream_to,
+)
+from services.rpc.turns import Call, Turns
+
+REFUSED = {
+    Code.UNAUTHORIZED: Status.UNAUTHENTICATED,
+    Code.FORBIDDEN: Status.PERMISSION_DENIED,
+    Code.INTERNAL_SERVER_ERROR: Status.INTERNAL,
+}
+"""What gRPC calls the refusals of a protocol whose replies have no status; others are INVALID_ARGUMENT."""
+UNAUTHORIZED = Code.Name(Code.UNAUTHORIZED)
+CALLERS_KEPT_MAX = 8
+
+
+class Target(NamedTuple):
+    """An RPC of the table, by the name under which it is counted."""
+
+    name: str
+    rpc: Rpc
+
+
+class Serving:
+    """Answers the calls of all connections."""
+
+    def __init__(self, rpcs: Mapping[str, Rpc], turns: Turns, observe: Observe) -> None:
+        self._turns, self._observe = turns, observe
+        self._methods: dict[str, Method] = {}
+        for name, rpc in rpcs.items():
+            takes_stream = isinstance(rpc, Streaming) and rpc.both_ways
+            path = f"/{name}" if "/" in name else f"/{NAME}/{name}"
+            self._methods[path] = Method(Target(name, rpc), takes_stream)
+        self._loop = asyncio.get_running_loop()
+        self._calls: list[Call] = []
+
+    def method_of(self, path: str) -> Method | None:
+        """Return what a path means."""
+        return self._methods.get(path)
+
+    def called(self, connection: Connection, call: Called) -> None:
+        """Answer a call, now or later."""
+        stream_id, method, head, message = call
+        name, rpc = method.target
+        try:
+            request = rpc.request.FromString(message)
+        except DecodeError as error:
+            connection.end(stream_id, Status.INTERNAL, f"The request is none: {error}.")
+            return
+        if isinstance(rpc, Prompt):
+            try:
+                caller = caller_of(connection, head)
+            except Refused as refused:
+                connection.end(stream_id, refused.status, refused.text)
+                return
+            tell = partial(self._tell, connection, stream_id)
+            self._gather(Call(name, rpc, request, caller, tell, self._observe))
+        else:
+            connection.start(stream_id, self._serve(connection, stream_id, head, name, rpc, request))
+
+    def began(self, connection: Connection, call: Began) -> None:
+        """Answer a call whose request is a stream."""
+        stream_id, method, head = call
+        name, rpc = method.target
+        requests = parsed(rpc, connection.messages(stream_id))
+        connection.start(stream_id, self._serve(connection, stream_id, head, name, rpc, requests))
+
+    def _gather(self, call: Call) -> None:
+        """Have a call taken with all others of this turn.
+
+        Those beyond `CALLS_PER_TURN_MAX` wait for the next: what is due, or durable, is seen to in between.
+        """
+        if not self._calls:
+            self._loop.call_soon(self._take)
+        self._calls.append(call)
+
+    def _take(self) -> None:
+        calls, self._calls = self._calls[:CALLS_PER_TURN_MAX], self._calls[CALLS_PER_TURN_MAX:]
+        if self._calls:
+            self._loop.call_soon(self._take)
+        self._turns.take(calls)
+
+    def _tell(self, connection: Connection, stream_id: int, reply: bytes, code: str) -> None:
+        if code != UNAUTHORIZED:
+            connection.is_let_in = True
+        connection.reply(stream_id, reply)
+
+    async def _serve(
+        self, connection: Connection, stream_id: int, head: Head, name: str, rpc: Any, request: Any
+    ) -> None:
+        try:
+            caller = with_deadline(caller_of(connection, head), head)
+            answer = self._unary if isinstance(rpc, Unary) else self._stream
+            async with asyncio.timeout(caller.seconds_left):
+                await answer(connection, stream_id, name, rpc, request, caller)
+        except TimeoutError:
+            connection.end(stream_id, Status.DEADLINE_EXCEEDED, "The call's time is over.")
+        except Refused as refused:
+            connection.end(stream_id, refused.status, refused.text)
+        except CallRefused as refused:
+            status = REFUSED.get(refused.status.code, Status.INVALID_ARGUMENT)
+            connection.end(stream_id, status, refused.status.message)
+
+    async def _unary(
+        self, connection: Connection, stream_id: int, name: str, rpc: Unary, request: Any, caller: Caller
+    ) -> None:
+        reply = await reply_to(name, rpc, request, caller, self._observe)
+        connection.is_let_in |= rpc.has_status and is_let_in(reply)
+        connection.reply(stream_id, reply.SerializeToString())
+
+    async def _stream(
+        self, connection: Connection, stream_id: int, name: str, rpc: Streaming, request: Any, caller: Caller
+    ) -> None:
+        async with aclosing(stream_to(name, rpc, request, caller, self._observe)) as replies:
+            async for reply in replies:
+                connection.is_let_in |= rpc.has_status and is_let_in(reply)
+                await connection.say(
+                    stream_id, reply if isinstance(reply, bytes) else reply.SerializeToString()
+                )
+        connection.end(stream_id)
+
+
+async def parsed(rpc: Streaming, messages: AsyncIterator[bytes]) -> AsyncGenerator[Any, None]:
+    """Yield the requests of a stream."""
+    async for message in messages:
+        try:
+            yield rpc.request.FromString(message)
+        except DecodeError as error:
+            raise Refused(Status.INTERNAL, f"A request is none: {error}.") from error
+
+
+def is_let_in(reply: Any) -> bool:
+    """Whether a reply is for somebody who has said who it is, or whom nobody asks."""
+    return bool(getattr(reply, "status", None) is None or reply.status.code != Code.UNAUTHORIZED)
+
+
+def caller_of(connection: Connection, head: Head) -> Caller:
+    """Return who calls, from the header fields and the connection; raises `Refused`."""
+    kept = connection.callers.get(id(head.fields))
+    if kept is not None and kept[0] is head.fields:
+        caller: Caller = kept[1]
+    else:
+        caller = constant_caller(connection, head.fields)
+        if len(connection.callers) >= CALLERS_KEPT_MAX:
+            connection.callers.clear()
+        connection.callers[id(head.fields)] = head.fields, caller
+    if not head.has("authorization"):
+        return caller
+    try:
+        return replace(caller, authorization=head.get("authorization"), date=head.get("x-mq-date-time"))
+    except CompressionError as error:
+        raise Refused(Status.INTERNAL, str(error)) from error
+
+
+def constant_caller(connection: Connection, fields: Mapping[str, str]) -> Caller:
+    """Return who calls, as far as it is the same with each call."""
+    return Caller(
+        client_id=fields.get("x-mq-client-id", ""),
+        language=fields.get("x-mq-language", ""),
+        version=fields.get("x-mq-client-version", ""),
+        host=connection.host,
+        date=fields.get("x-mq-date-time", ""),
+        namespace=fields.get("x-mq-namespace", ""),
+        is_encrypted=connection.is_encrypted,
+    )
+
+
+def with_deadline(caller: Caller, head: Head) -> Caller:
+    """Return the caller with what is left of its call's time; raises `Refused`."""
+    timeout = head.get("grpc-timeout")
+    return replace(caller, seconds_left=seconds_of(timeout)) if timeout else caller

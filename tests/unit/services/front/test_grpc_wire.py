@@ -1,0 +1,126 @@
+"""gRPC's own bytes: messages in pieces, time-outs, messages of refusals."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.front.grpc_wire import (
+    HEAD,
+    PREFIX_BYTES,
+    Messages,
+    Refused,
+    Status,
+    framed,
+    head_block,
+    percent_encoded,
+    refusal,
+    seconds_of,
+    trailers,
+)
+from tests.http2_client import fields_of
+
+MOST = 1_000
+
+
+@given(st.lists(st.binary(max_size=50), max_size=6), st.lists(st.integers(1, 40), max_size=20))
+def test_messages_come_out_whole_however_they_are_cut(sent: list[bytes], cuts: list[int]) -> None:
+    said, found, at = b"".join(map(framed, sent)), [], 0
+    messages = Messages(MOST, is_gzip=False)
+    for size in [*cuts, len(said)]:
+        found += messages.take(said[at : at + size])
+        at += size
+        assert messages.held_bytes <= PREFIX_BYTES + 50
+    messages.end()
+    assert found == sent
+
+
+def test_a_request_that_ends_in_the_middle_is_refused() -> None:
+    messages = Messages(MOST, is_gzip=False)
+    assert messages.take(framed(b"whole")[:-1]) == []
+    with pytest.raises(Refused, match="9 bytes in") as refused:
+        messages.end()
+    assert refused.value.status is Status.INTERNAL
+
+
+def test_a_message_that_is_too_long_is_refused_by_its_head() -> None:
+    messages = Messages(MOST, is_gzip=False)
+    with pytest.raises(Refused, match="1001") as refused:
+        messages.take(framed(bytes(MOST + 1))[:PREFIX_BYTES])
+    assert refused.value.status is Status.RESOURCE_EXHAUSTED
+
+
+def compressed(message: bytes) -> bytes:
+    packed = gzip.compress(message)
+    return b"\x01" + len(packed).to_bytes(4, "big") + packed
+
+
+def test_a_request_may_be_compressed() -> None:
+    messages = Messages(MOST, is_gzip=True)
+    assert messages.take(compressed(b"a" * 900) + framed(b"plain")) == [b"a" * 900, b"plain"]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_gzip", "status"),
+    [
+        (compressed(bytes(MOST + 1)), True, Status.RESOURCE_EXHAUSTED),
+        (compressed(bytes(50_000_000)), True, Status.RESOURCE_EXHAUSTED),
+        (compressed(b"a"), False, Status.INTERNAL),
+        (b"\x02" + framed(b"a")[1:], True, Status.INTERNAL),
+        (b"\x01\0\0\0\x05abcde", True, Status.INTERNAL),
+        (b"\x01\0\0\0\x08" + gzip.compress(b"abc")[:8], True, Status.INTERNAL),
+        (b"\x01\0\0\0\x0b" + zlib.compress(b"abc"), True, Status.INTERNAL),
+    ],
+    ids=["too long", "a bomb", "not said", "another flag", "no gzip", "cut off", "another format"],
+)
+def test_what_cannot_be_unpacked_is_refused(said: bytes, is_gzip: bool, status: Status) -> None:
+    with pytest.raises(Refused) as refused:
+        Messages(MOST * 60, is_gzip=is_gzip).take(said) if status is Status.INTERNAL else Messages(
+            MOST, is_gzip=is_gzip
+        ).take(said)
+    assert refused.value.status is status
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("1S", 1), ("0m", 0), ("99999999H", 99_999_999 * 3_600), ("3M", 180), ("20000u", 0.02), ("5n", 5e-9)],
+)
+def test_a_time_out_is_a_number_and_a_unit(said: str, seconds: float) -> None:
+    assert seconds_of(said) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("said", ["S", "1", "1s", "-1S", "1.5S", "999999999S", "\u0661S", ""])
+def test_what_is_no_time_out_is_refused(said: str) -> None:
+    with pytest.raises(Refused):
+        seconds_of(said)
+
+
+@given(st.text(max_size=200))
+def test_any_sentence_can_be_a_message_of_a_refusal(text: str) -> None:
+    text = text.encode(errors="ignore").decode()
+    written = percent_encoded(text)
+    assert written.isascii()
+    assert written.isprintable()
+    assert unquote(written) == text
+    said = fields_of(HEAD + trailers(Status.NOT_FOUND, text))
+    assert said["grpc-status"] == "5"
+    assert unquote(said.get("grpc-message", "")) == text
+
+
+def test_blocks_are_read_by_any_decoder() -> None:
+    assert fields_of(HEAD) == {
+        ":status": "200",
+        "content-type": "application/grpc",
+        "grpc-accept-encoding": "identity,gzip",
+    }
+    assert fields_of(head_block(415, "text/plain", {"x-a": "b" * 300})) == {
+        ":status": "415",
+        "content-type": "text/plain",
+        "x-a": "b" * 300,
+    }
+    assert fields_of(refusal(Status.UNIMPLEMENTED, "no"))["grpc-message"] == "no"
