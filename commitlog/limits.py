@@ -129,7 +129,7 @@ LATE_MS_MIN = 50
 
 LOOK_BYTES_MAX = 4 * 1024 * 1024  # of bodies in an answer to who looks; it has one message at least
 STREAMS_PER_CONNECTION_MAX = 2 * POLLS_PER_CLIENT_MAX  # long polls, and all else beside them
-HEADERS_BYTES_MAX = 8 * 1024
+HEADERS_BYTES_MAX = 16 * 1024
 STRANGER_FREE_BYTES = 8 * 1024
 STRANGER_BYTES_PER_SECOND = 256
 STRANGER_MS_MAX = 10_000

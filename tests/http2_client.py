@@ -22,6 +22,7 @@ REQUEST = (
     ("content-type", "application/grpc"),
     ("x-mq-client-id", "client-1"),
 )
+FRAME_BYTES = 16_384
 Fields = tuple[tuple[str, str], ...]
 
 
@@ -64,8 +65,11 @@ def block(*more: tuple[str, str], fields: Fields = REQUEST, huffman: bool = Fals
 
 
 def request(stream_id: int, *more: tuple[str, str], ends: bool = False, fields: Fields = REQUEST) -> bytes:
-    flags = END_HEADERS | (END_STREAM if ends else 0)
-    return frame(HEADERS, flags, stream_id, block(*more, fields=fields))
+    whole, ending = block(*more, fields=fields), END_STREAM if ends else 0
+    if len(whole) <= FRAME_BYTES:
+        return frame(HEADERS, END_HEADERS | ending, stream_id, whole)
+    first = frame(HEADERS, ending, stream_id, whole[:FRAME_BYTES])
+    return first + frame(CONTINUATION, END_HEADERS, stream_id, whole[FRAME_BYTES:])
 
 
 def data(stream_id: int, payload: bytes, *, ends: bool = False) -> bytes:

@@ -4,7 +4,7 @@
 |--------------------------------------|----------------------------------------|--------------------|
 | 16                                   | TLS: a handshake record                | RFC 8446, 5.1      |
 | "PRI "                               | HTTP/2 without TLS: its preface        | RFC 9113, 3.4      |
-| a word of capitals and a space       | HTTP/1                                 | RFC 9112, 3        |
+| a method of HTTP and a space         | HTTP/1                                 | RFC 9110, 9        |
 | 00, a length; a kind of header, its  | RocketMQ 4's remoting: a frame and its | RemotingCommand of |
 | length, which fits into the first    | header                                 | Apache RocketMQ    |
 | anything else                        | none that we know                      |                    |
@@ -22,7 +22,7 @@ ENOUGH_BYTES: Final = 8
 
 _TLS_HANDSHAKE: Final = b"\x16"
 _PREFACE: Final = b"PRI "
-_METHOD: Final = re.compile(rb"[A-Z]{3,7} ")
+_METHOD: Final = re.compile(rb"(GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH) ")
 _LETTERS: Final = re.compile(rb"[A-Z]+")
 _FRAME: Final = struct.Struct(">II")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF

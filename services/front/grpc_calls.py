@@ -131,6 +131,8 @@ class GrpcCalls:
         self._incoming: dict[int, Incoming] = {}
         self._begun: set[int] = set()
         """Streams on which the head of the answer was said."""
+        self._no_grpc: dict[int, int] = {}
+        """Requests that are none of gRPC, and HTTP's status for each."""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """What the client's bytes mean."""
@@ -167,6 +169,7 @@ class GrpcCalls:
             case Reset(stream_id):
                 self._leave(stream_id)
                 self._begun.discard(stream_id)
+                self._no_grpc.pop(stream_id, None)
                 found.append(Gone(stream_id))
             case TooLongRequest(stream_id):
                 self._refuse(stream_id, Status.RESOURCE_EXHAUSTED, "The request has too many header fields.")
@@ -177,8 +180,10 @@ class GrpcCalls:
         stream_id, head, body, is_whole = request
         fields = head.fields
         if fields[":method"] != "POST" or not fields.get("content-type", "").startswith(GRPC):
-            self._refuse_by_http(stream_id, 405 if fields[":method"] != "POST" else 415)
+            self._no_grpc[stream_id] = 405 if fields[":method"] != "POST" else 415
+            self._refuse_by_http(stream_id, is_end=is_whole)
             return
+        self.http2.ask_for_no_table()
         method = self._method_of(fields[":path"])
         if method is None:
             self._refuse(stream_id, Status.UNIMPLEMENTED, f"Nothing is served as {fields[':path'][:200]}.")
@@ -205,6 +210,8 @@ class GrpcCalls:
         size = len(data) if is_counted else 0
         if incoming is None:
             self.http2.consumed(stream_id, size)
+            if stream_id in self._no_grpc:
+                self._refuse_by_http(stream_id, is_end=is_end)
             return
         try:
             messages = incoming.messages.take(data)
@@ -267,10 +274,12 @@ class GrpcCalls:
     def _refuse(self, stream_id: int, status: Status, text: str) -> None:
         self.http2.finish(stream_id, refusal(status, text))
 
-    def _refuse_by_http(self, stream_id: int, status: int) -> None:
-        self.http2.begin(stream_id, head_block(status, TEXT))
-        self.http2.send(stream_id, NO_GRPC)
-        self.http2.finish(stream_id)
+    def _refuse_by_http(self, stream_id: int, *, is_end: bool) -> None:
+        """Answer what is no gRPC, once all of it has come."""
+        if is_end:
+            self.http2.begin(stream_id, head_block(self._no_grpc.pop(stream_id), TEXT))
+            self.http2.send(stream_id, NO_GRPC)
+            self.http2.finish(stream_id)
 
     # Answers.
 

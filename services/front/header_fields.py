@@ -18,11 +18,12 @@ So a decoder remembers the shapes of its connection's last blocks: runs of bytes
 and between them the values of fields that are not. A block that has a known shape costs a comparison for each
 run and one step for each value, whatever the number of fields (`benchmarks/header_blocks.py`).
 
-A client may use a table until it has acknowledged our SETTINGS; who does has a full decoder (`hpack`) until
-its first block after that has set the table's size to 0. Who goes on to use a table ends the connection.
+A client may use a table until it has acknowledged that it is to have none; who does has a full decoder
+(`hpack`) until its first block after that has set the table's size to 0. Who goes on to use a table ends the
+connection. Clients of gRPC are asked for it with their first call: others (tests of HTTP/2) keep their table.
 
 Bounds: a block has at most `HEADERS_BYTES_MAX` bytes, of which Huffman's code makes 8/5 at most, and a table
-no more than that; the fields kept for all connections are `KEPT_FIELDS_MAX`, the shapes of one `SHAPES_MAX`.
+four times as many; the fields kept for all connections are `KEPT_FIELDS_MAX`, the shapes of one `SHAPES_MAX`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ PER_CALL: Final = frozenset(
     )
 )
 """Fields whose value is another with each call, or may be."""
+_TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
+"""What a block with a table may say before it is broken off: up to it the table stays its client's."""
+_FIELD_BYTES: Final = 32
+"""What a field counts beside its name and value (RFC 9113, 6.5.2)."""
 KEPT_FIELDS_MAX: Final = 8_192
 KEPT_FIELD_BYTES_MAX: Final = 512
 SHAPES_MAX: Final = 4
@@ -174,7 +179,7 @@ class FieldDecoder:
     def _decode_anew(self, block: bytes) -> Head:
         at = self._resized(block)
         if not self._is_acknowledged and self._table_bytes and _enters_table(block, at):
-            self._full = Decoder(HEADERS_BYTES_MAX)
+            self._full = Decoder(_TABLE_BLOCK_BYTES_MAX)
             return self._decode_with_table(block)
         if len(block) > HEADERS_BYTES_MAX:
             raise TooLong
@@ -205,6 +210,8 @@ class FieldDecoder:
             pairs = full.decode(block, raw=True)
         except HPACKError as error:
             raise CompressionError(f"The header block cannot be decoded: {error}") from error
+        if sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs) > HEADERS_BYTES_MAX:
+            raise TooLong
         fields = [field_of(_text(bytes(name)), _text(bytes(value))) for name, value in pairs]
         return Head(_checked(fields), {})
 

@@ -191,6 +191,7 @@ class Http2:
     def __init__(self, bounds: Bounds, kept: dict[bytes, Field], now: float) -> None:
         self._bounds = bounds
         self._fields = FieldDecoder(kept)
+        self._has_asked_for_no_table = False
         self._streams: dict[int, Stream] = {}
         self._last_id = 0
         self._reset_by_us: dict[int, None] = {}
@@ -204,7 +205,6 @@ class Http2:
         self._out: list[Bytes] = [
             settings(
                 {
-                    Setting.HEADER_TABLE_SIZE: 0,
                     Setting.MAX_CONCURRENT_STREAMS: bounds.streams,
                     Setting.INITIAL_WINDOW_SIZE: bounds.stream_window_bytes,
                     Setting.MAX_HEADER_LIST_SIZE: HEADERS_BYTES_MAX,
@@ -217,6 +217,8 @@ class Http2:
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
         self._receive_initial = WINDOW_DEFAULT
         """The window of new streams: what the client has acknowledged."""
+        self._unacknowledged: deque[Callable[[], None]] = deque((self._windows_acknowledged,))
+        """What an acknowledgement means, of each of our SETTINGS that has none yet."""
         self._ready: deque[int] = deque()
         """Streams with DATA that waits for the connection's window or the transport, in their turns."""
         self._waiting_bytes = 0
@@ -513,9 +515,14 @@ class Http2:
         for name, value in SETTING.iter_unpack(payload):
             self._set(name, value)
         self._out.append(SETTINGS_ACK)
+        self._pump()
 
     def _settings_acknowledged(self) -> None:
-        self._fields.acknowledged()
+        if not self._unacknowledged:
+            raise Broken(Code.PROTOCOL_ERROR, "SETTINGS were acknowledged that were not sent.")
+        self._unacknowledged.popleft()()
+
+    def _windows_acknowledged(self) -> None:
         by_bytes, self._receive_initial = (
             self._bounds.stream_window_bytes - self._receive_initial,
             self._bounds.stream_window_bytes,
@@ -530,7 +537,6 @@ class Http2:
             by_bytes, self._stream_send_window = value - self._stream_send_window, value
             for stream_id, stream in list(self._streams.items()):
                 self._widen(stream_id, stream, by_bytes)
-            self._pump()
         elif name == Setting.MAX_FRAME_SIZE:
             if not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LIMIT:
                 raise Broken(Code.PROTOCOL_ERROR, f"Frames cannot be allowed {value} bytes.")
@@ -688,6 +694,13 @@ class Http2:
         """Whether all that was said on a stream has passed flow control."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.waiting is None
+
+    def ask_for_no_table(self) -> None:
+        """Ask the client, once, for header blocks without a table."""
+        if not self._has_asked_for_no_table:
+            self._has_asked_for_no_table = True
+            self._unacknowledged.append(self._fields.acknowledged)
+            self._out.append(settings({Setting.HEADER_TABLE_SIZE: 0}))
 
     def leave(self) -> None:
         """Begin to leave: the client is told, and streams go on that it has begun meanwhile."""

@@ -35,6 +35,7 @@ from services.front.answers import (
 from services.front.client_hello import H2, offered
 from services.front.connection import Connection, Shared
 from services.front.first_bytes import Protocol, protocol_of
+from services.front.http2_frames import Code, goaway
 from services.front.refusing import Refusing
 
 BACKLOG: Final = 1_024
@@ -47,6 +48,8 @@ FAREWELLS_MAX: Final = 64
 FAREWELL_SECONDS: Final = 2.0
 """How many that are sent away may say at once what they speak, and for how long, to be told why they go."""
 
+UNKNOWN: Final = Protocol.UNKNOWN
+"""It may be a broken preface: what answers that is a sentence for people, too (RFC 9113, 3.4)."""
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
@@ -185,7 +188,8 @@ class Port:
             await self._hear_out(one, PLAINTEXT_FAREWELL)
             return False
         self._refuse(protocol.value, host, "")
-        await self._say(one, answer(protocol, first or b"", self._http))
+        told = answer(protocol, first or b"", self._http)
+        await self._say(one, goaway(0, Code.PROTOCOL_ERROR, told.decode()) if protocol is UNKNOWN else told)
         return False
 
     async def _told(self, one: socket.socket, seconds: float) -> tuple[Protocol | None, bytes | None]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlog.limits import HEADERS_BYTES_MAX
 from services.front.http2 import Body, Bounds, Ended, Event, Http2, Passed, Request, Reset, TooLongRequest
 from services.front.http2_frames import Code
 from tests.http2_client import (
@@ -74,9 +76,9 @@ def test_the_server_says_its_bounds_first_and_acknowledges_the_clients() -> None
     assert [one.kind for one in told] == [SETTINGS, WINDOW_UPDATE, SETTINGS]
     pairs = {
         told[0].payload[at + 1]: int.from_bytes(told[0].payload[at + 2 : at + 6], "big")
-        for at in range(0, 24, 6)
+        for at in range(0, 18, 6)
     }
-    assert pairs == {1: 0, 3: 4, 4: 100_000, 6: 8_192}
+    assert pairs == {3: 4, 4: 100_000, 6: HEADERS_BYTES_MAX}
     assert int.from_bytes(told[1].payload, "big") == 200_000 - 65_535
     assert told[2] == Frame(SETTINGS, ACK, 0, b"")
 
@@ -330,8 +332,8 @@ def test_one_stream_too_many_is_refused_and_may_come_again() -> None:
 def test_a_request_that_says_too_much_can_be_refused() -> None:
     talk = Talk()
     talk.say(
-        frame(HEADERS, 0, 1, block(("x-a", "b" * 9_000))[:9_000])
-        + frame(CONTINUATION, END_HEADERS, 1, block(("x-a", "b" * 9_000))[9_000:])
+        frame(HEADERS, 0, 1, block(("x-a", "b" * 17_000))[:16_000])
+        + frame(CONTINUATION, END_HEADERS, 1, block(("x-a", "b" * 17_000))[16_000:])
     )
     assert talk.took() == [TooLongRequest(1)]
     talk.server.finish(1, HEAD + END)
@@ -510,7 +512,7 @@ def test_who_is_answered_may_say_more() -> None:
 def test_a_header_block_that_goes_on_and_on_ends_the_connection() -> None:
     talk = Talk(BOUNDS._replace(idle_frames=100_000))
     told = talk.say(frame(HEADERS, 0, 1, b""))
-    for _ in range(10):
+    for _ in range(20):
         told = talk.say(frame(CONTINUATION, 0, 1, bytes(2_000)))
         if talk.server.is_over:
             break
@@ -591,6 +593,30 @@ def test_a_server_that_leaves_serves_what_has_begun() -> None:
         talk.server.finish(stream_id, HEAD + END)
     assert talk.took() == [Ended(Code.NO_ERROR, "")]
     assert talk.server.is_over
+
+
+def test_a_client_keeps_its_table_until_it_has_acknowledged_that_it_is_to_have_none() -> None:
+    talk, encoder = Talk(), Encoder()
+    for stream_id in (1, 3):
+        talk.say(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, encoder.encode(REQUEST)))
+    talk.server.ask_for_no_table()
+    talk.server.ask_for_no_table()
+    (asked,) = talk.told()
+    assert (asked.kind, asked.payload) == (SETTINGS, bytes((0, 1, 0, 0, 0, 0)))
+    talk.say(frame(HEADERS, END_HEADERS | END_STREAM, 5, encoder.encode(REQUEST)))
+    talk.say(frame(SETTINGS, ACK, 0))
+    encoder.header_table_size = 0
+    talk.say(frame(HEADERS, END_HEADERS | END_STREAM, 7, encoder.encode(REQUEST)))
+    asked_for = [one.head.fields for one in talk.took() if isinstance(one, Request)]
+    assert asked_for == [dict(REQUEST)] * 4
+    assert not talk.server.uses_table
+    talk.say(frame(HEADERS, END_HEADERS | END_STREAM, 9, b"\xbe"))
+    assert talk.server.is_over
+
+
+def test_settings_that_were_not_sent_cannot_be_acknowledged() -> None:
+    talk = Talk()
+    assert code_of(talk.say(frame(SETTINGS, ACK, 0))[-1]) == Code.PROTOCOL_ERROR
 
 
 def test_an_idle_client_is_let_go_at_once() -> None:
