@@ -37,7 +37,7 @@ test-beside:
 	$(BIN)/python -m pytest -p no:cacheprovider tests/spark >> $(SAID) 2>&1 && exit $$checked
 
 test-clients: install ## the official clients: Python, Node, Java, Go, Rust; builds them first; says pass or fail by name
-	TIDEWHEEL_BUILD_CLIENTS=1 $(BIN)/python -m pytest tests/clients -v -rs
+	TIDEWHEEL_BUILD_CLIENTS=1 $(BIN)/python -m pytest tests/clients tests/interop -v -rs
 
 test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs Maven and a JDK
 	$(BIN)/python -m pytest tests/rocketmq

@@ -13,17 +13,17 @@ from urllib.request import urlopen
 import pytest
 
 from services.front.answers import TOO_MANY_SENTENCE
-from services.front.front import FAREWELLS_MAX
-from services.front.grpc_refusal import SETTINGS
+from services.front.port import FAREWELLS_MAX
 from tests.endurance.conftest import OK, BrokerProcess, Client
+from tests.http2_client import PREFACE, REQUEST, request, settings
 
 FIT, COME, AT_ONCE, SECONDS = 1_000, 5_000, 50, 60
 assert AT_ONCE <= FAREWELLS_MAX, "of more at once some are not told"
-PREFACE_AND_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"are you "
 PONG = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"are you "
-CALL = bytes([0, 0, 1, 1, 4, 0, 0, 0, 1]) + b"\x82"
-"""The headers of a call on stream 1, as far as the broker reads them."""
+NOTHING = tuple((name, "/no.Such/Method" if name == ":path" else value) for name, value in REQUEST)
+CALL = request(1, fields=NOTHING, ends=True)
+"""A call that is told that nothing is served under its name."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -70,7 +70,7 @@ async def opened(broker: BrokerProcess) -> Streams:
     """A connection that speaks HTTP/2."""
     host, _, port = broker.listen.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(PREFACE_AND_SETTINGS)
+    writer.write(PREFACE + settings())
     return reader, writer
 
 
@@ -94,7 +94,9 @@ async def room(broker: BrokerProcess) -> Streams:
     """A connection, as soon as one that stayed has left."""
     while True:
         reader, writer = await opened(broker)
-        if (await reader.readexactly(9)) != SETTINGS:  # gRPC's own say something
+        writer.write(CALL)
+        await reader.readuntil(b"grpc-status")
+        if (await reader.readexactly(2)) != b"\x018":  # too many
             return reader, writer
         writer.close()
 
