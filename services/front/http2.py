@@ -209,9 +209,10 @@ class Http2:
                     Setting.INITIAL_WINDOW_SIZE: bounds.stream_window_bytes,
                     Setting.MAX_HEADER_LIST_SIZE: HEADERS_BYTES_MAX,
                 }
-            ),
-            window_update(0, bounds.connection_window_bytes - WINDOW_DEFAULT),
+            )
         ]
+        if (more := bounds.connection_window_bytes - WINDOW_DEFAULT) > 0:  # by nothing no window may grow
+            self._out.append(window_update(0, more))
         self._receive_window, self._unread_bytes = bounds.connection_window_bytes, 0
         self._send_window = WINDOW_DEFAULT
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT

@@ -83,6 +83,11 @@ def test_the_server_says_its_bounds_first_and_acknowledges_the_clients() -> None
     assert told[2] == Frame(SETTINGS, ACK, 0, b"")
 
 
+def test_a_window_that_is_as_it_comes_is_not_made_to_grow_by_nothing() -> None:
+    talk = Talk(BOUNDS._replace(connection_window_bytes=65_535))
+    assert [one.kind for one in talk.greeted] == [SETTINGS, SETTINGS]
+
+
 def test_a_request_and_its_answer() -> None:
     talk = Talk()
     assert talk.say(request(1) + data(1, b"asked", ends=True)) == []
