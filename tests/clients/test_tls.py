@@ -139,7 +139,7 @@ def refused(broker: BrokerProcess) -> Counter[str]:
 
 @contextmanager
 def listed(broker: BrokerProcess, *reasons: str) -> Iterator[None]:
-    """What is done meanwhile is refused once, for one of these reasons: grpcio's is the first, ours others."""
+    """What is done meanwhile is refused once, for one of these reasons: the first is grpcio's."""
     before = refused(broker)
     yield
     wait_until(lambda: refused(broker).total() > before.total(), SECONDS)
