@@ -275,7 +275,8 @@ class Connection(asyncio.Protocol):
         answering.task.add_done_callback(lambda task: self._ended(stream_id, task))
 
     def _ended(self, stream_id: int, task: asyncio.Task[None]) -> None:
-        self._answering.pop(stream_id, None)
+        if (answering := self._answering.pop(stream_id, None)) is not None:
+            answering.put(None)  # somebody else may still read what is asked
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("bug while answering", exc_info=error)
             self.calls.abort(stream_id)

@@ -234,18 +234,6 @@ class Http2:
         """The last stream to be served, once the server leaves."""
         self._is_leaving = self.is_over = False
         self._events: list[Event] = []
-        self._handlers: dict[int, Callable[[int, int, bytes], None]] = {
-            Type.DATA: self._data,
-            Type.HEADERS: self._headers,
-            Type.PRIORITY: self._priority,
-            Type.RST_STREAM: self._rst_stream,
-            Type.SETTINGS: self._settings,
-            Type.PUSH_PROMISE: self._push_promise,
-            Type.PING: self._ping,
-            Type.GOAWAY: self._goaway,
-            Type.WINDOW_UPDATE: self._window_update,
-            Type.CONTINUATION: self._continuation,
-        }
 
     # What comes.
 
@@ -293,13 +281,13 @@ class Http2:
                 self._needs_settings = False
             if self._block is not None and (kind != Type.CONTINUATION or stream_id != self._block[0]):
                 raise Broken(Code.PROTOCOL_ERROR, "A header block was broken off by another frame.")
-            handler = self._handlers.get(kind)
+            handler = _HANDLERS.get(kind)
             if handler is None:
                 self._spend(1)
             elif kind == Type.HEADERS and flags == END_HEADERS:
                 at = self._request_and_body(stream_id, payload, data, at)
             else:
-                handler(stream_id, flags, payload)
+                handler(self, stream_id, flags, payload)
             if self.is_over:
                 return
         self._rest = data[at:] if at else data
@@ -872,6 +860,20 @@ class Http2:
         self._events += [Reset(stream_id, code) for stream_id in self._streams]
         self._streams.clear()
         self._events.append(Ended(code, why))
+
+
+_HANDLERS: Final[dict[int, Callable[[Http2, int, int, bytes], None]]] = {
+    Type.DATA: Http2._data,
+    Type.HEADERS: Http2._headers,
+    Type.PRIORITY: Http2._priority,
+    Type.RST_STREAM: Http2._rst_stream,
+    Type.SETTINGS: Http2._settings,
+    Type.PUSH_PROMISE: Http2._push_promise,
+    Type.PING: Http2._ping,
+    Type.GOAWAY: Http2._goaway,
+    Type.WINDOW_UPDATE: Http2._window_update,
+    Type.CONTINUATION: Http2._continuation,
+}
 
 
 def _without_padding(payload: bytes) -> bytes:

@@ -280,6 +280,22 @@ def test_telemetry_goes_both_ways(play: Play) -> None:
     play(scenario)
 
 
+def test_a_stream_that_the_server_ends_has_no_reader_any_more(play: Play) -> None:
+    def readers() -> int:
+        return sum("Clients._read" in str(task.get_coro()) for task in asyncio.all_tasks())
+
+    async def scenario(stage: Stage) -> None:
+        call = stage.channel.stream_stream(f"/{NAME}/Telemetry")(metadata=MINE)
+        while not readers():
+            await asyncio.sleep(0.005)
+        stage.sessions.close()
+        assert await call.read() is aio.EOF
+        while readers():
+            await asyncio.sleep(0.005)
+
+    play(scenario)
+
+
 def test_health_is_told_and_watched(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         stub = health_pb2_grpc.HealthStub(stage.channel)
