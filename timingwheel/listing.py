@@ -39,6 +39,8 @@ class Listing:
     frontier: Place
     damage: list[Gap]
     rows_max: int
+    counted: frozenset[str] = frozenset()
+    """Files of which bytes were damaged: their rows are counted, for fewer are there than were written."""
 
     def scan(self, from_ms: int, until_ms: int, after: Place | None) -> Iterator[tuple[Rows, str | None]]:
         """Live timers due in the window and behind `after`, in due order, with the file of their records."""
@@ -111,7 +113,8 @@ class Listing:
         return gone
 
     def _count(self, slot: Slot, from_ms: int, until_ms: int) -> int:
-        if slot.start_ms > self.frontier[0] and from_ms <= slot.start_ms and slot.end_ms <= until_ms:
+        is_whole = slot.start_ms > self.frontier[0] and from_ms <= slot.start_ms and slot.end_ms <= until_ms
+        if is_whole and slot.path not in self.counted:
             return self._count_whole(slot)
         wanted = (behind(within(rows, from_ms, until_ms), self.frontier) for rows in self._alive(slot))
         return sum(map(len, wanted))

@@ -276,7 +276,9 @@ class Partitions(MovingLevels):
         disk.delete(TIMERS)
 
     def _listing(self) -> Listing:
-        return Listing(self._disk, self._files, self._layers(), self.frontier, self.damage, self._rows_max)
+        counted = frozenset(gap.path for gap in (*self.damage, *self.damage.mended))
+        layers = self._layers()
+        return Listing(self._disk, self._files, layers, self.frontier, self.damage, self._rows_max, counted)
 
     # Damage.
 

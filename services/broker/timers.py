@@ -284,9 +284,16 @@ class Timers:
             return self._store.log.read(timer_offset)
         place = self.partitions.find(self.near.placed_ms(timer_offset, due_ms), timer_offset)
         if place is None or int(place[1]["record_at"][0]) == IN_LOG:
-            raise StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.")
+            raise self._nowhere(timer_offset, due_ms)
         path, row = place
         return self.read_row(path, int(row["record_at"][0]), int(row["record_bytes"][0]))
+
+    def _nowhere(self, timer_offset: int, due_ms: int) -> StoreDamaged:
+        damaged = ", ".join(sorted({gap.path for gap in self.partitions.damage}))
+        hint = (
+            f" Damaged are {damaged}: what they held is being rebuilt from what is left." if damaged else ""
+        )
+        return StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.{hint}")
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
         """The timer record that a partition keeps; raises `StoreDamaged`."""

@@ -57,6 +57,8 @@ class Faults:
         self._is_harmless = True
         self.hit: set[str] = set()
         """All files that were ever damaged."""
+        self._made_anew: set[str] = set()
+        """Folders of files that a start has told it makes anew, since it could not read them: they are gone."""
         self._is_over = False
         self._spares_torn = True
         self.gaps: set[int] = set()
@@ -134,6 +136,7 @@ class Faults:
         if self.damaged and not broker.unsound:
             assert self._is_harmless, f"{self.damaged} was damaged, and nothing was told"
         self.gaps |= {one.first_offset for one in broker.damaged}
+        self._made_anew |= {kind for kind in _LATER for what in broker.made_anew if f" {kind}/" in what}
         was, self.damaged = self.damaged, ""
         return was
 
@@ -144,7 +147,10 @@ class Faults:
         return [one for one in new if one.first_offset < told_offset]
 
     def unexplained(self, verdict: Verdict) -> list[Finding]:
-        """What a proof of the store has found damaged, beside what was hit and what starts have told of."""
+        """What a proof of the store has found damaged, beside what was hit and what starts have told of.
+
+        What a start makes anew is in memory until a checkpoint; a snapshot may name its files until then.
+        """
         return [
             one
             for one in verdict.findings
@@ -152,6 +158,7 @@ class Faults:
             and one.path not in self.hit
             and one.first_offset not in self.gaps
             and not self._is_of_timers(one)
+            and one.path.partition("/")[0] not in self._made_anew
         ]
 
     def has_hit(self, *kinds: str) -> bool:

@@ -226,6 +226,9 @@ def test_what_a_missing_or_short_file_lacks_is_damage_that_is_told() -> None:
     partitions.adopt(frozen, START_MS)
     assert len(list(partitions.scan(0, 1 << 62))) == 1
     assert [(gap.path, gap.end) for gap in partitions.damage] == [(f"timers/{name}", length)]
+    assert partitions.count(0, 1 << 62) == 1
+    partitions.mended(list(partitions.damage), is_all_there=True)
+    assert partitions.count(0, 1 << 62) == 1
     assert caller.disk.size("timers/1-00000000000000000000") == -1
 
 
