@@ -58,7 +58,7 @@ class Faults:
         self.hit: set[str] = set()
         """All files that were ever damaged."""
         self._made_anew: set[str] = set()
-        """Folders of files that a start has told it makes anew, since it could not read them: they are gone."""
+        """Folders of files that a start has told it makes anew, since it could not read them."""
         self._is_over = False
         self._spares_torn = True
         self.gaps: set[int] = set()
