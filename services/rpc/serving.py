@@ -125,6 +125,8 @@ class Serving:
     ) -> None:
         try:
             caller = with_deadline(caller_of(connection, head), head)
+            if caller.seconds_left == 0:
+                raise TimeoutError
             answer = self._unary if isinstance(rpc, Unary) else self._stream
             async with asyncio.timeout(caller.seconds_left):
                 await answer(connection, stream_id, name, rpc, request, caller)

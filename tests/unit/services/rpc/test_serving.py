@@ -244,6 +244,23 @@ def test_a_call_whose_time_is_over_is_ended(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize(("timeout", "status"), [("99999999H", "0"), ("0m", "4"), ("soon", "13")])
+def test_a_call_may_have_any_time(play: Play, timeout: str, status: str) -> None:
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection(*stage.address.split(":"))
+        path = "/grpc.health.v1.Health/Check"
+        fields = tuple((one, path if one == ":path" else two) for one, two in REQUEST)
+        asked = request(1, ("grpc-timeout", timeout), fields=fields) + data(1, framed(b""), ends=True)
+        writer.write(PREFACE + settings() + frame(SETTINGS, ACK, 0) + asked)
+        told = b""
+        while b"grpc-status" not in told:
+            told += await reader.read(1_000)
+        assert fields_of(frames(told)[-1].payload)["grpc-status"] == status
+        writer.close()
+
+    play(scenario)
+
+
 def test_a_client_is_told_what_is_wrong_with_its_call(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         for path, asked, code in (
