@@ -32,6 +32,8 @@ PING_SECONDS: Final = 30.0
 PONG_SECONDS: Final = 10.0
 """When a client that says nothing is asked whether it is there, and how long it has to answer."""
 LOOK_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 2.0
+"""How long a client may take to read why its connection is over."""
 DEAD: Final = "no answer to a ping"
 
 
@@ -193,6 +195,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(self.calls.http2.take())
         if self.calls.http2.is_over:
             self.transport.close()
+            self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)  # unless it is read until then
 
     def leave(self) -> None:
         """Tell the client that the server leaves; calls under way go on."""

@@ -225,6 +225,8 @@ class Http2:
         self._waiting_bytes = 0
         self.is_full = False
         """Whether the transport is to be given no more DATA for now."""
+        self._unsaid_ends: list[int] = []
+        """Streams whose answers only lack their end, which waits for the transport."""
         self._room_bytes = bounds.written_bytes
         """How much more DATA `take` may give out at once."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
@@ -662,7 +664,11 @@ class Http2:
         if stream is None or stream.is_ended:
             return
         stream.is_ended, stream.trailers = True, trailers
-        if stream.waiting is None:
+        if stream.waiting is not None:
+            return
+        if self.is_full:  # or refusals would pile up that nobody reads: until it is said the stream counts
+            self._unsaid_ends.append(stream_id)
+        else:
             self._end_answer(stream_id, stream)
 
     def reset(self, stream_id: int, code: Code) -> None:
@@ -700,6 +706,10 @@ class Http2:
     def resume(self) -> list[Event]:
         """The transport takes more: what waits goes on."""
         self.is_full = False
+        ends, self._unsaid_ends = self._unsaid_ends, []
+        for stream_id in ends:
+            if (stream := self._streams.get(stream_id)) is not None:
+                self._end_answer(stream_id, stream)
         self._pump()
         return self.events()
 

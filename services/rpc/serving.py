@@ -132,6 +132,8 @@ class Serving:
                 await answer(connection, stream_id, name, rpc, request, caller)
         except TimeoutError:
             connection.end(stream_id, Status.DEADLINE_EXCEEDED, "The call's time is over.")
+        except CompressionError as error:
+            connection.end(stream_id, Status.INTERNAL, str(error))
         except Refused as refused:
             connection.end(stream_id, refused.status, refused.text)
         except CallRefused as refused:

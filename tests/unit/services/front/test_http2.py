@@ -262,6 +262,20 @@ def test_nothing_is_said_while_the_transport_takes_nothing() -> None:
     assert talk.server.waiting_bytes == 0
 
 
+def test_an_end_is_not_said_either_while_the_transport_takes_nothing() -> None:
+    talk = Talk()
+    talk.server.is_full = True
+    for stream_id in (1, 3):
+        talk.say(request(stream_id, ends=True))
+        talk.server.finish(stream_id, HEAD + END)
+        assert talk.told() == []
+    assert talk.server.stream_count == 2
+    talk.say(rst_stream(3))
+    talk.server.resume()
+    assert [(one.stream_id, one.payload) for one in talk.told()] == [(1, HEAD + END)]
+    assert talk.server.stream_count == 0
+
+
 def test_a_writer_waits_while_much_does_and_goes_on_when_less_does() -> None:
     talk = Talk(
         BOUNDS._replace(writable_bytes=100), greeting=PREFACE + settings(window=0) + frame(SETTINGS, ACK, 0)

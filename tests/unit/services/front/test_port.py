@@ -440,6 +440,29 @@ def test_a_client_that_reads_nothing_holds_up_nobody_and_what_waits_is_not_in_th
     play(scenario)
 
 
+def test_who_reads_nothing_and_asks_on_is_hung_up_on_before_refusals_pile_up(play: Play) -> None:
+    """Refusals have no window, but a call is open until its refusal is said; who has too many is stopped."""
+
+    async def scenario(stage: Stage) -> None:
+        client = await stage.connect()
+        client.say(HELLO)
+        await stage.until(lambda: bool(stage.shared.connections))
+        (connection,) = stage.shared.connections
+        client.writer.transport.pause_reading()
+        nothing = tuple((name, "/" + "n" * 190 if name == ":path" else value) for name, value in REQUEST)
+        stream_id = 1
+        while not stage.refused:
+            for _ in range(100):
+                client.say(request(stream_id, fields=nothing, ends=True))
+                stream_id += 2
+            await asyncio.sleep(0)
+            assert connection.transport.get_write_buffer_size() < 1_000_000
+        assert stage.refused == [("HTTP/2: enhance your calm", HOST)]
+        client.writer.transport.abort()
+
+    play(scenario)
+
+
 def test_a_port_that_leaves_lets_calls_end(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         stage.echo.answers = False

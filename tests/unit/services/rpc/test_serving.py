@@ -36,9 +36,12 @@ from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
 from tests.http2_client import (
     ACK,
+    END_HEADERS,
+    HEADERS,
     PREFACE,
     REQUEST,
     SETTINGS,
+    block,
     data,
     fields_of,
     frame,
@@ -244,13 +247,17 @@ def test_a_call_whose_time_is_over_is_ended(play: Play) -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize(("timeout", "status"), [("99999999H", "0"), ("0m", "4"), ("soon", "13")])
-def test_a_call_may_have_any_time(play: Play, timeout: str, status: str) -> None:
+@pytest.mark.parametrize(
+    ("timeout", "status"), [("99999999H", "0"), ("0m", "4"), ("soon", "13"), (b"\x82\xff\xff", "13")]
+)
+def test_a_call_may_have_any_time(play: Play, timeout: str | bytes, status: str) -> None:
     async def scenario(stage: Stage) -> None:
         reader, writer = await asyncio.open_connection(*stage.address.split(":"))
         path = "/grpc.health.v1.Health/Check"
         fields = tuple((one, path if one == ":path" else two) for one, two in REQUEST)
-        asked = request(1, ("grpc-timeout", timeout), fields=fields) + data(1, framed(b""), ends=True)
+        value = bytes((len(timeout),)) + timeout.encode() if isinstance(timeout, str) else timeout
+        head = b"\x20" + block(fields=fields) + b"\x00\x0cgrpc-timeout" + value
+        asked = frame(HEADERS, END_HEADERS, 1, head) + data(1, framed(b""), ends=True)
         writer.write(PREFACE + settings() + frame(SETTINGS, ACK, 0) + asked)
         told = b""
         while b"grpc-status" not in told:
