@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from hpack import Encoder
+from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,9 @@ from services.front.header_fields import (
 )
 from tests.http2_client import REQUEST, block
 
+RECORDED: dict[str, dict[str, list[list[str]]]] = json.loads(
+    (Path(__file__).parents[3] / "vectors" / "header_blocks.json").read_text()
+)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=20).map(
     lambda one: f"x-{one}"
 )
@@ -92,6 +97,21 @@ def test_a_table_is_followed_until_its_client_lets_go_of_it() -> None:
         written = encoder.encode([*REQUEST, ("x-b", str(number))])
         assert decoder.decode(written).get("x-b") == str(number)
         assert not decoder.uses_table
+
+
+@pytest.mark.parametrize("client", sorted(RECORDED))
+@pytest.mark.parametrize("table", ["0", "4096"])
+def test_what_official_clients_have_sent_is_read_as_hpack_reads_it(client: str, table: str) -> None:
+    """Recorded by `tests/interop/record_headers.py`; the first byte says that there is no table now."""
+    for blocks in RECORDED[client][table]:
+        ours, theirs, has_let_go = FieldDecoder({}), Decoder(1 << 20), False
+        for block_of in map(bytes.fromhex, blocks):
+            if table == "0" and block_of[0] == 0x20:
+                ours.acknowledged()
+                has_let_go = True
+            said = {str(name): str(value) for name, value in theirs.decode(block_of)}
+            assert ours.decode(block_of).all() == said
+        assert has_let_go == (table == "0") or len(blocks) < 3
 
 
 def test_who_had_no_table_from_the_start_need_not_say_so_again() -> None:
