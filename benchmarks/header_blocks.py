@@ -5,9 +5,9 @@
 Blocks are those that official clients sent (`tests/interop/record_headers.py`), each connection's in order,
 played `REPEATS` times, each time as a new connection. Figures: processor microseconds a block from the
 `SETTLED`th of a connection on, and of those before (`first`), the least of all rounds; and bytes a block.
-`ours` is the decoder of the front (`services.front.header_fields`), which looks blocks up by their shapes once
-the table is 0; `table` walks fields and keeps a table, as any decoder must that lets clients use one; `hpack`
-is that library.
+`ours` is the decoder of the front (`services.front.header_fields`), which looks blocks up by their shapes
+once the table is 0; `table` walks fields and keeps a table, as any decoder must that lets clients use one;
+`hpack` is that library.
 """
 
 from __future__ import annotations
