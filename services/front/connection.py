@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
         self._why = "", ""
         """Why it ends otherwise than its client wanted: one of few reasons, and a sentence."""
         self._look: asyncio.TimerHandle | None = None
-        self.began_at = self.heard_at = shared.loop.time()
+        self.heard_at = shared.loop.time()
 
     # The socket.
 
@@ -227,8 +227,8 @@ class Connection(asyncio.Protocol):
                 case Gone(stream_id):
                     if (answering := self._answering.pop(stream_id, None)) is not None:
                         self._cancel(answering)
-                case Passed(stream_id, is_all):
-                    if is_all and (answering := self._answering.get(stream_id)) is not None:
+                case Passed(stream_id):
+                    if (answering := self._answering.get(stream_id)) is not None:
                         _release(answering.passed)
                 case Ended(code, why):
                     if code is not Code.NO_ERROR:

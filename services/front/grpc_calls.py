@@ -181,7 +181,8 @@ class GrpcCalls:
         fields = head.fields
         if fields[":method"] != "POST" or not fields.get("content-type", "").startswith(GRPC):
             self._no_grpc[stream_id] = 405 if fields[":method"] != "POST" else 415
-            self._refuse_by_http(stream_id, is_end=is_whole)
+            if is_whole:
+                self._refuse_by_http(stream_id)
             return
         self.http2.ask_for_no_table()
         method = self._method_of(fields[":path"])
@@ -210,8 +211,8 @@ class GrpcCalls:
         size = len(data) if is_counted else 0
         if incoming is None:
             self.http2.consumed(stream_id, size)
-            if stream_id in self._no_grpc:
-                self._refuse_by_http(stream_id, is_end=is_end)
+            if is_end and stream_id in self._no_grpc:
+                self._refuse_by_http(stream_id)
             return
         try:
             messages = incoming.messages.take(data)
@@ -274,12 +275,11 @@ class GrpcCalls:
     def _refuse(self, stream_id: int, status: Status, text: str) -> None:
         self.http2.finish(stream_id, refusal(status, text))
 
-    def _refuse_by_http(self, stream_id: int, *, is_end: bool) -> None:
-        """Answer what is no gRPC, once all of it has come."""
-        if is_end:
-            self.http2.begin(stream_id, head_block(self._no_grpc.pop(stream_id), TEXT))
-            self.http2.send(stream_id, NO_GRPC)
-            self.http2.finish(stream_id)
+    def _refuse_by_http(self, stream_id: int) -> None:
+        """Answer what is no gRPC; all of it has come."""
+        self.http2.begin(stream_id, head_block(self._no_grpc.pop(stream_id), TEXT))
+        self.http2.send(stream_id, NO_GRPC)
+        self.http2.finish(stream_id)
 
     # Answers.
 

@@ -25,7 +25,7 @@ PREFIX_BYTES: Final = 5
 TIMEOUT_DIGITS_MAX: Final = 8
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GZIP_WINDOW: Final = 31
-_STATUSES: Final = {200: b"\x88", 400: b"\x8c", 404: b"\x8d"}
+_STATUS_200: Final = b"\x88"
 _NEW_NAME, _CONTENT_TYPE, _STATUS = b"\0", b"\x0f\x10", b"\x08"
 _SEVEN_BITS: Final = 127
 
@@ -74,7 +74,7 @@ def literal(name: str, value: str) -> bytes:
 
 def head_block(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
     """Return the block that begins an answer."""
-    begun = _STATUSES.get(status) or _STATUS + string(str(status).encode())
+    begun = _STATUS_200 if status == 200 else _STATUS + string(str(status).encode())
     others = b"".join(literal(name, value) for name, value in (fields or {}).items())
     return begun + _CONTENT_TYPE + string(content_type.encode()) + others
 

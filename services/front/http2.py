@@ -30,7 +30,7 @@ Pings have a rule of their own, gRPC's: one that comes within `ping_seconds` of 
 third ends the connection with `too_many_pings`; HEADERS and DATA of ours wipe strikes out, since clients
 measure their round trip with pings while they receive.
 
-Cost: a request that comes as HEADERS and one DATA, and its answer, 5 to 6 us together.
+Cost: a request that comes as HEADERS and one DATA, and its answer, 8 us with what `grpc_calls` adds.
 """
 
 from __future__ import annotations
@@ -87,11 +87,9 @@ class Bounds(NamedTuple):
     connection_window_bytes: int = 8 * 1024 * 1024
     header_block_bytes: int = 2 * HEADERS_BYTES_MAX
     waiting_bytes: int = 64 * 1024 * 1024
-    """Of what is said and has not passed flow control."""
+    """Of what is said and has not passed flow control; a writer waits for `Passed` before it says more."""
     written_bytes: int = 256 * 1024
     """Of DATA, at once: then it is seen whether the transport is full."""
-    writable_bytes: int = 64 * 1024
-    """Of one stream; a writer waits while more does."""
     idle_frames: int = 2_000
     idle_frames_per_second: float = 100.0
     ping_seconds: float = 10.0
@@ -128,10 +126,9 @@ class Reset(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """Of a stream less waits now than `writable_bytes`; if `is_all`, nothing."""
+    """All that waited of a stream has passed flow control."""
 
     stream_id: int
-    is_all: bool
 
 
 class Ended(NamedTuple):
@@ -300,15 +297,13 @@ class Http2:
             high, low, kind, flags, same_id = HEAD.unpack_from(data, at)
             length = high << 8 | low
             end = at + HEAD_BYTES + length
-            is_whole = kind == Type.DATA and flags == END_STREAM and same_id == stream_id and end <= len(data)
-            if is_whole and length <= min(FRAME_BYTES_DEFAULT, self._receive_window, self._receive_initial):
-                is_new = stream_id > self._last_id
-                self._header_block(stream_id, END_STREAM if is_new else 0, block, data[at + HEAD_BYTES : end])
-                if is_new:
-                    self._count_in(length)
-                    self._give_back(length)
-                    return int(end)
-                return at
+            is_whole = kind == Type.DATA and flags == END_STREAM and same_id == stream_id > self._last_id
+            allowed_bytes = min(FRAME_BYTES_DEFAULT, self._receive_window, self._receive_initial)
+            if is_whole and length <= allowed_bytes and end <= len(data):
+                self._header_block(stream_id, END_STREAM, block, data[at + HEAD_BYTES : end])
+                self._count_in(length)
+                self._give_back(length)
+                return int(end)
         self._header_block(stream_id, 0, block, b"")
         return at
 
@@ -637,15 +632,15 @@ class Http2:
             self._out.append(frame(Type.HEADERS, END_HEADERS, stream_id, head))
             self._strikes = 0
 
-    def send(self, stream_id: int, data: bytes) -> bool:
-        """Say more of an answer; False if it should wait for `Passed` before more is said."""
+    def send(self, stream_id: int, data: bytes) -> None:
+        """Say more of an answer."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended or not data:
-            return True
+            return
         if stream.waiting is None:
             left = self._say(stream_id, stream, data)
             if not left:
-                return True
+                return
             stream.waiting = deque()
             if stream.send_window > 0:
                 self._ready.append(stream_id)
@@ -656,7 +651,6 @@ class Http2:
         self._waiting_bytes += len(left)
         if self._waiting_bytes > self._bounds.waiting_bytes:
             self.break_off(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
-        return stream.waiting_bytes < self._bounds.writable_bytes
 
     def finish(self, stream_id: int, trailers: bytes = b"") -> None:
         """Say the block that ends an answer, behind its DATA; maybe its only one. If empty, DATA end it."""
@@ -763,7 +757,6 @@ class Http2:
             if stream is None or not stream.waiting or stream.send_window <= 0:
                 continue
             data = stream.waiting.popleft()
-            was_high = stream.waiting_bytes >= self._bounds.writable_bytes
             left = self._say(stream_id, stream, data, frames=1)
             stream.waiting_bytes -= len(data) - len(left)
             self._waiting_bytes -= len(data) - len(left)
@@ -771,13 +764,10 @@ class Http2:
                 stream.waiting.appendleft(left)
             if not stream.waiting:
                 stream.waiting = None
-                self._events.append(Passed(stream_id, is_all=True))
+                self._events.append(Passed(stream_id))
                 if stream.is_ended:
                     self._end_answer(stream_id, stream)
-                continue
-            if was_high and stream.waiting_bytes < self._bounds.writable_bytes:
-                self._events.append(Passed(stream_id, is_all=False))
-            if stream.send_window > 0:
+            elif stream.send_window > 0:
                 self._ready.append(stream_id)
 
     def _say(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:

@@ -25,7 +25,6 @@ from grpc import aio
 
 from commitlog.errors import PortTaken
 from commitlog.limits import (
-    CALLS_PER_TURN_MAX,
     HEADERS_BYTES_MAX,
     REQUEST_BYTES_MAX,
     STREAMS_PER_CONNECTION_MAX,
@@ -41,11 +40,12 @@ from services.rpc.service import (
     Rpc,
     Streaming,
     Unary,
+    is_let_in,
     reply_to,
     stream_to,
 )
 from services.rpc.standard import Standard
-from services.rpc.turns import Call, Turns
+from services.rpc.turns import Call, Gathering, Turns
 
 PING_MS, PING_MS_MIN, PONG_MS_MAX = 30_000, 10_000, 10_000
 HANDSHAKE_MS_MAX = 10_000
@@ -172,29 +172,6 @@ def in_bytes(reply: Any) -> bytes:
     return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
 
 
-class Gathering:
-    """The calls that grpc.aio has accepted in this turn of the loop, for `turns` to take in one list.
-
-    Those beyond `CALLS_PER_TURN_MAX` wait for the next turn: what is due, or durable, is seen to in between.
-    """
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns, self._loop = turns, asyncio.get_running_loop()
-        self._calls: list[Call] = []
-
-    def add(self, call: Call) -> None:
-        """Have a call taken with all others of this turn."""
-        if not self._calls:
-            self._loop.call_soon(self._take)
-        self._calls.append(call)
-
-    def _take(self) -> None:
-        calls, self._calls = self._calls[:CALLS_PER_TURN_MAX], self._calls[CALLS_PER_TURN_MAX:]
-        if self._calls:
-            self._loop.call_soon(self._take)
-        self._turns.take(calls)
-
-
 def prompt(
     name: str, rpc: Prompt, gathering: Gathering, observe: Observe, connections: Connections
 ) -> Callable[[Any, Context], Awaitable[bytes]]:
@@ -269,11 +246,6 @@ async def until_ended(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     with suppress(aio.UsageError):  # the status has been sent: there is nothing more to read
         async for request in requests:
             yield request
-
-
-def is_let_in(reply: Any) -> bool:
-    """Whether a reply is for somebody who has said who it is, or whom nobody asks."""
-    return bool(getattr(reply, "status", None) is None or reply.status.code != Code.UNAUTHORIZED)
 
 
 def caller_of(context: Context, host: str) -> Caller:

@@ -247,6 +247,11 @@ def welcome(rpc: Unary | Streaming, caller: Caller) -> Caller:
     return caller
 
 
+def is_let_in(reply: Any) -> bool:
+    """Whether a reply is for somebody who has said who it is, or whom nobody asks."""
+    return bool(getattr(reply, "status", None) is None or reply.status.code != Code.UNAUTHORIZED)
+
+
 def status_of(error: TidewheelError | NoClientId | OSError) -> Status:
     """Return the status that an error of a call means; the only files of a call are the store's."""
     if isinstance(error, OSError):

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from commitlog.limits import CALLS_PER_TURN_MAX
 from services.front.connection import Connection
 from services.front.grpc_calls import Began, Called, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
@@ -34,10 +33,11 @@ from services.rpc.service import (
     Rpc,
     Streaming,
     Unary,
+    is_let_in,
     reply_to,
     stream_to,
 )
-from services.rpc.turns import Call, Turns
+from services.rpc.turns import Call, Gathering, Turns
 
 REFUSED = {
     Code.UNAUTHORIZED: Status.UNAUTHENTICATED,
@@ -60,14 +60,12 @@ class Serving:
     """Answers the calls of all connections."""
 
     def __init__(self, rpcs: Mapping[str, Rpc], turns: Turns, observe: Observe) -> None:
-        self._turns, self._observe = turns, observe
+        self._gathering, self._observe = Gathering(turns), observe
         self._methods: dict[str, Method] = {}
         for name, rpc in rpcs.items():
             takes_stream = isinstance(rpc, Streaming) and rpc.both_ways
             path = f"/{name}" if "/" in name else f"/{NAME}/{name}"
             self._methods[path] = Method(Target(name, rpc), takes_stream)
-        self._loop = asyncio.get_running_loop()
-        self._calls: list[Call] = []
 
     def method_of(self, path: str) -> Method | None:
         """Return what a path means."""
@@ -89,7 +87,7 @@ class Serving:
                 connection.end(stream_id, refused.status, refused.text)
                 return
             tell = partial(self._tell, connection, stream_id)
-            self._gather(Call(name, rpc, request, caller, tell, self._observe))
+            self._gathering.add(Call(name, rpc, request, caller, tell, self._observe))
         else:
             connection.start(stream_id, self._serve(connection, stream_id, head, name, rpc, request))
 
@@ -99,21 +97,6 @@ class Serving:
         name, rpc = method.target
         requests = parsed(rpc, connection.messages(stream_id))
         connection.start(stream_id, self._serve(connection, stream_id, head, name, rpc, requests))
-
-    def _gather(self, call: Call) -> None:
-        """Have a call taken with all others of this turn.
-
-        Those beyond `CALLS_PER_TURN_MAX` wait for the next: what is due, or durable, is seen to in between.
-        """
-        if not self._calls:
-            self._loop.call_soon(self._take)
-        self._calls.append(call)
-
-    def _take(self) -> None:
-        calls, self._calls = self._calls[:CALLS_PER_TURN_MAX], self._calls[CALLS_PER_TURN_MAX:]
-        if self._calls:
-            self._loop.call_soon(self._take)
-        self._turns.take(calls)
 
     def _tell(self, connection: Connection, stream_id: int, reply: bytes, code: str) -> None:
         if code != UNAUTHORIZED:
@@ -166,11 +149,6 @@ async def parsed(rpc: Streaming, messages: AsyncIterator[bytes]) -> AsyncGenerat
             yield rpc.request.FromString(message)
         except DecodeError as error:
             raise Refused(Status.INTERNAL, f"A request is none: {error}.") from error
-
-
-def is_let_in(reply: Any) -> bool:
-    """Whether a reply is for somebody who has said who it is, or whom nobody asks."""
-    return bool(getattr(reply, "status", None) is None or reply.status.code != Code.UNAUTHORIZED)
 
 
 def caller_of(connection: Connection, head: Head) -> Caller:

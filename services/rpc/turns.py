@@ -26,6 +26,7 @@ from typing import Any
 import structlog
 
 from commitlog.errors import RefusedByState, TidewheelError
+from commitlog.limits import CALLS_PER_TURN_MAX
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code, Status
@@ -151,3 +152,26 @@ def refused(rpc: Prompt, status: Status) -> bytes:
     """Return the reply that says no more than a status."""
     reply: bytes = rpc.reply(status=status).SerializeToString()
     return reply
+
+
+class Gathering:
+    """The calls that a transport has taken in this turn of the loop, for `turns` to take in one list.
+
+    Those beyond `CALLS_PER_TURN_MAX` wait for the next turn: what is due, or durable, is seen to in between.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._loop = turns, asyncio.get_running_loop()
+        self._calls: list[Call] = []
+
+    def add(self, call: Call) -> None:
+        """Have a call taken with all others of this turn."""
+        if not self._calls:
+            self._loop.call_soon(self._take)
+        self._calls.append(call)
+
+    def _take(self) -> None:
+        calls, self._calls = self._calls[:CALLS_PER_TURN_MAX], self._calls[CALLS_PER_TURN_MAX:]
+        if self._calls:
+            self._loop.call_soon(self._take)
+        self._turns.take(calls)

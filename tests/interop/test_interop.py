@@ -42,7 +42,7 @@ CASES = (
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both programs."""
-    if not os.environ.get("TIDEWHEEL_BUILD_CLIENTS"):
+    if not os.environ.get("TIDEWHEEL_BUILD_CLIENTS"):  # a network and minutes, which make test does without
         pytest.skip("make test-clients builds h2spec and grpc-go's client")
     assert shutil.which("go"), "Go is needed to build h2spec and grpc-go's client"
     folder = tmp_path_factory.mktemp("tools")

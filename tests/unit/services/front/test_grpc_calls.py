@@ -237,7 +237,7 @@ def test_what_has_passed_is_told() -> None:
     talk.server.http2.is_full = True
     talk.server.say(1, b"a")
     assert talk.took() == []
-    assert talk.server.resume() == [Passed(1, is_all=True)]
+    assert talk.server.resume() == [Passed(1)]
 
 
 def test_the_end_of_a_connection_is_told() -> None:

@@ -221,7 +221,7 @@ def test_an_answer_waits_for_its_windows_and_holds_back_no_other() -> None:
     assert [one.payload for one in talk.say(window_update(1, 3))] == [b"567"]
     talk.took()
     assert [one.payload for one in talk.say(window_update(1, 3))] == [b"89", END]
-    assert talk.took() == [Passed(1, is_all=True)]
+    assert talk.took() == [Passed(1)]
     assert talk.server.passed(1)
 
 
@@ -257,7 +257,7 @@ def test_nothing_is_said_while_the_transport_takes_nothing() -> None:
     talk.server.answer(1, HEAD, b"told", END)
     assert [one.payload for one in talk.told()] == [HEAD]
     assert talk.server.waiting_bytes == 4
-    assert talk.server.resume() == [Passed(1, is_all=True)]
+    assert talk.server.resume() == [Passed(1)]
     assert [one.payload for one in talk.told()] == [b"told", END]
     assert talk.server.waiting_bytes == 0
 
@@ -274,19 +274,6 @@ def test_an_end_is_not_said_either_while_the_transport_takes_nothing() -> None:
     talk.server.resume()
     assert [(one.stream_id, one.payload) for one in talk.told()] == [(1, HEAD + END)]
     assert talk.server.stream_count == 0
-
-
-def test_a_writer_waits_while_much_does_and_goes_on_when_less_does() -> None:
-    talk = Talk(
-        BOUNDS._replace(writable_bytes=100), greeting=PREFACE + settings(window=0) + frame(SETTINGS, ACK, 0)
-    )
-    talk.say(request(1, ends=True))
-    talk.server.begin(1, HEAD)
-    assert talk.server.send(1, bytes(60))
-    assert not talk.server.send(1, bytes(60))
-    talk.took()
-    talk.say(window_update(1, 30))
-    assert talk.took() == [Passed(1, is_all=False)]
 
 
 @given(st.lists(st.tuples(st.integers(1, 200), st.booleans()), max_size=40), st.integers(1, 60))

@@ -24,7 +24,6 @@ BOUNDS = Bounds(
     connection_window_bytes=150_000,
     waiting_bytes=200_000,
     written_bytes=20_000,
-    writable_bytes=5_000,
     idle_frames=60,
 )
 STREAMS = st.integers(0, 12)

@@ -301,7 +301,7 @@ def test_a_scrape_during_which_the_core_goes_says_so() -> None:
                 if looked.count("mq_ready") == 1 and looked[-1] == "mq_ready":
                     stage.live.break_down(AssertionError("a bug"))
 
-        stage.metrics.in_turns = look_and_break  # type: ignore[method-assign]
+        stage.metrics.in_turns = look_and_break  # type: ignore[method-assign]  # the core goes amid a look
         lines = (await stage.http.get("/metrics")).text.splitlines()
         assert looked.count("mq_ready") == 2
         assert value_of(lines, "mq_ready") == 0

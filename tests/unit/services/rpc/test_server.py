@@ -13,7 +13,7 @@ from services.rpc import sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.server import Gathering, GrpcServer, peer_host
+from services.rpc.server import GrpcServer, peer_host
 from services.rpc.service import NAME
 from services.rpc.turns import Turns
 
@@ -133,25 +133,3 @@ def test_polls_beyond_the_bound_are_refused_and_each_message_goes_to_one(
 )
 def test_a_peer_is_an_address(peer: str, host: str) -> None:
     assert peer_host(peer) == host
-
-
-def test_calls_beyond_those_of_a_turn_wait_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.rpc.server.CALLS_PER_TURN_MAX", 2)
-
-    class Taking(Turns):
-        def __init__(self) -> None:
-            self.taken: list[list[Any]] = []
-
-        def take(self, calls: Any) -> None:
-            self.taken.append(list(calls))
-
-    async def scenario() -> None:
-        turns = Taking()
-        gathering = Gathering(turns)
-        for number in range(5):
-            gathering.add(number)  # type: ignore[arg-type]  # what a call is does not matter here
-        for taken in ([[0, 1]], [[0, 1], [2, 3]], [[0, 1], [2, 3], [4]], [[0, 1], [2, 3], [4]]):
-            await asyncio.sleep(0)
-            assert turns.taken == taken
-
-    asyncio.run(scenario())

@@ -17,7 +17,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.replies import Decided
 from services.rpc.service import Prompt, one_by_one
-from services.rpc.turns import Call, Turns
+from services.rpc.turns import Call, Gathering, Turns
 
 BODY = b"." * 1_000
 SOMEBODY = Caller("client-1", seconds_left=0.6)
@@ -193,3 +193,25 @@ def test_a_bug_that_hits_acknowledgements_of_one_turn_is_told_to_each(
         assert {one.status.code for one in replies} == {Code.INTERNAL_SERVER_ERROR}
 
     play(scenario)
+
+
+def test_calls_beyond_those_of_a_turn_wait_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.rpc.turns.CALLS_PER_TURN_MAX", 2)
+
+    class Taking(Turns):
+        def __init__(self) -> None:
+            self.taken: list[list[Any]] = []
+
+        def take(self, calls: Any) -> None:
+            self.taken.append(list(calls))
+
+    async def scenario() -> None:
+        turns = Taking()
+        gathering = Gathering(turns)
+        for number in range(5):
+            gathering.add(number)  # type: ignore[arg-type]  # what a call is does not matter here
+        for taken in ([[0, 1]], [[0, 1], [2, 3]], [[0, 1], [2, 3], [4]], [[0, 1], [2, 3], [4]]):
+            await asyncio.sleep(0)
+            assert turns.taken == taken
+
+    asyncio.run(scenario())
