@@ -31,6 +31,8 @@ TYPES: Final[dict[MessageType, Any]] = {
     one: wire.MessageType.Value(one.value) for one in MessageType if one is not MessageType.MIXED
 }
 ADDRESSES_REMEMBERED: Final = 4_096
+ADDRESS_CHARACTERS_MAX: Final = 64
+"""With the name of a network interface. What is longer is no address, and not to be remembered."""
 
 
 def timestamp(wall_ms: int) -> Timestamp:
@@ -161,9 +163,13 @@ def immunity_ms(system: wire.SystemProperties) -> int | None:
     return span_ms(system.orphaned_transaction_recovery_duration) or None
 
 
-@lru_cache(ADDRESSES_REMEMBERED)
 def address_of(claimed: str) -> str:
     """Return an IP address as it is written; empty if it is none."""
+    return _address_of(claimed) if len(claimed) <= ADDRESS_CHARACTERS_MAX else ""
+
+
+@lru_cache(ADDRESSES_REMEMBERED)
+def _address_of(claimed: str) -> str:
     try:
         return str(ip_address(claimed))
     except ValueError:

@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from commitlog.message import Message, MessageType
 from services.broker.sending import message_record
 from services.broker.values import Delivery
+from services.rpc import messages
 from services.rpc.caller import Caller
 from services.rpc.delivered import Shown
 from services.rpc.generated import definition_pb2 as wire
@@ -85,6 +86,14 @@ def test_what_a_clients_clock_says_is_kept_within_what_a_record_can_hold(seconds
 def test_a_host_that_is_no_address_is_replaced_by_the_one_seen() -> None:
     sent = wire.Message(system_properties=wire.SystemProperties(born_host="my-laptop"))
     assert from_wire(sent, Caller("c", host="10.1.2.3")).born_host == ("10.1.2.3", 0)
+
+
+def test_a_host_that_is_far_too_long_is_not_remembered() -> None:
+    """A born host may have megabytes; of those that are addresses some thousand are kept to be quick."""
+    before = messages._address_of.cache_info().currsize
+    assert messages.address_of("x" * 1_000_000) == ""
+    assert messages._address_of.cache_info().currsize == before
+    assert messages.address_of("2001:0db8::1") == "2001:db8::1"
 
 
 @pytest.mark.parametrize(("namespace", "stored"), [("", "orders"), ("shop", "shop%orders")])
