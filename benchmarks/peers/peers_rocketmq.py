@@ -58,6 +58,7 @@ class RocketMq(Server):
 
     name = "rocketmq"
     warm_turns = 3
+    is_compiled_as_it_runs = True
 
     def __init__(self, folder: Path, flush: str, classes: str) -> None:
         super().__init__(folder, flush)

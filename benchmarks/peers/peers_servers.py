@@ -26,7 +26,7 @@ OUR_ENVIRONMENT: Final = {"TIDEWHEEL_FRONT": "http2"}
 """Until this front is the default."""
 QUEUES: Final = 8
 START_SECONDS, STOP_SECONDS = 120.0, 30.0
-THAW_SECONDS: Final = 0.5
+THAW_SECONDS: Final = 0.3
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PR_SET_PDEATHSIG: Final = 1
 
@@ -42,6 +42,8 @@ class Server(ABC):
     address: str
     warm_turns: int
     """How often all rows are run before anything counts."""
+    is_compiled_as_it_runs = False
+    """Whether it wants a long run of sends before that."""
 
     def __init__(self, folder: Path, flush: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,21 +1,23 @@
 """Apache RocketMQ beside us: the same rows for both, by one load, in turns. Prints JSON, a table on stderr.
 
-    .venv/bin/python benchmarks/peers/rocketmq.py [--rounds 5] [--seconds 2.5] [--rows send,receive]
-                                                  [--flush async] [--only ours|rocketmq] [--long]
+    .venv/bin/python benchmarks/peers/rocketmq.py [--rounds 5] [--seconds 2] [--rows send,receive]
+                                                  [--flush async] [--only ours|rocketmq] [--long [kill]]
                                                   [--write docs/performance.md]
     .venv/bin/python benchmarks/peers/rocketmq.py --read figures.json --write docs/performance.md
 
-It fetches RocketMQ with Maven (into Maven's own repository, or `--maven-repository`), starts proxy and broker
-in one JVM and `tidewheel serve`, warms both, and runs every row for one and then the other, RocketMQ first in
-every second round. Whoever is not measured is stopped meanwhile (`peers_servers`). A last round is done with
-the header fields of RocketMQ's own Java client (`--java-rounds`), new request ids and dates included.
+It fetches RocketMQ with Maven (into Maven's own repository, or `--maven-repository`), starts proxy and
+broker in one JVM and `tidewheel serve`, warms both, and runs every row for one and then the other, RocketMQ
+first in every second round. A JVM compiles what it runs: of sends alone it takes 90 s (`--warm`) until it
+sends four times what it does at first, so there is much to warm. Whoever is not measured is stopped
+meanwhile (`peers_servers`). A last round is done with the header fields of RocketMQ's own Java client
+(`--java-rounds`), new request ids and dates included.
 
 Rows: send, send-tls, single, many, delayed, receive, receive-each, crowd, latency, half; with `--long`, which
-takes some minutes more, also start-million and kill. Bodies have 256 bytes, topics 8 queues. Figures of a run
+takes 14 minutes more, also start-million and kill. Bodies have 256 bytes, topics 8 queues. Figures of a run
 with failed calls are left out, the failure is told, and the command ends with 1.
 
 It wants Linux, Maven, a JDK of 17 or newer, 6 GB of memory and 20 GB of disk; RocketMQ takes no messages on a
-disk that is over 85 % full. On two quiet cores five rounds take 20 minutes.
+disk that is over 85 % full. On two quiet cores five rounds take 25 minutes.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from peers_table import BadPage, table, written
 
 FLUSHES: Final = ("async", "sync")
 ONLY: Final = {"ours": "tidewheel", "rocketmq": "rocketmq"}
-WARM_SECONDS: Final = 1.5
+WARM_SECONDS: Final = 2.0
 FAILURES: Final = (LoadFailed, TimeoutError, OSError)
 DISK_USED_MAX, DISK_FREE_BYTES, MEMORY_BYTES = 0.85, 20 << 30, 6 << 30
 JAVA_MIN: Final = 17
@@ -78,7 +80,7 @@ class Bench:
                 await self._of_flush(flush, servers)
             finally:
                 for server in servers:
-                    server.stop()
+                    server.kill()
                     shutil.rmtree(server.folder, ignore_errors=True)
 
     async def _of_flush(self, flush: str, servers: Sequence[Server]) -> None:
@@ -87,6 +89,7 @@ class Bench:
             await server.start()
             self.facts[server.name] = server.facts()
             server.freeze()
+        await self._compile(flush, servers)
         for is_last in (False, True):
             rows = {
                 name: ROWS[name]
@@ -101,9 +104,20 @@ class Bench:
                 "resident_mb": round(server.resident_bytes() / 1e6, 1),
             }
             self._add(flush, "plain", "start", server, 1, resident)
-        for name in LONG if self._given.long else ():
+        for name in self._given.long:
             for server in servers:
                 await self._long(flush, name, server)
+
+    async def _compile(self, flush: str, servers: Sequence[Server]) -> None:
+        for server in servers:
+            if server.is_compiled_as_it_runs and self._given.warm:
+                tell(f"{flush}: {self._given.warm:g} s of sends, for {server.name} to compile what it runs")
+                await server.thaw()
+                try:
+                    await measure(ROWS["send"], server, "plain", self._given.warm)
+                except FAILURES as error:
+                    self._fail(flush, "plain", "send", server, 0, error)
+                server.freeze()
 
     async def _of_rows(self, flush: str, rows: dict[str, Row], servers: Sequence[Server]) -> None:
         for server in servers:
@@ -188,7 +202,12 @@ async def measured(given: argparse.Namespace) -> dict[str, Any]:
         "load_before": before,
         "load_after": os.getloadavg()[0],
     }
-    options = {"rounds": given.rounds, "java_rounds": given.java_rounds, "seconds": given.seconds}
+    options = {
+        "rounds": given.rounds,
+        "java_rounds": given.java_rounds,
+        "seconds": given.seconds,
+        "warm_seconds": given.warm,
+    }
     return {
         "machine": machine,
         "options": options,
@@ -250,11 +269,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--java-rounds", type=int, default=1, help="rounds with the Java client's header fields"
     )
-    parser.add_argument("--seconds", type=float, default=2.5, help="of a row that has no end of its own")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a row that has no end of its own")
+    parser.add_argument("--warm", type=float, default=90.0, help="seconds of sends before RocketMQ counts")
     parser.add_argument("--rows", type=names_of(list(ROWS)), default=list(ROWS), help="with commas")
     parser.add_argument("--flush", type=names_of(FLUSHES), default=list(FLUSHES))
     parser.add_argument("--only", choices=ONLY)
-    parser.add_argument("--long", action="store_true", help="also start-million and kill")
+    long = names_of(list(LONG))
+    parser.add_argument(
+        "--long", nargs="?", type=long, const=list(LONG), default=[], help="slow rows, or all"
+    )
     parser.add_argument("--folder", type=Path, help="where both keep their stores; else a temporary folder")
     parser.add_argument("--maven-repository", type=Path, help="where Maven keeps the jars; else in ~/.m2")
     parser.add_argument(
