@@ -19,3 +19,11 @@ def benchmarks() -> Iterator[Any]:
     sys.path.insert(0, str(BENCHMARKS))
     yield importlib.import_module
     sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def peers() -> Iterator[Any]:
+    """`peers(name)` is a module of the comparison; its folder is last in the path, as it has a `rocketmq`."""
+    sys.path.append(str(BENCHMARKS / "peers"))
+    yield importlib.import_module
+    sys.path.remove(str(BENCHMARKS / "peers"))

@@ -1,0 +1,174 @@
+"""What is asked of both servers, and what their replies must say.
+
+Requests are made once by protobuf around marks of the same length as what takes their place, and are filled
+in for each call: an id of its own (delayed and half messages are known by it), and, where time from send to
+receipt is measured, the moment in the body. Replies are checked by the place that an OK status has in them;
+only what is used further is parsed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Final
+
+from peers_http2 import Asked, LoadFailed
+
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated import service_pb2 as service
+
+BODY_BYTES, BATCH, STAMP_BYTES = 256, 32, 16
+LEASE_SECONDS: Final = 60
+SEND, RECEIVE, ACK, END, TELEMETRY = (
+    b"SendMessage", b"ReceiveMessage", b"AckMessage", b"EndTransaction", b"Telemetry",
+)  # fmt: skip
+ID_MARK: Final = b"01" + b"?" * 32
+STAMP_MARK: Final = b"!" * STAMP_BYTES
+OK_CODE: Final = b"\x08\xa0\x9c\x01"
+OK_AT: Final = 7
+"""Five bytes of gRPC's, the tag of the status and its length are before its code, which is 20000."""
+_ids: Final = count(time.time_ns() << 24)
+
+
+def framed(message: Any) -> bytes:
+    """Return a message as gRPC has it on the wire."""
+    payload: bytes = message.SerializeToString()
+    return b"\0" + len(payload).to_bytes(4, "big") + payload
+
+
+def sending(
+    topic: str, message_type: int, messages: int = 1, due_s: int | None = None
+) -> Callable[[], Asked]:
+    """Return what makes the next SendMessage of so many messages, each with an id of its own."""
+    system = wire.SystemProperties(
+        message_id=ID_MARK.decode(),
+        message_type=message_type,
+        body_encoding=wire.IDENTITY,
+        born_host="127.0.0.1",
+    )
+    system.born_timestamp.GetCurrentTime()
+    if due_s is not None:
+        system.delivery_timestamp.seconds = due_s
+    message = wire.Message(
+        topic=wire.Resource(name=topic), system_properties=system, body=STAMP_MARK.ljust(BODY_BYTES, b".")
+    )
+    parts = framed(service.SendMessageRequest(messages=[message] * messages)).split(ID_MARK)
+    last = parts.pop()
+    return lambda: (SEND, b"".join([part + b"01%032X" % next(_ids) for part in parts]) + last)
+
+
+def stamped(asked: Asked) -> Asked:
+    """Return a request whose message says when it was sent."""
+    return asked[0], asked[1].replace(STAMP_MARK, b"%016x" % time.perf_counter_ns())
+
+
+def stamp_s(body: bytes) -> float:
+    """Return when a message was sent, as `time.perf_counter` has it."""
+    return int(body[:STAMP_BYTES], 16) / 1e9
+
+
+def receiving(topic: str, group: str, wait_seconds: int = 5) -> Asked:
+    """Return a ReceiveMessage of 32, from whichever queue has some."""
+    request = service.ReceiveMessageRequest(
+        group=wire.Resource(name=group),
+        message_queue=wire.MessageQueue(topic=wire.Resource(name=topic), id=-1),
+        filter_expression=wire.FilterExpression(type=wire.TAG, expression="*"),
+        batch_size=BATCH,
+    )
+    request.invisible_duration.seconds = LEASE_SECONDS
+    request.long_polling_timeout.seconds = wait_seconds
+    return RECEIVE, framed(request)
+
+
+def received(reply: bytes) -> list[Any]:
+    """Return the messages of a reply, which may be none."""
+    found, at, end = [], 0, len(reply)
+    parse = service.ReceiveMessageResponse.FromString
+    while at < end:
+        ends = at + 5 + int.from_bytes(reply[at + 1 : at + 5], "big")
+        one = parse(reply[at + 5 : ends])
+        at = ends
+        which = one.WhichOneof("content")
+        if which == "message":
+            found.append(one.message)
+        elif which == "status" and one.status.code not in (wire.OK, wire.MESSAGE_NOT_FOUND):
+            raise LoadFailed(f"ReceiveMessage: {said(one.status)}")
+    return found
+
+
+def acknowledging(topic: str, group: str, messages: Sequence[Any]) -> Asked:
+    """Return one call that acknowledges all of these."""
+    entries = [
+        service.AckMessageEntry(message_id=system.message_id, receipt_handle=system.receipt_handle)
+        for system in (message.system_properties for message in messages)
+    ]
+    group_of, topic_of = wire.Resource(name=group), wire.Resource(name=topic)
+    return ACK, framed(service.AckMessageRequest(group=group_of, topic=topic_of, entries=entries))
+
+
+def committing(topic: str, half: Any) -> Asked:
+    """Return the commit of a half message, by what its sending was answered with."""
+    request = service.EndTransactionRequest(
+        topic=wire.Resource(name=topic),
+        message_id=half.message_id,
+        transaction_id=half.transaction_id,
+        resolution=wire.COMMIT,
+        source=wire.SOURCE_CLIENT,
+    )
+    return END, framed(request)
+
+
+def sent_entry(reply: bytes) -> Any:
+    """Return what a message was stored as."""
+    check(reply)
+    return service.SendMessageResponse.FromString(reply[5:]).entries[0]
+
+
+def check(reply: bytes) -> None:
+    """Raise unless the status in a unary reply is OK."""
+    if not reply.startswith(OK_CODE, OK_AT):
+        raise LoadFailed(f"A call was answered with {said(status_of(reply))}")
+
+
+def status_of(reply: bytes) -> Any:
+    """Return the status in a unary reply; it has the same place in all of them."""
+    return service.HeartbeatResponse.FromString(reply[5:]).status
+
+
+def said(status: Any) -> str:
+    """Return a status in words."""
+    name = wire.Code.Name(status.code) if status.code in wire.Code.values() else str(status.code)
+    return f"{name}: {status.message}"
+
+
+def producer_settings(topic: str) -> bytes:
+    """Return what a producer says first."""
+    settings = _settings(wire.PRODUCER)
+    settings.publishing.topics.add(name=topic)
+    settings.publishing.max_body_size = 4 << 20
+    return framed(service.TelemetryCommand(settings=settings))
+
+
+def consumer_settings(topic: str, group: str) -> bytes:
+    """Return what a simple consumer says first."""
+    settings = _settings(wire.SIMPLE_CONSUMER)
+    settings.subscription.group.name = group
+    entry = settings.subscription.subscriptions.add()
+    entry.topic.name = topic
+    entry.expression.type, entry.expression.expression = wire.TAG, "*"
+    settings.subscription.long_polling_timeout.seconds = 30
+    return framed(service.TelemetryCommand(settings=settings))
+
+
+def _settings(client_type: int) -> Any:
+    settings = wire.Settings(client_type=client_type)
+    settings.access_point.scheme = wire.IPv4
+    settings.access_point.addresses.add(host="127.0.0.1", port=8081)
+    settings.request_timeout.seconds = 3
+    settings.user_agent.language, settings.user_agent.version = wire.PYTHON, "5.1.2"
+    settings.backoff_policy.max_attempts = 3
+    settings.backoff_policy.exponential_backoff.initial.nanos = 10_000_000
+    settings.backoff_policy.exponential_backoff.max.seconds = 1
+    settings.backoff_policy.exponential_backoff.multiplier = 2
+    return settings

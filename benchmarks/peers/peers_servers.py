@@ -1,0 +1,183 @@
+"""A server under test: processes that are started, frozen while the other one is measured, and always ended.
+
+Two servers share the machine, and one that idles still works: it sweeps, flushes and collects garbage (and a
+thread of RocketMQ's spins once it has had transactions). So only the one that is measured may run, the other
+is stopped with SIGSTOP. What a server has used is its processes' user and system time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+OUR_ENVIRONMENT: Final = {"TIDEWHEEL_FRONT": "http2"}
+"""Until this front is the default."""
+QUEUES: Final = 8
+START_SECONDS, STOP_SECONDS = 120.0, 30.0
+THAW_SECONDS: Final = 0.3
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+PR_SET_PDEATHSIG: Final = 1
+
+
+class CannotRun(Exception):
+    """Something is missing; the text says what to do."""
+
+
+class Server(ABC):
+    """One of the two."""
+
+    name: str
+    address: str
+    warm_turns: int
+    """How often all rows are run before anything counts."""
+    is_compiled_as_it_runs = False
+    """Whether it wants a long run of sends before that."""
+
+    def __init__(self, folder: Path, flush: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.flush = folder, flush
+        self.start_seconds = 0.0
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it, and wait until it serves; the last process that is launched is the one that counts."""
+
+    @abstractmethod
+    def make_topic(self, topic: str, message_type: str) -> None:
+        """Make a topic of eight queues for messages of one type."""
+
+    @abstractmethod
+    def make_group(self, group: str) -> None:
+        """Make a consumer group."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return what it is."""
+
+    def processor_seconds(self) -> float:
+        """Return the user and system time of all its threads so far."""
+        fields = Path(f"/proc/{self._processes[-1].pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def resident_bytes(self) -> int:
+        """Return what it holds in memory."""
+        statm = Path(f"/proc/{self._processes[-1].pid}/statm").read_text()
+        return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def freeze(self) -> None:
+        """Let it stand still."""
+        for process in self._processes:
+            process.send_signal(signal.SIGSTOP)
+
+    async def thaw(self) -> None:
+        """Let it go on, and catch up."""
+        for process in self._processes:
+            process.send_signal(signal.SIGCONT)
+        await asyncio.sleep(THAW_SECONDS)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait()
+        self._processes.clear()
+
+    def stop(self) -> None:
+        """End it as an operator would; by force if that takes too long."""
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def launch(self, command: Sequence[str], log: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start a process that dies with this one, however this one ends."""
+        with (self.folder / log).open("ab") as said:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                cwd=ROOT,
+                env=os.environ | (environment or {}),
+                preexec_fn=die_with_parent,
+            )
+        self._processes.append(process)
+
+    async def wait_for(self, is_there: Any, log: str) -> None:
+        """Wait until something is so, or raise what the process said last."""
+        ends = time.monotonic() + START_SECONDS
+        while not is_there():
+            if self._processes[-1].poll() is not None or time.monotonic() > ends:
+                last = (self.folder / log).read_text(errors="replace")[-1_500:]
+                raise CannotRun(f"{self.name} did not start. It said last:\n{last}")
+            await asyncio.sleep(0.02)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Tidewheel(Server):
+    """`tidewheel serve` of this tree."""
+
+    name = "tidewheel"
+    warm_turns = 1
+
+    async def start(self) -> None:
+        """Serve a store in the folder."""
+        ready = self.folder / "ready.json"
+        ready.unlink(missing_ok=True)
+        command = [
+            sys.executable, "-m", "services.cli.main", "serve", "--store", str(self.folder / "store"),
+            "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready), "--no-banner",
+            "--queue-count", str(QUEUES), "--flush", self.flush, "--log-level", "warning",
+        ]  # fmt: skip
+        began = time.monotonic()
+        self.launch(command, "tidewheel.log", OUR_ENVIRONMENT)
+        await self.wait_for(ready.exists, "tidewheel.log")
+        self.start_seconds = time.monotonic() - began
+        self.address = json.loads(ready.read_text())["listen"]
+
+    def make_topic(self, topic: str, message_type: str) -> None:
+        """Topics are made by the first send."""
+
+    def make_group(self, group: str) -> None:
+        """Groups are made by the first call."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the commit, and what is not as it comes."""
+        git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+        return {"commit": commit or "unknown", "environment": OUR_ENVIRONMENT}
+
+
+def free_port(*beside: int) -> int:
+    """Return a port that is free, and so are those at these distances from it."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port: int = probe.getsockname()[1]
+        try:
+            for distance in beside:
+                socket.create_server(("127.0.0.1", port + distance)).close()
+        except OSError:
+            continue
+        return port

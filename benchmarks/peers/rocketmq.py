@@ -1,0 +1,315 @@
+"""Apache RocketMQ beside us: the same rows for both, by one load, in turns. Prints JSON, a table on stderr.
+
+    .venv/bin/python benchmarks/peers/rocketmq.py [--rounds 5] [--seconds 2] [--rows send,receive]
+                                                  [--flush async] [--only ours|rocketmq] [--long [kill]]
+                                                  [--write docs/performance.md]
+    .venv/bin/python benchmarks/peers/rocketmq.py --read figures.json --write docs/performance.md
+
+It fetches RocketMQ with Maven (into Maven's own repository, or `--maven-repository`), starts proxy and
+broker in one JVM and `tidewheel serve`, warms both, and runs every row for one and then the other, RocketMQ
+first in every second round. A JVM compiles what it runs: of sends alone it takes 90 s (`--warm`) until it
+sends four times what it does at first, so there is much to warm. Whoever is not measured is stopped
+meanwhile (`peers_servers`). A last round is done with the header fields of RocketMQ's own Java client
+(`--java-rounds`), new request ids and dates included.
+
+Rows: send, send-tls, single, many, delayed, receive, receive-each, crowd, latency, half; with `--long`, which
+takes 14 minutes more, also start-million and kill. Bodies have 256 bytes, topics 8 queues. Figures of a run
+with failed calls are left out, the failure is told, and the command ends with 1.
+
+It wants Linux, Maven, a JDK of 17 or newer, 6 GB of memory and 20 GB of disk; RocketMQ takes no messages on a
+disk that is over 85 % full. On two quiet cores five rounds take 25 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+import uvloop
+from peers_fields import CHOICES
+from peers_http2 import LoadFailed
+from peers_long import LONG
+from peers_rocketmq import RocketMq, class_path
+from peers_rows import ROWS, Row, measure
+from peers_servers import CannotRun, Server, Tidewheel
+from peers_table import BadPage, table, written
+
+FLUSHES: Final = ("async", "sync")
+ONLY: Final = {"ours": "tidewheel", "rocketmq": "rocketmq"}
+WARM_SECONDS: Final = 2.0
+FAILURES: Final = (LoadFailed, TimeoutError, OSError)
+DISK_USED_MAX, DISK_FREE_BYTES, MEMORY_BYTES = 0.85, 20 << 30, 6 << 30
+JAVA_MIN: Final = 17
+
+
+class Bench:
+    """What has been measured so far."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self.figures: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.facts: dict[str, Any] = {}
+        self._lines: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    async def run(self, folder: Path) -> None:
+        """Measure everything that was asked for."""
+        classes = class_path(self._given.maven_repository) if self._given.only != "ours" else ""
+        for flush in self._given.flush:
+            servers: list[Server] = []
+            if self._given.only != "rocketmq":
+                servers.append(Tidewheel(folder / f"tidewheel-{flush}", flush))
+            if self._given.only != "ours":
+                servers.append(RocketMq(folder / f"rocketmq-{flush}", flush, classes))
+            try:
+                await self._of_flush(flush, servers)
+            finally:
+                for server in servers:
+                    server.kill()
+                    shutil.rmtree(server.folder, ignore_errors=True)
+
+    async def _of_flush(self, flush: str, servers: Sequence[Server]) -> None:
+        for server in servers:
+            tell(f"{flush}: starting {server.name}")
+            await server.start()
+            self.facts[server.name] = server.facts()
+            server.freeze()
+        await self._compile(flush, servers)
+        for is_last in (False, True):
+            rows = {
+                name: ROWS[name]
+                for name in self._given.rows
+                if name in ROWS and ROWS[name].is_last is is_last
+            }
+            if rows:
+                await self._of_rows(flush, rows, servers)
+        for server in servers:
+            resident = {
+                "seconds": server.start_seconds,
+                "resident_mb": round(server.resident_bytes() / 1e6, 1),
+            }
+            self._add(flush, "plain", "start", server, 1, resident)
+        for name in self._given.long:
+            for server in servers:
+                await self._long(flush, name, server)
+
+    async def _compile(self, flush: str, servers: Sequence[Server]) -> None:
+        for server in servers:
+            if server.is_compiled_as_it_runs and self._given.warm:
+                tell(f"{flush}: {self._given.warm:g} s of sends, for {server.name} to compile what it runs")
+                await server.thaw()
+                try:
+                    await measure(ROWS["send"], server, "plain", self._given.warm)
+                except FAILURES as error:
+                    self._fail(flush, "plain", "send", server, 0, error)
+                server.freeze()
+
+    async def _of_rows(self, flush: str, rows: dict[str, Row], servers: Sequence[Server]) -> None:
+        for server in servers:
+            tell(f"{flush}: warming {server.name}")
+            await server.thaw()
+            for _ in range(server.warm_turns):
+                for name, row in rows.items():
+                    try:
+                        await measure(row, server, "plain", WARM_SECONDS, is_warming=True)
+                    except FAILURES as error:
+                        self._fail(flush, "plain", name, server, 0, error)
+            server.freeze()
+        for kind, turn in self._turns():
+            for name, row in rows.items():
+                for server in servers if turn % 2 else reversed(servers):
+                    await self._once(flush, kind, name, row, server, turn)
+
+    def _turns(self) -> Iterator[tuple[str, int]]:
+        for kind, rounds in zip(CHOICES, (self._given.rounds, self._given.java_rounds), strict=True):
+            for turn in range(1, rounds + 1):
+                yield kind, turn
+
+    async def _once(self, flush: str, kind: str, name: str, row: Row, server: Server, turn: int) -> None:
+        os.sync()
+        await server.thaw()
+        try:
+            found = await measure(row, server, kind, self._given.seconds)
+        except FAILURES as error:
+            self._fail(flush, kind, name, server, turn, error)
+        else:
+            tell(f"{flush}, {kind}, round {turn}: {name}, {server.name}: {found}")
+            self._add(flush, kind, name, server, turn, found)
+        server.freeze()
+
+    async def _long(self, flush: str, name: str, server: Server) -> None:
+        await server.thaw()
+        tell(f"{flush}: {name}, {server.name}")
+        try:
+            self._add(flush, "plain", name, server, 1, await LONG[name](server))
+        except FAILURES as error:
+            self._fail(flush, "plain", name, server, 1, error)
+        server.freeze()
+
+    def _add(
+        self, flush: str, kind: str, row: str, server: Server, turn: int, found: dict[str, float]
+    ) -> None:
+        line = self._lines.get((flush, kind, row))
+        if line is None:
+            line = {"row": row, "flush": flush, "headers": kind, "rounds": {}}
+            self._lines[flush, kind, row] = line
+            self.figures.append(line)
+        line["rounds"].setdefault(server.name, []).append({"round": turn} | found)
+
+    def _fail(self, flush: str, kind: str, row: str, server: Server, turn: int, error: Exception) -> None:
+        why = str(error) or f"it took too long ({type(error).__name__})"
+        tell(f"FAILED: {flush}, {kind}, round {turn}: {row}, {server.name}: {why}")
+        where = {"flush": flush, "headers": kind, "row": row, "server": server.name, "round": turn}
+        self.failures.append(where | {"why": why})
+
+
+def tell(line: str) -> None:
+    """Say how far it is."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+async def measured(given: argparse.Namespace) -> dict[str, Any]:
+    """Return all figures, with what they are to be read with."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(stop, task.cancel)
+    before, bench = os.getloadavg()[0], Bench(given)
+    with tempfile.TemporaryDirectory(dir=given.folder, prefix="tidewheel-peers-") as folder:
+        check_room(Path(folder), given)
+        await bench.run(Path(folder))
+    machine = {
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "processor": processor(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load_before": before,
+        "load_after": os.getloadavg()[0],
+    }
+    options = {
+        "rounds": given.rounds,
+        "java_rounds": given.java_rounds,
+        "seconds": given.seconds,
+        "warm_seconds": given.warm,
+    }
+    return {
+        "machine": machine,
+        "options": options,
+        "servers": bench.facts,
+        "figures": bench.figures,
+        "failures": bench.failures,
+    }
+
+
+def check_room(folder: Path, given: argparse.Namespace) -> None:
+    """Raise if the machine has not what it takes, rather than measure that."""
+    disk = shutil.disk_usage(folder)
+    if disk.free < DISK_FREE_BYTES or (given.only != "ours" and disk.used / disk.total > DISK_USED_MAX):
+        raise CannotRun(
+            f"The disk of {folder} has {disk.free >> 30} GB free of {disk.total >> 30}; the stores need"
+            f" {DISK_FREE_BYTES >> 30}, and RocketMQ refuses messages on one over 85 % full. Choose another"
+            " with --folder."
+        )
+    available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    if available and int(available[1]) * 1024 < MEMORY_BYTES and given.only != "ours":
+        raise CannotRun(
+            f"{int(available[1]) >> 20} GB of memory are free; RocketMQ's heap and the rest need 6."
+        )
+    if given.only == "ours":
+        return
+    if shutil.which("java"):
+        said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+        version = re.search(r'version "(\d+)', said)
+        if version and int(version[1]) < JAVA_MIN:
+            raise CannotRun(
+                f"Java is {version[1]}; put a JDK of {JAVA_MIN} or newer first in PATH (Debian:"
+                " openjdk-17-jdk-headless), or use --only ours."
+            )
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
+
+
+def names_of(allowed: Sequence[str]) -> Any:
+    """Return what reads a list of names with commas."""
+
+    def read(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(allowed)}")
+        return names
+
+    return read
+
+
+def arguments() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--java-rounds", type=int, default=1, help="rounds with the Java client's header fields"
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a row that has no end of its own")
+    parser.add_argument("--warm", type=float, default=90.0, help="seconds of sends before RocketMQ counts")
+    parser.add_argument("--rows", type=names_of(list(ROWS)), default=list(ROWS), help="with commas")
+    parser.add_argument("--flush", type=names_of(FLUSHES), default=list(FLUSHES))
+    parser.add_argument("--only", choices=ONLY)
+    long = names_of(list(LONG))
+    parser.add_argument(
+        "--long", nargs="?", type=long, const=list(LONG), default=[], help="slow rows, or all"
+    )
+    parser.add_argument("--folder", type=Path, help="where both keep their stores; else a temporary folder")
+    parser.add_argument("--maven-repository", type=Path, help="where Maven keeps the jars; else in ~/.m2")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="put the table into its place in this page"
+    )
+    parser.add_argument(
+        "--read", type=Path, metavar="JSON", help="measure nothing: make the table of these figures"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure or read, and write the table."""
+    given = arguments()
+    try:
+        if given.read:
+            found = json.loads(given.read.read_text())
+        else:
+            found = uvloop.run(measured(given))
+            print(json.dumps(found, indent=1))
+        made = table(found, {name: row.title for name, row in ROWS.items()})
+        print(made, file=sys.stderr)
+        if given.write:
+            written(given.write, made)
+    except (CannotRun, BadPage, LoadFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except asyncio.CancelledError:
+        print("Stopped; nothing is left running.", file=sys.stderr)
+        return 130
+    return 1 if found["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
