@@ -14,6 +14,7 @@ import pytest
 
 from services.front.answers import TOO_MANY_SENTENCE
 from services.front.port import FAREWELLS_MAX
+from tests.attacks.http2 import FRONT
 from tests.endurance.conftest import OK, BrokerProcess, Client
 from tests.http2_client import PREFACE, REQUEST, request, settings
 
@@ -33,7 +34,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     one = BrokerProcess(
-        tmp_path / "store", "--segment-bytes", str(1 << 24), "--connections-per-address", str(FIT)
+        tmp_path / "store", "--segment-bytes", str(1 << 24), "--connections-per-address", str(FIT), *FRONT
     )
     one.start()
     yield one

@@ -175,6 +175,18 @@ def test_bodies_up_to_the_limit_go_in_and_come_out(play: Play) -> None:
     play(scenario)
 
 
+def test_a_question_whose_answer_takes_long_is_short(play: Play) -> None:
+    """It is kept until the answer ends."""
+
+    async def scenario(stage: Stage) -> None:
+        with pytest.raises(aio.AioRpcError) as refused:
+            async for _ in stage.receive(group="g" * limits.QUESTION_BYTES_MAX):
+                pass
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    play(scenario)
+
+
 def test_a_compressed_request_is_taken(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         reply = await stage.send(1, b"a" * 100_000, compression=grpc.Compression.Gzip)
