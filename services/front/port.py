@@ -98,6 +98,11 @@ class Port:
         """How many clients are connected."""
         return self._admission.connection_count
 
+    @property
+    def table_count(self) -> int:
+        """Of how many connections the client uses a table of header fields."""
+        return sum(one.calls.http2.uses_table for one in self._shared.connections)
+
     def start(self, listening: socket.socket) -> None:
         """Take connections of a socket that listens."""
         listening.setblocking(False)

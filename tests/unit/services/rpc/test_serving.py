@@ -15,6 +15,7 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hpack import Encoder
 
 from commitlog import limits
 from commitlog.message import MessageType
@@ -25,6 +26,7 @@ from services.front.connection import Shared
 from services.front.grpc_wire import framed
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
+from services.ops.metrics import Metrics
 from services.rpc.endpoints import Advertised
 from services.rpc.everything import all_rpcs
 from services.rpc.generated import definition_pb2 as wire
@@ -380,6 +382,40 @@ def test_reflection_describes_the_services_by_their_names_on_the_wire(play: Play
                 assert answer.original_request == question
             await call.done_writing()
             assert await call.read() is aio.EOF
+
+    play(scenario)
+
+
+def test_a_scrape_tells_how_many_connections_keep_a_table(play: Play) -> None:
+    """A client lets go of its table with its first call after it has agreed to."""
+
+    async def scenario(stage: Stage) -> None:
+        metrics = Metrics(stage.live, [])
+        metrics.watch(stage.port)
+        reader, writer = await asyncio.open_connection(*stage.address.split(":"))
+        path = "/grpc.health.v1.Health/Check"
+        fields = tuple((one, path if one == ":path" else two) for one, two in REQUEST)
+        encoder = Encoder()
+
+        def counted() -> list[float]:
+            (family,) = [one for one in metrics.collect() if one.name == "mq_connections"]
+            return [one.value for one in family.samples]
+
+        async def ask(stream_id: int) -> None:
+            whole = frame(HEADERS, END_HEADERS, stream_id, encoder.encode(fields))
+            writer.write(whole + data(stream_id, framed(b""), ends=True))
+            told = b""
+            while b"grpc-status" not in told:
+                told += await reader.read(1_000)
+
+        writer.write(PREFACE + settings() + frame(SETTINGS, ACK, 0))
+        await ask(1)
+        assert counted() == [0, 1]
+        writer.write(frame(SETTINGS, ACK, 0))
+        encoder.header_table_size = 0
+        await ask(3)
+        assert counted() == [1, 0]
+        writer.close()
 
     play(scenario)
 
