@@ -108,7 +108,7 @@ DECODERS: dict[str, tuple[str, Callable[[], Callable[[bytes], Any]]]] = {
 def each_us(
     connections: list[list[bytes]], make: Callable[[], Callable[[bytes], Any]]
 ) -> tuple[float, float]:
-    """Return what a block costs: of the first ones of a connection, and of later ones, 0 if there are none."""
+    """Return what a block costs: of the first ones of a connection, and of later ones (0: there are none)."""
     spent, counts = [0, 0], [0, 0]
     for _ in range(REPEATS):
         for blocks in connections:

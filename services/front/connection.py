@@ -36,6 +36,8 @@ CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
 """How long a client may take to read why its connection is over, and how much it may say meanwhile: if that
 were left in the socket, the system would break the connection, and with it what the client was told."""
+LITTLE_SECONDS: Final = 0.01
+"""How long one whose frames bring little waits to be read on, while others are."""
 MESSAGES_AT_ONCE: Final = 32
 """How many messages of a stream are taken before others have their turn."""
 UNREAD: Final = "All answers that wait to be read are too many, and this client has most of them."
@@ -231,10 +233,9 @@ class Connection(asyncio.Protocol):
                 self.transport.pause_reading()
             return
         self._take(self.calls.receive(data, now))
-        if http2.has_unread and not self._is_behind:
-            self._is_behind = True
+        if (http2.has_unread or http2.brings_little) and not self._is_behind and not http2.is_over:
             self.transport.pause_reading()
-            self._shared.backlog.add(self)
+            self._read_later()
         if not self._is_dirty:
             self.stir()
 
@@ -245,11 +246,18 @@ class Connection(asyncio.Protocol):
             return
         self._take(self.calls.receive(b"", self._shared.loop.time()))
         if self.calls.http2.has_unread:
-            self._is_behind = True
-            self._shared.backlog.add(self)
+            self._read_later()
         else:
             self.transport.resume_reading()
         self.stir()
+
+    def _read_later(self) -> None:
+        """Read on in a later turn, or when some have passed if what comes brings little."""
+        self._is_behind = True
+        if self.calls.http2.brings_little:
+            self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
+        else:
+            self._shared.backlog.add(self)
 
     def pause_writing(self) -> None:
         """The socket takes no more for now."""

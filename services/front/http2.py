@@ -84,6 +84,7 @@ PING_STRIKES_MAX: Final = 2
 OPEN, HALF_CLOSED_REMOTE = 0, 1
 """Where a stream is that is kept; one that is over is not kept."""
 _EARNING_BYTES: Final = 1_024
+_ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
 """How many header blocks in a row may say too much: one takes milliseconds to read."""
 _DRAIN_PING: Final = b"tidedone"
@@ -844,6 +845,11 @@ class Http2:
     def stream_count(self) -> int:
         """How many streams are not over."""
         return len(self._streams)
+
+    @property
+    def brings_little(self) -> bool:
+        """Whether part of the allowance is used up: who talks on for nothing need not be read at once."""
+        return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
     @property
     def has_news(self) -> bool:

@@ -250,14 +250,17 @@ class Port:
             self._refuse(NO_HTTP2, host, "")
             await self._say(one, NO_HTTP2_ALERT)
             return False
-        async with self._handshakes:
-            try:
-                assert self._tls is not None
-                connection = await self._connect(one, host, self._tls())
-            except (OSError, ssl.SSLError) as error:
-                if not self._is_leaving:
-                    self._refuse(why(error), host, str(error))
-                return False
+        await self._handshakes.acquire()
+        slot = Slot(self._handshakes, self._loop)
+        try:
+            assert self._tls is not None
+            connection = await self._connect(one, host, self._tls())
+        except (OSError, ssl.SSLError) as error:
+            if not self._is_leaving:
+                self._refuse(why(error), host, str(error))
+            return False
+        finally:
+            slot.give_back()
         if connection.protocol != H2.decode():
             self.refused(connection, NO_HTTP2, "")
             connection.transport.close()
@@ -346,6 +349,21 @@ class Port:
             one.transport.abort()  # to close would wait for somebody who may be dead to read
         else:
             one.look(now)
+
+
+class Slot:
+    """One of the handshakes at once. Who is slow computes nothing: it gives its slot back after a while."""
+
+    def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
+        self._slots, self._is_held = slots, True
+        self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.give_back)
+
+    def give_back(self) -> None:
+        """Let another one begin."""
+        if self._is_held:
+            self._is_held = False
+            self._timer.cancel()
+            self._slots.release()
 
 
 def why(error: Exception) -> str:

@@ -282,6 +282,28 @@ def test_who_offers_no_http2_behind_tls_is_told_so(play: Play) -> None:
     play(scenario)
 
 
+def test_who_is_slow_to_shake_hands_keeps_nobody_from_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKES_MAX", 1)
+    monkeypatch.setattr(limits, "HANDSHAKE_SLOT_MS_MAX", 50)
+    monkeypatch.setattr(limits, "HANDSHAKE_MS_MAX", 1_000_000)
+
+    async def scenario(stage: Stage) -> None:
+        slow = await stage.connect()
+        out = ssl.MemoryBIO()
+        with suppress(ssl.SSLWantReadError):
+            trusting("h2").wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+        slow.say(out.read())
+        await slow.reader.readexactly(1)
+        quick = await stage.connect(ssl=trusting("h2"))
+        await quick.greeted()
+        assert await quick.is_served()
+        assert stage.port.connection_count == 2
+        for client in (slow, quick):
+            client.writer.transport.abort()
+
+    play(scenario)
+
+
 def test_a_handshake_that_fails_is_listed_by_its_cause(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         broken = await stage.connect()

@@ -359,6 +359,25 @@ def test_health_is_told_and_watched(play: Play) -> None:
     play(scenario)
 
 
+def test_so_many_may_watch_health(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WATCHES_MAX", 2)
+
+    async def scenario(stage: Stage) -> None:
+        stub = health_pb2_grpc.HealthStub(stage.channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+        for one in watches:
+            assert (await one.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(aio.AioRpcError, match="2 watch already"):
+            await anext(aiter(stub.Watch(health_pb2.HealthCheckRequest())))
+        watches.pop().cancel()
+        while stage.health._watch_count == 2:
+            await asyncio.sleep(0.005)
+        again = stub.Watch(health_pb2.HealthCheckRequest())
+        assert (await again.read()).status == health_pb2.HealthCheckResponse.SERVING
+
+    play(scenario)
+
+
 def test_reflection_describes_the_services_by_their_names_on_the_wire(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         asked = reflection_pb2.ServerReflectionRequest
