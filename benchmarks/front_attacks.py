@@ -8,7 +8,8 @@ flushed later) and one says heartbeats, each a call every 5 ms, before the attac
 
 * `connections`: 5,000 connections at once, which greet and say nothing more;
 * `tls_reconnects`: 2,000 clients of TLS that connect, hang up, and all connect again;
-* `silent`: connections that say the first byte of a preface, and nothing more.
+* `silent`: connections that say the first byte of a preface, and nothing more;
+* `ordinary_calls`: no attack, but calls without end, of which each is answered: to compare the others with.
 
 JSON on stdout: attack -> growth of the broker's memory (the most meanwhile, and what stays), p50 and p99 of
 the two clients before and during, what the attackers were told; a table on stderr.
@@ -37,8 +38,6 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from front_server import resident_bytes
-
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from tests.attacks.http2 import (
@@ -56,6 +55,7 @@ from tests.attacks.http2 import (
     SETTINGS,
     WINDOW_UPDATE,
     Attacker,
+    Frames,
     call_of,
     frame,
 )
@@ -64,6 +64,7 @@ from tests.endurance.conftest import BrokerProcess
 EVERY_SECONDS: Final = 0.005
 ATTACK_BYTES: Final = 4_000_000
 CONNECTIONS, TLS_CLIENTS = 5_000, 2_000
+ORDINARY: Final = "ordinary_calls"
 CROWD: Final = ("connections", "tls_reconnects", "silent")
 
 
@@ -111,6 +112,11 @@ def callers(address: tuple[str, int]) -> dict[str, Caller]:
     send = service.SendMessageRequest(messages=[message]).SerializeToString()
     beat = service.HeartbeatRequest().SerializeToString()
     return {"send": Caller(address, "SendMessage", send), "heartbeat": Caller(address, "Heartbeat", beat)}
+
+
+def resident_bytes(process: int) -> int:
+    """What a process holds in memory."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def percentiles(took: list[float]) -> dict[str, float]:
@@ -177,7 +183,7 @@ def attack(pipe: Pipe, address: tuple[str, int], name: str, connections: int, se
 def said_by(name: str) -> Iterator[bytes]:
     """The first megabytes of an attack, whole frames together."""
     waiting, size = b"", 0
-    for one in islice(ATTACKS[name](), 400_000):
+    for one in islice(ordinary_calls() if name == ORDINARY else ATTACKS[name](), 400_000):
         waiting += one
         if len(waiting) >= 60_000:
             yield waiting
@@ -185,6 +191,13 @@ def said_by(name: str) -> Iterator[bytes]:
         if size >= ATTACK_BYTES:
             return
     yield waiting
+
+
+def ordinary_calls() -> Frames:
+    """Calls like others."""
+    block = call_of(SERVICE + "QueryRoute")
+    for stream in range(1, 2**31, 2):
+        yield frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, bytes(5))
 
 
 def crowd(pipe: Pipe, address: tuple[str, int], name: str, seconds: float) -> None:
@@ -249,6 +262,7 @@ async def silent(address: tuple[str, int], seconds: float) -> dict[str, Any]:
     return {"connections": len(streams), "told": {}}
 
 
+EVERY: Final = (ORDINARY, *ATTACKS, *CROWD)
 CROWDS: Final = {one.__name__: one for one in (connections, tls_reconnects, silent)}
 
 
@@ -257,7 +271,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--seconds", type=float, default=3.0)
     arguments.add_argument("--connections", type=int, default=4)
-    arguments.add_argument("--attacks", nargs="*", choices=[*ATTACKS, *CROWD], default=[*ATTACKS, *CROWD])
+    arguments.add_argument("--attacks", nargs="*", choices=EVERY, default=EVERY)
     given = arguments.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

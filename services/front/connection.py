@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
                 self.transport.pause_reading()
             return
         self._take(self.calls.receive(data, now))
-        if (http2.has_unread or http2.brings_little) and not self._is_behind and not http2.is_over:
+        if (self.calls.has_unread or http2.brings_little) and not self._is_behind and not http2.is_over:
             self.transport.pause_reading()
             self._read_later()
         if not self._is_dirty:
@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._take(self.calls.receive(b"", self._shared.loop.time()))
-        if self.calls.http2.has_unread:
+        if self.calls.has_unread:
             self._read_later()
         else:
             self.transport.resume_reading()

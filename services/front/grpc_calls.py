@@ -150,10 +150,12 @@ class GrpcCalls:
         "_found",
         "_held_bytes",
         "_incoming",
+        "_later",
         "_method_of",
         "_no_grpc",
         "_now",
         "_parts",
+        "_unpacked_bytes",
         "http2",
     )
 
@@ -169,6 +171,9 @@ class GrpcCalls:
         self._method_of, self._parts = method_of, parts
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
+        self._later: list[Any] = []
+        """Events of HTTP/2 that wait for a later turn, since those of this one were much to unpack."""
+        self._unpacked_bytes = 0
         self._incoming: dict[int, Incoming] = {}
         self._begun: set[int] = set()
         """Streams on which the head of the answer was said."""
@@ -179,11 +184,22 @@ class GrpcCalls:
         """What the client's bytes mean."""
         self._now = now
         found: list[Event] = []
-        for event in self.http2.receive(data, now):
+        events, self._later, self._unpacked_bytes = self._later, [], 0
+        if data or not events:
+            events += self.http2.receive(data, now)
+        for place, event in enumerate(events):
             if self.http2.is_over and isinstance(event, (Request, Body)):
                 continue  # it is no more use, and may be what the connection was ended for
             self._take(event, found)
+            if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
+                self._later = events[place + 1 :]
+                break
         return found
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something that has come is left for a later turn, and `receive` to be called again."""
+        return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
         """The transport takes more."""
@@ -294,6 +310,8 @@ class GrpcCalls:
                 self._hold(incoming)
         except Refused as refused:
             self._give_up(stream_id, incoming, refused, found)
+        self._unpacked_bytes += incoming.messages.unpacked_bytes
+        incoming.messages.unpacked_bytes = 0
         if incoming.messages.excess_bytes:
             self.http2.spend(incoming.messages.excess_bytes / limits.UNPACKED_BYTES_PER_FRAME)
             incoming.messages.excess_bytes = 0

@@ -122,14 +122,14 @@ class Messages:
     Pieces are joined as they come: kept apart, pieces of few bytes would take many times what they have.
     """
 
-    __slots__ = ("_held", "_is_gzip", "_max", "_wanted", "excess_bytes")
+    __slots__ = ("_held", "_is_gzip", "_max", "_wanted", "excess_bytes", "unpacked_bytes")
 
     def __init__(self, message_bytes_max: int, *, is_gzip: bool) -> None:
         self._max, self._is_gzip = message_bytes_max, is_gzip
         self._held = bytearray()
         self._wanted = PREFIX_BYTES
-        self.excess_bytes = 0
-        """How much more was unpacked than comes of compressing what is worth it."""
+        self.unpacked_bytes = self.excess_bytes = 0
+        """How much was unpacked, and how much more than comes of compressing what is worth it."""
 
     @property
     def held_bytes(self) -> int:
@@ -179,6 +179,7 @@ class Messages:
             plain = unpacking.decompress(message, most + 1)
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
+        self.unpacked_bytes += len(plain)
         self.excess_bytes += max(0, len(plain) - worth_bytes)
         if len(plain) > most:
             raise too_long(len(plain), most)

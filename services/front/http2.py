@@ -308,6 +308,8 @@ class Http2:
             return []
         self._heard_at, self._now = now, now
         self._work, self.has_unread = self._bounds.work_per_turn, False
+        if self.brings_little:
+            self._fill()
         try:
             self._take_in(self._rest + data if self._rest else data)
         except CompressionError as error:
@@ -944,13 +946,16 @@ class Http2:
 
     def _spend(self, count: float) -> None:
         self._allowance -= count
-        if self._allowance < 0:
-            seconds = self._now - self._allowance_at
-            self._allowance_at = self._now
-            earned = min(seconds * self._bounds.idle_frames_per_second, float(self._bounds.idle_frames))
-            self._allowance += earned
+        if self.brings_little:
+            self._fill()
             if self._allowance < 0:
                 raise Broken(Code.ENHANCE_YOUR_CALM, "Too many frames came that bring nothing forward.")
+
+    def _fill(self) -> None:
+        """Fill the allowance by the time that has passed."""
+        seconds, self._allowance_at = self._now - self._allowance_at, self._now
+        filled = self._allowance + seconds * self._bounds.idle_frames_per_second
+        self._allowance = min(filled, float(self._bounds.idle_frames))
 
     def _break_stream(self, stream_id: int, code: Code) -> None:
         """End a stream on which its client has broken a rule."""
@@ -989,6 +994,7 @@ class Http2:
         self._events += [Reset(stream_id, code) for stream_id in self._streams]
         self._streams.clear()
         self._ready.clear()
+        self._unsaid_ends.clear()
         self._waiting_bytes, self._rest, self._block, self.has_unread = 0, b"", None, False
         self._events.append(Ended(code, why))
 

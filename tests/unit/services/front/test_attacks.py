@@ -37,6 +37,7 @@ from tests.http2_client import (
     END_STREAM,
     GOAWAY,
     HEADERS,
+    PING,
     PREFACE,
     RST_STREAM,
     SETTINGS,
@@ -89,7 +90,7 @@ class Peer:
             self.take(waiting)
             told += frames(self.server.http2.take())
             self.take(self.server.events())
-            if not self.server.http2.has_unread:
+            if not self.server.has_unread:
                 break
             waiting = self.server.receive(b"", self.now)
         for one in told:
@@ -402,7 +403,7 @@ def test_a_message_that_waits_to_be_heard_is_counted() -> None:
 
 def test_an_honest_compressed_message_costs_nothing_and_one_of_nothing_does() -> None:
     text = b"".join(b"%d orders of %d pieces. " % (number, number * 7919 % 1_000) for number in range(20_000))
-    for plain, is_honest in ((text, True), (bytes(900_000), False)):
+    for plain, is_honest in ((text, True), (bytes(400_000), False)):
         peer = Peer()
         packed = gzip.compress(plain)
         body = b"\1" + len(packed).to_bytes(4, "big") + packed
@@ -418,6 +419,23 @@ def test_an_honest_compressed_message_costs_nothing_and_one_of_nothing_does() ->
         assert peer.statuses["0"] > (40 if is_honest else 2)
 
 
+def test_in_a_turn_little_is_unpacked() -> None:
+    packed = gzip.compress(bytes(400_000))
+    body = b"\1" + len(packed).to_bytes(4, "big") + packed
+    said = b"".join(
+        frame(HEADERS, END_HEADERS, stream_id, CALL + literal("grpc-encoding", "gzip"))
+        + data(stream_id, body, ends=True)
+        for stream_id in range(1, 9, 2)
+    )
+    server = GrpcCalls(METHODS.get, Bounds(), {}, Parts(), 0.0)
+    server.receive(OPEN, 0.0)
+    turns = [server.receive(said, 0.0)]
+    while server.has_unread:
+        turns.append(server.receive(b"", 0.0))
+    assert [len(one) for one in turns] == [2, 2]
+    assert not server.http2.is_over
+
+
 def test_fields_may_be_so_many() -> None:
     peer = Peer()
     most = limits.HEADERS_COUNT_MAX - len(frame_fields())
@@ -431,6 +449,24 @@ def test_fields_may_be_so_many() -> None:
 
 def frame_fields() -> dict[str, str]:
     return fields_of(CALL)
+
+
+def test_who_has_brought_little_is_forgiven_in_time() -> None:
+    peer = Peer()
+    for _ in range(limits.IDLE_FRAMES_MAX // 2):
+        peer.say(frame(0xFA, 0, 0))
+    assert peer.server.http2.brings_little
+    peer.now += limits.IDLE_FRAMES_MAX / limits.IDLE_FRAMES_PER_SECOND / 2
+    peer.say(frame(HEADERS, END_HEADERS, 1, CALL))
+    assert not peer.server.http2.brings_little
+
+
+def test_who_pings_now_and_then_is_never_one_who_brings_little() -> None:
+    peer = Peer()
+    for _ in range(limits.IDLE_FRAMES_MAX):
+        peer.now += limits.PING_INTERVAL_MS_MIN / 1000
+        peer.say(frame(PING, 0, 0, bytes(8)))
+        assert not peer.server.http2.brings_little
 
 
 def test_the_end_is_told_once() -> None:
