@@ -108,7 +108,7 @@ DECODERS: dict[str, tuple[str, Callable[[], Callable[[bytes], Any]]]] = {
 def each_us(
     connections: list[list[bytes]], make: Callable[[], Callable[[bytes], Any]]
 ) -> tuple[float, float]:
-    """Return what a block costs: of the first ones of a connection, and of later ones."""
+    """Return what a block costs: of the first ones of a connection, and of later ones (0: there are none)."""
     spent, counts = [0, 0], [0, 0]
     for _ in range(REPEATS):
         for blocks in connections:
@@ -119,7 +119,7 @@ def each_us(
                     decode(block)
                 spent[part] += time.process_time_ns() - began
                 counts[part] += len(some)
-    return spent[0] / 1_000 / counts[0], spent[1] / 1_000 / counts[1]
+    return spent[0] / 1_000 / counts[0], spent[1] / 1_000 / max(1, counts[1])
 
 
 def main() -> None:

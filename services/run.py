@@ -162,6 +162,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
                 has_plaintext=has_plaintext,
                 asks_callers=asks_callers,
             )
+            metrics.watch(port)
             await stack.enter_async_context(serving_port(port, listening, health, sessions, live))
         else:
             peers = Peers()

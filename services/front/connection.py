@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final, Protocol, cast
 
 import structlog
 
+from commitlog import limits
 from services.front.grpc_calls import Began, Called, Gone, GrpcCalls, Method, Parts, Said, Silent
 from services.front.grpc_wire import Status
 from services.front.header_fields import Field
@@ -31,9 +32,15 @@ log = structlog.get_logger()
 PING_SECONDS: Final = 30.0
 PONG_SECONDS: Final = 10.0
 """When a client that says nothing is asked whether it is there, and how long it has to answer."""
-LOOK_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 2.0
-"""How long a client may take to read why its connection is over."""
+DISCARDED_BYTES_MAX: Final = 256 * 1024
+"""How long a client may take to read why its connection is over, and how much it may say meanwhile: if that
+were left in the socket, the system would break the connection, and with it what the client was told."""
+LITTLE_SECONDS: Final = 0.01
+"""How long one whose frames bring little waits to be read on, while others are."""
+MESSAGES_AT_ONCE: Final = 32
+"""How many messages of a stream are taken before others have their turn."""
+UNREAD: Final = "All answers that wait to be read are too many, and this client has most of them."
 DEAD: Final = "no answer to a ping"
 
 
@@ -48,6 +55,16 @@ class Service(Protocol):
 
     def began(self, connection: Connection, call: Began) -> None:
         """Answer a call whose request is a stream."""
+
+
+class Door(Protocol):
+    """Through which connections have come."""
+
+    def refused(self, connection: Connection, why: str, detail: str) -> None:
+        """Somebody is hung up on: why, in few words, and what there is to say of it."""
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
 
 
 class Writes:
@@ -69,13 +86,53 @@ class Writes:
             connection.write()
 
 
+class Backlog:
+    """The connections whose frames wait for a later turn; in each one of them has its turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Connection] = deque()
+
+    def add(self, connection: Connection) -> None:
+        """Have a connection read on in a later turn."""
+        if not self._waiting:
+            self._loop.call_soon(self._go_on)
+        self._waiting.append(connection)
+
+    def _go_on(self) -> None:
+        connection = self._waiting.popleft()
+        if self._waiting:
+            self._loop.call_soon(self._go_on)
+        connection.read_on()
+
+
+class Unread:
+    """How much of answers waits to be read, by connection; of too much the one goes that has most."""
+
+    def __init__(self) -> None:
+        self.waiting_bytes = 0
+        self._of: dict[Connection, int] = {}
+
+    def note(self, connection: Connection, waiting_bytes: int) -> None:
+        """So much waits of a connection now."""
+        self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
+        if waiting_bytes:
+            self._of[connection] = waiting_bytes
+        else:
+            self._of.pop(connection, None)
+        if self.waiting_bytes > limits.UNREAD_BYTES_MAX:
+            most = max(self._of, key=self._of.__getitem__)
+            self.note(most, 0)
+            most.break_off(UNREAD)
+
+
 class Shared:
     """What all connections of a server share."""
 
     def __init__(self, service: Service, bounds: Bounds | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.service, self.bounds = service, bounds or Bounds()
-        self.writes = Writes(self.loop)
+        self.writes, self.backlog, self.unread = Writes(self.loop), Backlog(self.loop), Unread()
         self.fields: dict[bytes, Field] = {}
         self.parts = Parts()
         self.connections: set[Connection] = set()
@@ -90,8 +147,8 @@ class Answering:
         self.task: asyncio.Task[None] | None = None
         self.passed: asyncio.Future[None] | None = None
         """Awaited until what was said has passed flow control."""
-        self.inbox: deque[Said | None] = deque()
-        """Messages of its request; None behind the last."""
+        self.inbox: list[Said | None] = []
+        """Of its request the next message, and None behind the last."""
         self.said: asyncio.Future[None] | None = None
         """Awaited until there is something in it."""
 
@@ -105,15 +162,37 @@ class Answering:
 class Connection(asyncio.Protocol):
     """A connection that speaks HTTP/2 from its first byte on."""
 
+    __slots__ = (
+        "_answering",
+        "_discarded_bytes",
+        "_door",
+        "_has_hung_up",
+        "_is_behind",
+        "_is_dirty",
+        "_is_refused",
+        "_shared",
+        "_unread_bytes",
+        "callers",
+        "calls",
+        "heard_at",
+        "host",
+        "is_encrypted",
+        "is_let_in",
+        "is_listed",
+        "is_stranger",
+        "protocol",
+        "transport",
+    )
+
     def __init__(
         self,
         shared: Shared,
         host: str,
-        lost: Callable[[Connection, str, str], None],
+        door: Door,
         *,
         is_encrypted: bool = False,
     ) -> None:
-        self._shared, self._lost = shared, lost
+        self._shared, self._door = shared, door
         self.host, self.is_encrypted = host, is_encrypted
         self.is_let_in = False
         """Whether a call was answered otherwise than that nobody knows its caller."""
@@ -127,10 +206,11 @@ class Connection(asyncio.Protocol):
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
         self._answering: dict[int, Answering] = {}
-        self._is_dirty = False
-        self._why = "", ""
-        """Why it ends otherwise than its client wanted: one of few reasons, and a sentence."""
-        self._look: asyncio.TimerHandle | None = None
+        self._is_dirty = self._is_behind = self._has_hung_up = False
+        self._unread_bytes = self._discarded_bytes = 0
+        """Of its answers, what waits to be read; and what came when it was over."""
+        self._is_refused = False
+        """Whether it ends otherwise than its client wanted."""
         self.heard_at = shared.loop.time()
 
     # The socket.
@@ -142,14 +222,42 @@ class Connection(asyncio.Protocol):
             self.protocol = sealed.selected_alpn_protocol() or ""
         self._shared.connections.add(self)
         self.stir()
-        self._look = self._shared.loop.call_later(LOOK_SECONDS, self._look_after)
 
     def data_received(self, data: bytes) -> None:
         """Take in what the client says."""
         self.heard_at = now = self._shared.loop.time()
+        http2 = self.calls.http2
+        if http2.is_over:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > DISCARDED_BYTES_MAX:
+                self.transport.pause_reading()
+            return
         self._take(self.calls.receive(data, now))
+        if (self.calls.has_unread or http2.brings_little) and not self._is_behind and not http2.is_over:
+            self.transport.pause_reading()
+            self._read_later()
         if not self._is_dirty:
             self.stir()
+
+    def read_on(self) -> None:
+        """Take in what the client has said in earlier turns."""
+        self._is_behind = False
+        if self.transport.is_closing():
+            return
+        self._take(self.calls.receive(b"", self._shared.loop.time()))
+        if self.calls.has_unread:
+            self._read_later()
+        else:
+            self.transport.resume_reading()
+        self.stir()
+
+    def _read_later(self) -> None:
+        """Read on in a later turn, or when some have passed if what comes brings little."""
+        self._is_behind = True
+        if self.calls.http2.brings_little:
+            self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
+        else:
+            self._shared.backlog.add(self)
 
     def pause_writing(self) -> None:
         """The socket takes no more for now."""
@@ -166,15 +274,15 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """End all that is under way."""
-        if self._look is not None:
-            self._look.cancel()
         self._shared.connections.discard(self)
         for answering in list(self._answering.values()):
             self._cancel(answering)
         self.calls.drop()
+        self._shared.unread.note(self, 0)
         if isinstance(error, ssl.SSLError):
-            self._why = f"TLS: {(error.reason or 'broken').lower().replace('_', ' ')}", str(error)
-        self._lost(self, *self._why)
+            why = (error.reason or "broken").lower().replace("_", " ")
+            self._door.refused(self, f"TLS: {why}", str(error))
+        self._door.lost(self)
 
     def stir(self) -> None:
         """Have what the core has to say written at the end of this turn."""
@@ -193,23 +301,44 @@ class Connection(asyncio.Protocol):
         while self.calls.http2.has_more:
             self._take(self.calls.resume())
             self.transport.write(self.calls.http2.take())
-        if self.calls.http2.is_over:
+        http2 = self.calls.http2
+        unread_bytes = http2.waiting_bytes
+        if http2.is_full:
+            unread_bytes += self.transport.get_write_buffer_size()
+        if unread_bytes != self._unread_bytes:
+            self._unread_bytes = unread_bytes
+            self._shared.unread.note(self, unread_bytes)
+        if http2.is_over:
+            self._hang_up()
+
+    def break_off(self, why: str) -> None:
+        """End the connection, and say why."""
+        self.calls.http2.break_off(Code.ENHANCE_YOUR_CALM, why)
+        self.stir()
+
+    def _hang_up(self) -> None:
+        """Hang up when all is said, and read if that does not take long."""
+        if self._has_hung_up:
+            return
+        self._has_hung_up = True
+        if self._is_refused and self.transport.can_write_eof():
+            self.transport.write_eof()  # the client hangs up when it has read it
+        else:
             self.transport.close()
-            self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)  # unless it is read until then
+        self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def leave(self) -> None:
         """Tell the client that the server leaves; calls under way go on."""
         self.calls.http2.leave()
         self.stir()
 
-    def _look_after(self) -> None:
-        """Find out whether the client is there."""
-        self._look = self._shared.loop.call_later(LOOK_SECONDS, self._look_after)
-        if not self.calls.http2.look(self._shared.loop.time(), PING_SECONDS, PONG_SECONDS):
-            self._why = DEAD, ""
+    def look(self, now: float) -> None:
+        """Find out whether the client is there, and goes on with what it has begun."""
+        if not self.calls.look(now, PING_SECONDS, PONG_SECONDS):
+            self._door.refused(self, DEAD, "")
             self.transport.abort()
-            return
-        self.stir()
+        elif self.calls.has_news:
+            self.stir()
 
     # Calls.
 
@@ -232,7 +361,8 @@ class Connection(asyncio.Protocol):
                         _release(answering.passed)
                 case Ended(code, why):
                     if code is not Code.NO_ERROR:
-                        self._why = f"HTTP/2: {code.name.lower().replace('_', ' ')}", why
+                        self._is_refused = True
+                        self._door.refused(self, f"HTTP/2: {code.name.lower().replace('_', ' ')}", why)
                     self.stir()
 
     def reply(self, stream_id: int, message: bytes) -> None:
@@ -257,15 +387,18 @@ class Connection(asyncio.Protocol):
 
     async def messages(self, stream_id: int) -> AsyncIterator[bytes]:
         """Yield the messages of a request, until it ends or its caller has gone."""
-        answering = self._answering.get(stream_id)
+        answering, count = self._answering.get(stream_id), 0
         while answering is not None:
             while answering.inbox:
-                said = answering.inbox.popleft()
+                said = answering.inbox.pop(0)
                 if said is None:
                     return
-                self.calls.heard(stream_id, said.body_bytes)
-                self.stir()
                 yield said.message
+                self._take(self.calls.heard(stream_id))
+                self.stir()
+                count += 1
+                if count % MESSAGES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             answering.said = self._shared.loop.create_future()
             await answering.said
 

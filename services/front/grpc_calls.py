@@ -8,8 +8,13 @@ A method says whether a request is one message (`Called` when all of it has come
 never seen outside: another content type or verb (by HTTP's status), an unknown method, an unknown
 compression, a message that is too long or cut off. A sentence says why.
 
-Bounds: of messages that have not come whole all connections together hold `PARTS_BYTES_MAX` (`Parts`); a call
-that brings more is refused.
+A stream's next message is taken apart when the one before was `heard`: until then it stays in bytes that its
+client's window bounds, however little of it makes how many messages.
+
+Bounds: of requests that have not come whole, and of messages that wait to be heard, one connection holds
+`REQUESTS_PER_CONNECTION_BYTES_MAX` and all together `REQUESTS_BYTES_MAX` (`Parts`); a call that brings more
+is refused. So is one, when somebody `look`s, that after `REQUEST_MS_MAX` comes slower than
+`REQUEST_BYTES_PER_SECOND_MIN`. What is unpacked out of nothing counts as frames that bring nothing forward.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from commitlog import limits
 from commitlog.limits import REQUEST_BYTES_MAX
 from services.front.grpc_wire import (
     GRPC,
@@ -36,8 +42,10 @@ from services.front.http2 import Body, Bounds, Ended, Http2, Passed, Request, Re
 from services.front.http2_frames import Code
 
 TEXT: Final = "text/plain; charset=utf-8"
+TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
-PARTS_BYTES_MAX: Final = 8 * REQUEST_BYTES_MAX
+HEAD_BYTES, FIELD_BYTES = 1_024, 256
+"""What a request that has not come whole counts besides its message: itself, and each header field."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
@@ -46,6 +54,7 @@ class Method(NamedTuple):
 
     target: Any
     takes_stream: bool
+    message_bytes_max: int = REQUEST_BYTES_MAX
 
 
 class Called(NamedTuple):
@@ -66,11 +75,10 @@ class Began(NamedTuple):
 
 
 class Said(NamedTuple):
-    """One more message of a request. Its bytes are to be `heard`, then more may come."""
+    """One more message of a request; the next one comes when it is `heard`."""
 
     stream_id: int
     message: bytes
-    body_bytes: int
 
 
 class Silent(NamedTuple):
@@ -89,34 +97,67 @@ Event = Called | Began | Said | Silent | Gone | Passed | Ended
 
 
 class Parts:
-    """How much of messages that have not come whole all connections hold."""
+    """How much of requests that have not come whole all connections hold."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
-
-    def change(self, by_bytes: int) -> None:
-        """Hold more or less; raises `Refused`."""
-        if by_bytes > 0 and self.held_bytes + by_bytes > PARTS_BYTES_MAX:
-            raise Refused(
-                Status.RESOURCE_EXHAUSTED, "Too many long messages are under way. Send it again later."
-            )
-        self.held_bytes += by_bytes
 
 
 class Incoming:
     """A request of which more is to come."""
 
-    __slots__ = ("head", "held_bytes", "messages", "method", "whole")
+    __slots__ = (
+        "began_at",
+        "came_bytes",
+        "head",
+        "head_bytes",
+        "held_bytes",
+        "is_ended",
+        "messages",
+        "method",
+        "said_bytes",
+        "unread_bytes",
+        "whole",
+    )
 
-    def __init__(self, method: Method, head: Head, messages: Messages) -> None:
+    def __init__(self, method: Method, head: Head | None, messages: Messages, now: float) -> None:
         self.method, self.head, self.messages = method, head, messages
+        self.began_at, self.came_bytes = now, 0
+        """Since when it comes, or a stream's message does; and how much has come since."""
         self.whole: bytes | None = None
         """The one message of a request that is no stream."""
+        self.said_bytes = -1
+        """Of a stream: what the message has that waits to be heard; -1: none does."""
+        self.unread_bytes = 0
+        """What its client's window lacks until more is heard."""
+        self.is_ended = False
+        self.head_bytes = 0 if head is None else HEAD_BYTES + FIELD_BYTES * len(head.fields)
+        if head is not None:
+            self.head_bytes += sum(map(len, head.fields.values()))
         self.held_bytes = 0
+
+    @property
+    def holds_bytes(self) -> int:
+        """How much it holds now."""
+        return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.said_bytes)
 
 
 class GrpcCalls:
     """The calls of one connection. `method_of` tells what a path means, None if nothing."""
+
+    __slots__ = (
+        "_begun",
+        "_found",
+        "_held_bytes",
+        "_incoming",
+        "_later",
+        "_method_of",
+        "_no_grpc",
+        "_now",
+        "_parts",
+        "_unpacked_bytes",
+        "http2",
+    )
 
     def __init__(
         self,
@@ -128,18 +169,37 @@ class GrpcCalls:
     ) -> None:
         self.http2 = Http2(bounds, kept, now)
         self._method_of, self._parts = method_of, parts
+        self._now, self._held_bytes = now, 0
+        self._found: list[Event] = []
+        self._later: list[Any] = []
+        """Events of HTTP/2 that wait for a later turn, since those of this one were much to unpack."""
+        self._unpacked_bytes = 0
         self._incoming: dict[int, Incoming] = {}
         self._begun: set[int] = set()
         """Streams on which the head of the answer was said."""
-        self._no_grpc: dict[int, int] = {}
-        """Requests that are none of gRPC, and HTTP's status for each."""
+        self._no_grpc: dict[int, tuple[int, float]] = {}
+        """Requests that are none of gRPC: HTTP's status for each, and since when it comes."""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """What the client's bytes mean."""
+        self._now = now
         found: list[Event] = []
-        for event in self.http2.receive(data, now):
+        events, self._later, self._unpacked_bytes = self._later, [], 0
+        if data or not events:
+            events += self.http2.receive(data, now)
+        for place, event in enumerate(events):
+            if self.http2.is_over and isinstance(event, (Request, Body)):
+                continue  # it is no more use, and may be what the connection was ended for
             self._take(event, found)
+            if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
+                self._later = events[place + 1 :]
+                break
         return found
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something that has come is left for a later turn, and `receive` to be called again."""
+        return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
         """The transport takes more."""
@@ -149,11 +209,29 @@ class GrpcCalls:
         return found
 
     def events(self) -> list[Event]:
-        """What has come of what was said."""
-        found: list[Event] = []
+        """What has come of what was said, and of a look."""
+        found, self._found = self._found, []
         for event in self.http2.events():
             self._take(event, found)
         return found
+
+    def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
+        """Refuse requests that do not come; what `Http2.look` tells. Its events are to be asked for."""
+        self._now = now
+        late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_late(incoming)]
+        for stream_id in late:
+            if self._incoming[stream_id].method.takes_stream:
+                self._found.append(Gone(stream_id))
+            self.end(stream_id, Status.DEADLINE_EXCEEDED, TOO_SLOW)
+        for stream_id, (_, since) in list(self._no_grpc.items()):
+            if now - since >= limits.REQUEST_MS_MAX / 1000:
+                self._refuse_by_http(stream_id)
+        return self.http2.look(now, ping_seconds, pong_seconds)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something is to be said, or has come of what was."""
+        return bool(self._found) or self.http2.has_news
 
     def drop(self) -> None:
         """The connection is gone: nothing of it is held any more."""
@@ -180,7 +258,7 @@ class GrpcCalls:
         stream_id, head, body, is_whole = request
         fields = head.fields
         if fields[":method"] != "POST" or not fields.get("content-type", "").startswith(GRPC):
-            self._no_grpc[stream_id] = 405 if fields[":method"] != "POST" else 415
+            self._no_grpc[stream_id] = 405 if fields[":method"] != "POST" else 415, self._now
             if is_whole:
                 self._refuse_by_http(stream_id)
             return
@@ -195,15 +273,16 @@ class GrpcCalls:
             return
         if is_whole and not method.takes_stream and body[:1] == b"\0":
             size = int.from_bytes(body[1:PREFIX_BYTES], "big")
-            if len(body) == PREFIX_BYTES + size:  # nearly every call: one message in one frame
+            is_taken = size <= method.message_bytes_max
+            if is_taken and len(body) == PREFIX_BYTES + size:  # nearly every call: one message in one frame
                 found.append(Called(stream_id, method, head, body[PREFIX_BYTES:]))
                 return
-        messages = Messages(REQUEST_BYTES_MAX, is_gzip=encoding == "gzip")
-        self._incoming[stream_id] = Incoming(method, head, messages)
+        messages = Messages(method.message_bytes_max, is_gzip=encoding == "gzip")
+        kept = None if method.takes_stream else head
+        self._incoming[stream_id] = Incoming(method, kept, messages, self._now)
         if method.takes_stream:
             found.append(Began(stream_id, method, head))
-        if is_whole or body:
-            self._body(Body(stream_id, body, is_whole), found, is_counted=False)
+        self._body(Body(stream_id, body, is_whole), found, is_counted=False)
 
     def _body(self, body: Body, found: list[Event], *, is_counted: bool = True) -> None:
         stream_id, data, is_end = body
@@ -214,70 +293,106 @@ class GrpcCalls:
             if is_end and stream_id in self._no_grpc:
                 self._refuse_by_http(stream_id)
             return
+        incoming.messages.add(data)
+        incoming.is_ended = is_end
+        incoming.came_bytes += len(data)
+        incoming.unread_bytes += size
+        self._go_on(stream_id, incoming, found)
+
+    def _go_on(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+        """Take apart what has come of a request."""
         try:
-            messages = incoming.messages.take(data)
-            self._hold(incoming)
-            if is_end:
-                incoming.messages.end()
             if incoming.method.takes_stream:
-                self._said(stream_id, messages, size, found)
+                self._say_next(stream_id, incoming, found)
             else:
-                self.http2.consumed(stream_id, size)
-                self._whole(stream_id, incoming, messages, found, is_end=is_end)
+                self._make_whole(stream_id, incoming, found)
+            if stream_id in self._incoming:
+                self._hold(incoming)
         except Refused as refused:
-            self.http2.consumed(stream_id, size)
-            self._give_up(stream_id, refused, found)
+            self._give_up(stream_id, incoming, refused, found)
+        self._unpacked_bytes += incoming.messages.unpacked_bytes
+        incoming.messages.unpacked_bytes = 0
+        if incoming.messages.excess_bytes:
+            self.http2.spend(incoming.messages.excess_bytes / limits.UNPACKED_BYTES_PER_FRAME)
+            incoming.messages.excess_bytes = 0
+
+    def _say_next(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+        """The next message of a stream, unless one waits to be heard."""
+        if incoming.said_bytes >= 0:
             return
-        if is_end:
+        message = incoming.messages.next()
+        if message is not None:
+            incoming.said_bytes = len(message)
+            found.append(Said(stream_id, message))
+            return
+        self._consume(stream_id, incoming, 0)
+        if not incoming.messages.held_bytes:
+            incoming.began_at, incoming.came_bytes = self._now, 0
+        if incoming.is_ended:
+            incoming.messages.end()
             self._leave(stream_id)
-            if incoming.method.takes_stream:
-                found.append(Silent(stream_id))
+            found.append(Silent(stream_id))
 
-    def _said(self, stream_id: int, messages: list[bytes], size: int, found: list[Event]) -> None:
-        """Bytes count as read with the messages they complete, or at once where they complete none."""
-        if not messages:
-            self.http2.consumed(stream_id, size)
-        for place, message in enumerate(messages):
-            found.append(Said(stream_id, message, size if place == 0 else 0))
-
-    def _whole(
-        self, stream_id: int, incoming: Incoming, messages: list[bytes], found: list[Event], *, is_end: bool
-    ) -> None:
-        if len(messages) + (incoming.whole is not None) > 1:
-            raise Refused(Status.INTERNAL, "The request has more than one message.")
-        if messages:
-            incoming.whole = messages[0]
-            self._hold(incoming)
-        if not is_end:
-            return
+    def _make_whole(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+        """The one message of a request, at its end."""
+        self._consume(stream_id, incoming, 0)
         if incoming.whole is None:
+            incoming.whole = incoming.messages.next()
+        if incoming.whole is not None and incoming.messages.held_bytes:
+            raise Refused(Status.INTERNAL, "The request has more than one message.")
+        if not incoming.is_ended:
+            return
+        incoming.messages.end()
+        if incoming.whole is None or incoming.head is None:
             raise Refused(Status.INTERNAL, "The request has no message.")
+        self._leave(stream_id)
         found.append(Called(stream_id, incoming.method, incoming.head, incoming.whole))
 
-    def _give_up(self, stream_id: int, refused: Refused, found: list[Event]) -> None:
-        takes_stream = self._incoming[stream_id].method.takes_stream
-        self._leave(stream_id)
+    def _consume(self, stream_id: int, incoming: Incoming, left_bytes: int) -> None:
+        """Give the window back of all but so many bytes."""
+        self.http2.consumed(stream_id, incoming.unread_bytes - left_bytes)
+        incoming.unread_bytes = left_bytes
+
+    def _is_late(self, incoming: Incoming) -> bool:
+        """Whether a request, or a message of a stream, takes longer to come than it may."""
+        if incoming.head is None and (incoming.said_bytes >= 0 or not incoming.messages.held_bytes):
+            return False
+        seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
+        return self._now - incoming.began_at >= seconds
+
+    def _give_up(self, stream_id: int, incoming: Incoming, refused: Refused, found: list[Event]) -> None:
+        self._consume(stream_id, incoming, 0)
         self.end(stream_id, refused.status, refused.text)
-        if takes_stream:
+        if incoming.method.takes_stream:
             found.append(Gone(stream_id))
 
     def _leave(self, stream_id: int) -> None:
         """Take no more of a request."""
         incoming = self._incoming.pop(stream_id, None)
         if incoming is not None:
-            self._parts.change(-incoming.held_bytes)
+            self._change(-incoming.held_bytes)
 
     def _hold(self, incoming: Incoming) -> None:
-        by_bytes = incoming.messages.held_bytes + len(incoming.whole or b"") - incoming.held_bytes
-        self._parts.change(by_bytes)
+        by_bytes = incoming.holds_bytes - incoming.held_bytes
+        if by_bytes > 0:
+            is_too_much = self._parts.held_bytes + by_bytes > limits.REQUESTS_BYTES_MAX
+            if is_too_much or self._held_bytes + by_bytes > limits.REQUESTS_PER_CONNECTION_BYTES_MAX:
+                raise Refused(
+                    Status.RESOURCE_EXHAUSTED, "Too many long messages are under way. Send it again later."
+                )
+        self._change(by_bytes)
         incoming.held_bytes += by_bytes
+
+    def _change(self, by_bytes: int) -> None:
+        self._parts.held_bytes += by_bytes
+        self._held_bytes += by_bytes
 
     def _refuse(self, stream_id: int, status: Status, text: str) -> None:
         self.http2.finish(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
         """Answer what is no gRPC; all of it has come."""
-        self.http2.begin(stream_id, head_block(self._no_grpc.pop(stream_id), TEXT))
+        self.http2.begin(stream_id, head_block(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send(stream_id, NO_GRPC)
         self.http2.finish(stream_id)
 
@@ -307,9 +422,15 @@ class GrpcCalls:
         else:
             self.http2.finish(stream_id, refusal(status, text) + more)
 
-    def heard(self, stream_id: int, body_bytes: int) -> None:
-        """A message of a stream was taken: as much may come again."""
-        self.http2.consumed(stream_id, body_bytes)
+    def heard(self, stream_id: int) -> list[Event]:
+        """A message of a stream was taken: what comes next."""
+        found: list[Event] = []
+        incoming = self._incoming.get(stream_id)
+        if incoming is not None and incoming.said_bytes >= 0:
+            incoming.said_bytes = -1
+            self._consume(stream_id, incoming, min(incoming.unread_bytes, incoming.messages.held_bytes))
+            self._go_on(stream_id, incoming, found)
+        return found
 
     def abort(self, stream_id: int) -> None:
         """Break an answer off that cannot be ended well."""

@@ -21,6 +21,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
+from commitlog.limits import REQUEST_UNPACKED_BYTES_MAX, UNPACKED_BYTES_FREE, UNPACKED_RATIO_MAX
+
 PREFIX_BYTES: Final = 5
 TIMEOUT_DIGITS_MAX: Final = 8
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -115,41 +117,52 @@ def framed(message: bytes) -> bytes:
 
 
 class Messages:
-    """The messages of one request, out of the pieces of its body."""
+    """The messages of one request, out of the pieces of its body: one at a time, as its reader wants them.
+
+    Pieces are joined as they come: kept apart, pieces of few bytes would take many times what they have.
+    """
+
+    __slots__ = ("_held", "_is_gzip", "_max", "_wanted", "excess_bytes", "unpacked_bytes")
 
     def __init__(self, message_bytes_max: int, *, is_gzip: bool) -> None:
         self._max, self._is_gzip = message_bytes_max, is_gzip
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._held = bytearray()
         self._wanted = PREFIX_BYTES
+        self.unpacked_bytes = self.excess_bytes = 0
+        """How much was unpacked, and how much more than comes of compressing what is worth it."""
 
     @property
     def held_bytes(self) -> int:
-        """How much of a message that is not whole has come."""
-        return self._size
+        """How much has come that is in no message yet."""
+        return len(self._held)
 
-    def take(self, data: bytes) -> list[bytes]:
-        """Take in a piece; returns the messages that it has completed. Raises `Refused`."""
-        self._pieces.append(data)
-        self._size += len(data)
-        found: list[bytes] = []
-        while self._size >= self._wanted:
-            held = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            end = PREFIX_BYTES + int.from_bytes(held[1:PREFIX_BYTES], "big")
-            if end > PREFIX_BYTES + self._max:
-                raise too_long(end - PREFIX_BYTES, self._max)
-            if len(held) < end:
-                self._pieces, self._wanted = [held], end
-                break
-            found.append(self._unpacked(held[0], held[PREFIX_BYTES:end]))
-            self._pieces, self._size, self._wanted = [held[end:]], len(held) - end, PREFIX_BYTES
-        return found
+    def add(self, data: bytes) -> None:
+        """Take in a piece."""
+        self._held += data
+
+    def next(self) -> bytes | None:
+        """Return the next message; None if it has not come whole. Raises `Refused`."""
+        held = self._held
+        if len(held) < self._wanted:
+            return None
+        if self._wanted == PREFIX_BYTES:
+            size = int.from_bytes(held[1:PREFIX_BYTES], "big")
+            if size > self._max:
+                raise too_long(size, self._max)
+            self._wanted = PREFIX_BYTES + size
+            if len(held) < self._wanted:
+                return None
+        with memoryview(held) as whole:
+            flag, message = whole[0], bytes(whole[PREFIX_BYTES : self._wanted])
+        del held[: self._wanted]
+        self._wanted = PREFIX_BYTES
+        return self._unpacked(flag, message)
 
     def end(self) -> None:
         """The request has ended; raises `Refused` in the middle of a message."""
-        if self._size:
+        if self._held:
             raise Refused(
-                Status.INTERNAL, f"The request ends in the middle of a message, {self._size} bytes in."
+                Status.INTERNAL, f"The request ends in the middle of a message, {len(self._held)} bytes in."
             )
 
     def _unpacked(self, flag: int, message: bytes) -> bytes:
@@ -159,13 +172,17 @@ class Messages:
             raise Refused(
                 Status.INTERNAL, "A message is compressed though grpc-encoding does not say by what."
             )
+        worth_bytes = UNPACKED_RATIO_MAX * len(message)
+        most = min(self._max, REQUEST_UNPACKED_BYTES_MAX, worth_bytes + UNPACKED_BYTES_FREE)
         unpacking = zlib.decompressobj(_GZIP_WINDOW)
         try:
-            plain = unpacking.decompress(message, self._max + 1)
+            plain = unpacking.decompress(message, most + 1)
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
-        if len(plain) > self._max:
-            raise too_long(len(plain), self._max)
+        self.unpacked_bytes += len(plain)
+        self.excess_bytes += max(0, len(plain) - worth_bytes)
+        if len(plain) > most:
+            raise too_long(len(plain), most)
         if not unpacking.eof:
             raise Refused(Status.INTERNAL, "A message in gzip is cut off.")
         return plain

@@ -24,8 +24,10 @@ A client may use a table until it has acknowledged that it is to have none; who 
 (`hpack`) until its first block after that has set the table's size to 0. Who goes on to use a table ends the
 connection. Clients of gRPC are asked for it with their first call: others (tests of HTTP/2) keep their table.
 
-Bounds: a block has at most `HEADERS_BYTES_MAX` bytes, of which Huffman's code makes 8/5 at most, and a table
-four times as many; the fields kept for all connections are `KEPT_FIELDS_MAX`, the shapes of one `SHAPES_MAX`.
+Bounds: a block says at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, 32 more for each field;
+one that says more is refused, and is not read on if it has no table. With a table it has to be, up to four
+times the bytes; then it ends the connection. The fields kept for all connections are `KEPT_FIELDS_MAX`, the
+shapes of one `SHAPES_MAX`. `work` is what the last block took, in steps of 10 us, for who shares out turns.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from hpack.hpack import Decoder
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from commitlog.limits import HEADERS_BYTES_MAX
+from commitlog.limits import HEADERS_BYTES_MAX, HEADERS_COUNT_MAX
 from services.front.http2_frames import TABLE_BYTES_DEFAULT
 
 PER_CALL: Final = frozenset(
@@ -56,6 +58,9 @@ PER_CALL: Final = frozenset(
 """Fields whose value is another with each call, or may be."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
 """What a block with a table may say before it is broken off: up to it the table stays its client's."""
+_COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
+"""How many fields are looked at to see whether a block has a table."""
+_BYTES_PER_STEP, _TABLE_FIELDS_PER_STEP = 64, 4
 _FIELD_BYTES: Final = 32
 """What a field counts beside its name and value (RFC 9113, 6.5.2)."""
 KEPT_FIELDS_MAX: Final = 8_192
@@ -74,6 +79,8 @@ _STATIC: Final = tuple((name.decode(), value.decode()) for name, value in Header
 _STATIC_COUNT: Final = len(_STATIC)
 _INDEXED, _ENTERS, _RESIZES = 0x80, 0x40, 0x20
 _NO_TABLE: Final = b"\x20"
+_RESIZES_MAX: Final = 2
+"""To the smallest size that was wanted, and to the one that is (RFC 7541, 4.2)."""
 _HUFFMAN: Final = 0x80
 _LENGTH: Final = 0x7F
 _INTEGER_BYTES_MAX: Final = 5
@@ -92,7 +99,7 @@ class Malformed(Exception):
 
 
 class TooLong(Exception):
-    """A block that says more than `HEADERS_BYTES_MAX`."""
+    """A block that says more than `HEADERS_BYTES_MAX`, or more fields than `HEADERS_COUNT_MAX`."""
 
 
 class Field(NamedTuple):
@@ -141,8 +148,12 @@ class Shape(NamedTuple):
 class FieldDecoder:
     """The decoder of one connection; `kept` are the fields that all connections have said."""
 
+    __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "work")
+
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
+        self.work = 0
+        """What the last block took: 0 if it had a known shape."""
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
         """While the client uses a table."""
@@ -161,6 +172,7 @@ class FieldDecoder:
 
     def decode(self, block: bytes) -> Head:
         """The request that a whole block says; raises `CompressionError`, `Malformed`, `TooLong`."""
+        self.work = 0
         if self._full is not None:
             return self._decode_with_table(block)
         for shape in self._shapes:
@@ -179,6 +191,7 @@ class FieldDecoder:
         return False
 
     def _decode_anew(self, block: bytes) -> Head:
+        self.work = len(block) // _BYTES_PER_STEP
         at = self._resized(block)
         if not self._is_acknowledged and self._table_bytes and _enters_table(block, at):
             self._full = Decoder(_TABLE_BLOCK_BYTES_MAX)
@@ -192,9 +205,11 @@ class FieldDecoder:
 
     def _resized(self, block: bytes) -> int:
         """Where a block's fields begin, behind what it says of its client's table."""
-        at = 0
+        at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZES:
-            size, at = integer(block, at, 0x1F)
+            (size, at), count = integer(block, at, 0x1F), count + 1
+            if count > _RESIZES_MAX:
+                raise CompressionError(f"A header block resizes its table {_RESIZES_MAX} times at most.")
             if size > (0 if self._is_acknowledged else TABLE_BYTES_DEFAULT):
                 raise CompressionError(f"The header table may not have {size} bytes.")
             self._table_bytes = size
@@ -209,20 +224,26 @@ class FieldDecoder:
             self._full = None
             return self._decode_anew(block)
         try:
-            pairs = full.decode(block, raw=True)
+            pairs = list(full.decode(block, raw=True))
         except HPACKError as error:
             raise CompressionError(f"The header block cannot be decoded: {error}") from error
-        if sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs) > HEADERS_BYTES_MAX:
+        self.work = len(pairs) // _TABLE_FIELDS_PER_STEP + len(block) // _BYTES_PER_STEP
+        said_bytes = sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs)
+        if len(pairs) > HEADERS_COUNT_MAX or said_bytes > HEADERS_BYTES_MAX:
             raise TooLong
         fields = [field_of(_text(bytes(name)), _text(bytes(value))) for name, value in pairs]
         return Head(_checked(fields), {})
 
     def _walk(self, block: bytes, at: int) -> tuple[Head, Shape | None]:
         fields, per_call, runs, names = [], {}, [], []
-        run_from, end = 0, len(block)
+        run_from, end, left_bytes = 0, len(block), HEADERS_BYTES_MAX
         while at < end:
             field, value_at, following = self._field(block, at)
             fields.append(field)
+            value_bytes = following - value_at if value_at else len(field.value)
+            left_bytes -= _FIELD_BYTES + len(field.name) + value_bytes
+            if left_bytes < 0 or len(fields) > HEADERS_COUNT_MAX:
+                raise TooLong
             if value_at:
                 runs.append(block[run_from:value_at])
                 names.append(field.name)
@@ -312,8 +333,11 @@ def _checked(fields: list[Field]) -> dict[str, str]:
 
 def _enters_table(block: bytes, at: int) -> bool:
     """Whether any field of a block enters the client's table, or is taken from it."""
+    count = 0
     while at < len(block):
-        first = block[at]
+        first, count = block[at], count + 1
+        if count > _COUNTED_MAX:
+            raise CompressionError("The header block has too many fields.")
         if first & _INDEXED:
             number, at = integer(block, at, 0x7F)
             if number > _STATIC_COUNT:

@@ -24,11 +24,18 @@ Flow control. Each side may send as much DATA on a stream, and on all together, 
 - `passed(stream_id)` is true once all that was said on a stream has passed flow control.
 
 Bounds, all of `Bounds`: streams at once, bytes of a header block, what waits to be said. A frame that brings
-nothing forward (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, empty DATA, an unknown type) takes one
-from an allowance that time and answers fill; who has used it up is told ENHANCE_YOUR_CALM and hung up on.
+nothing forward (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, an
+unknown type) takes one from an allowance that time and answers fill, a header block that says too much more;
+who has used it up is told ENHANCE_YOUR_CALM and hung up on.
 Pings have a rule of their own, gRPC's: one that comes within `ping_seconds` of the last is a strike, the
 third ends the connection with `too_many_pings`; HEADERS and DATA of ours wipe strikes out, since clients
 measure their round trip with pings while they receive.
+
+Others have their turn: `receive` takes frames apart until they have cost `work_per_turn`; while it
+`has_unread` ones, the transport is read no further, and `receive` is to be called again in a later turn.
+
+Time: who has let a frame, a header block or a greeting lie half said, or has read nothing of what waits for
+it, for as long as `Bounds` allow is hung up on when somebody `look`s.
 
 Cost: a request that comes as HEADERS and one DATA, and its answer, 8 us with what `grpc_calls` adds.
 """
@@ -39,6 +46,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from commitlog import limits
 from commitlog.limits import HEADERS_BYTES_MAX
 from services.front.header_fields import CompressionError, Field, FieldDecoder, Head, Malformed, TooLong
 from services.front.http2_frames import (
@@ -75,6 +83,10 @@ RESET_KEPT: Final = 256
 PING_STRIKES_MAX: Final = 2
 OPEN, HALF_CLOSED_REMOTE = 0, 1
 """Where a stream is that is kept; one that is over is not kept."""
+_EARNING_BYTES: Final = 1_024
+_ALLOWANCE_SHARE: Final = 0.9
+_TOO_LONG_MAX: Final = 10
+"""How many header blocks in a row may say too much: one takes milliseconds to read."""
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
 
@@ -82,17 +94,20 @@ _ALIVE_PING: Final = b"tidewell"
 class Bounds(NamedTuple):
     """How much one connection may take."""
 
-    streams: int = 128
-    stream_window_bytes: int = 1024 * 1024
-    connection_window_bytes: int = 8 * 1024 * 1024
-    header_block_bytes: int = 2 * HEADERS_BYTES_MAX
-    waiting_bytes: int = 64 * 1024 * 1024
+    streams: int = limits.CONNECTION_STREAMS_MAX
+    stream_window_bytes: int = limits.STREAM_WINDOW_BYTES
+    connection_window_bytes: int = limits.CONNECTION_WINDOW_BYTES
+    header_block_bytes: int = limits.HEADER_BLOCK_BYTES_MAX
+    waiting_bytes: int = limits.CONNECTION_UNREAD_BYTES_MAX
     """Of what is said and has not passed flow control; a writer waits for `Passed` before it says more."""
-    written_bytes: int = 256 * 1024
+    written_bytes: int = 64 * 1024
     """Of DATA, at once: then it is seen whether the transport is full."""
-    idle_frames: int = 2_000
-    idle_frames_per_second: float = 100.0
-    ping_seconds: float = 10.0
+    idle_frames: int = limits.IDLE_FRAMES_MAX
+    idle_frames_per_second: float = limits.IDLE_FRAMES_PER_SECOND
+    ping_seconds: float = limits.PING_INTERVAL_MS_MIN / 1000
+    work_per_turn: int = limits.WORK_PER_TURN_MAX
+    frame_seconds: float = limits.FRAME_MS_MAX / 1000
+    unread_seconds: float = limits.UNREAD_MS_MAX / 1000
 
 
 class Request(NamedTuple):
@@ -185,6 +200,49 @@ class Stream:
 class Http2:
     """A connection, from its first byte on."""
 
+    __slots__ = (
+        "_allowance",
+        "_allowance_at",
+        "_asked_at",
+        "_block",
+        "_bounds",
+        "_closing_from",
+        "_events",
+        "_fields",
+        "_frame_bytes",
+        "_has_asked_for_no_table",
+        "_heard_at",
+        "_is_greeted",
+        "_is_leaving",
+        "_last_id",
+        "_needs_settings",
+        "_now",
+        "_out",
+        "_partial_at",
+        "_ping_at",
+        "_ready",
+        "_receive_initial",
+        "_receive_window",
+        "_reset_by_us",
+        "_rest",
+        "_room_bytes",
+        "_said_at",
+        "_said_bytes",
+        "_send_window",
+        "_skipped",
+        "_stream_send_window",
+        "_streams",
+        "_strikes",
+        "_unacknowledged",
+        "_unread_bytes",
+        "_unsaid_ends",
+        "_waiting_bytes",
+        "_work",
+        "has_unread",
+        "is_full",
+        "is_over",
+    )
+
     def __init__(self, bounds: Bounds, kept: dict[bytes, Field], now: float) -> None:
         self._bounds = bounds
         self._fields = FieldDecoder(kept)
@@ -192,13 +250,19 @@ class Http2:
         self._streams: dict[int, Stream] = {}
         self._last_id = 0
         self._reset_by_us: dict[int, None] = {}
-        self._skipped: deque[range] = deque(maxlen=RESET_KEPT)
+        self._skipped: deque[range] | None = None
         """Streams that the client has left out, and may not begin any more."""
         self._rest = b""
-        self._is_greeted = self._needs_settings = False
+        self.has_unread = False
+        """Whether frames wait to be taken apart in a later turn."""
+        self._work = 0
+        """How much more may be done in this turn."""
+        self._is_greeted, self._needs_settings = False, True
         self._now = now
-        self._block: tuple[int, int, list[bytes], int] | None = None
-        """A header block that goes on: its stream, the flags of its HEADERS, its pieces, their bytes."""
+        self._block: tuple[int, int, bytearray] | None = None
+        """A header block that goes on: its stream, the flags of its HEADERS, what has come of it."""
+        self._partial_at: float | None = now
+        """Since when the client is in the middle of a frame, a header block or its greeting."""
         self._out: list[Bytes] = [
             settings(
                 {
@@ -215,14 +279,16 @@ class Http2:
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
         self._receive_initial = WINDOW_DEFAULT
         """The window of new streams: what the client has acknowledged."""
-        self._unacknowledged: deque[Callable[[], None]] = deque((self._windows_acknowledged,))
+        self._unacknowledged: list[Callable[[], None]] = [self._windows_acknowledged]
         """What an acknowledgement means, of each of our SETTINGS that has none yet."""
-        self._ready: deque[int] = deque()
+        self._ready: dict[int, None] = {}
         """Streams with DATA that waits for the connection's window or the transport, in their turns."""
         self._waiting_bytes = 0
+        self._said_bytes, self._said_at = 0, (0, now)
+        """How much DATA was said; and how much it was when somebody looked, and since when it is that."""
         self.is_full = False
         """Whether the transport is to be given no more DATA for now."""
-        self._unsaid_ends: list[int] = []
+        self._unsaid_ends: dict[int, None] = {}
         """Streams whose answers only lack their end, which waits for the transport."""
         self._room_bytes = bounds.written_bytes
         """How much more DATA `take` may give out at once."""
@@ -237,10 +303,13 @@ class Http2:
     # What comes.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """What the client's bytes mean; `now` is a monotonic clock, in seconds."""
+        """What the client's bytes mean, up to a turn's work; `now` is a monotonic clock, in seconds."""
         if self.is_over:
             return []
         self._heard_at, self._now = now, now
+        self._work, self.has_unread = self._bounds.work_per_turn, False
+        if self.brings_little:
+            self._fill()
         try:
             self._take_in(self._rest + data if self._rest else data)
         except CompressionError as error:
@@ -258,7 +327,6 @@ class Http2:
                 self._rest = data
                 return
             self._is_greeted, at = True, len(PREFACE)
-            self._needs_settings = True
         unpack = HEAD.unpack_from
         while size - at >= HEAD_BYTES:
             high, low, kind, flags, stream_id = unpack(data, at)
@@ -271,6 +339,10 @@ class Http2:
                 )
             if end > size:
                 break
+            if self._work <= 0:
+                self.has_unread = True
+                break
+            self._work -= 1
             payload = data[payload_at:end]
             at = end
             stream_id &= STREAM_MASK
@@ -290,6 +362,11 @@ class Http2:
             if self.is_over:
                 return
         self._rest = data[at:] if at else data
+        if self._block is not None or self._needs_settings or (self._rest and not at):
+            if self._partial_at is None:
+                self._partial_at = self._now
+        else:
+            self._partial_at = self._now if self._rest else None
 
     def _request_and_body(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
         """A request whose HEADERS are one frame: where one DATA frame is all of its body, both at once."""
@@ -324,22 +401,19 @@ class Http2:
     def _begin_block(self, stream_id: int, flags: int, piece: bytes) -> None:
         if stream_id == 0:
             raise Broken(Code.PROTOCOL_ERROR, "HEADERS belong to a stream.")
-        self._block = stream_id, flags, [piece], len(piece)
+        self._block = stream_id, flags, bytearray(piece)
 
     def _continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None:
             raise Broken(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing.")
-        _, first_flags, pieces, size = self._block
-        size += len(payload)
-        if not payload:
-            self._spend(1)
-        if size > self._bounds.header_block_bytes:
+        _, first_flags, block = self._block
+        self._spend(1)
+        if len(block) + len(payload) > self._bounds.header_block_bytes:
             raise Broken(Code.ENHANCE_YOUR_CALM, f"A header block may have {HEADERS_BYTES_MAX} bytes.")
-        pieces.append(payload)
-        self._block = stream_id, first_flags, pieces, size
+        block += payload
         if flags & END_HEADERS:
             self._block = None
-            self._header_block(stream_id, first_flags, b"".join(pieces), b"")
+            self._header_block(stream_id, first_flags, bytes(block), b"")
 
     def _header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
         """A whole block: a new request, or the end of one whose body has come."""
@@ -349,6 +423,8 @@ class Http2:
         if not stream_id & 1:
             raise Broken(Code.PROTOCOL_ERROR, "A client's streams have odd numbers.")
         if stream_id > self._last_id + 2:
+            if self._skipped is None:
+                self._skipped = deque(maxlen=RESET_KEPT)
             self._skipped.append(range(self._last_id + 1, stream_id))
         self._last_id = stream_id
         try:
@@ -357,7 +433,10 @@ class Http2:
             self._break_stream(stream_id, Code.PROTOCOL_ERROR)
             return
         except TooLong:
+            self._spend(self._bounds.idle_frames / _TOO_LONG_MAX)
             head = None
+        finally:
+            self._work -= self._fields.work
         if self._closing_from is not None and stream_id > self._closing_from:
             return  # the client knows from our GOAWAY that it was not served
         if len(self._streams) >= self._bounds.streams:
@@ -390,12 +469,13 @@ class Http2:
     def _later_block(self, stream_id: int, flags: int, block: bytes) -> None:
         """HEADERS on a stream that has begun: the client's trailers, of which gRPC has none."""
         stream = self._streams.get(stream_id)
-        if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped):
+        if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise Broken(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
         is_late = stream is None and stream_id in self._reset_by_us
         if not is_late and (stream is None or stream.state != OPEN):
             raise Broken(Code.STREAM_CLOSED, f"HEADERS came on stream {stream_id}, whose request has ended.")
         is_well = self._fields.are_trailers(block) and flags & END_STREAM
+        self._work -= self._fields.work
         if stream is None:
             self._spend(1)
         elif is_well and stream.declared_bytes in (-1, stream.received_bytes):
@@ -429,7 +509,7 @@ class Http2:
                 self._give_back(size)
                 self._break_stream(stream_id, Code.PROTOCOL_ERROR)
                 return
-        if not data and not is_end:
+        if len(data) < limits.IDLE_DATA_BYTES_MAX and not is_end:
             self._spend(1)
         stream.held_bytes += len(data)
         self._read(stream_id, stream, size - len(data))
@@ -498,15 +578,20 @@ class Http2:
         if len(payload) % SETTING.size:
             raise Broken(Code.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each.")
         self._spend(1 + len(payload) // SETTING.size / 10)
+        self._work -= len(payload) // 64
+        window = self._stream_send_window
         for name, value in SETTING.iter_unpack(payload):
+            if name == Setting.INITIAL_WINDOW_SIZE:
+                window = value
             self._set(name, value)
+        self._change_windows(window)
         self._out.append(SETTINGS_ACK)
         self._pump()
 
     def _settings_acknowledged(self) -> None:
         if not self._unacknowledged:
             raise Broken(Code.PROTOCOL_ERROR, "SETTINGS were acknowledged that were not sent.")
-        self._unacknowledged.popleft()()
+        self._unacknowledged.pop(0)()
 
     def _windows_acknowledged(self) -> None:
         by_bytes, self._receive_initial = (
@@ -517,18 +602,22 @@ class Http2:
             stream.receive_window += by_bytes
 
     def _set(self, name: int, value: int) -> None:
-        if name == Setting.INITIAL_WINDOW_SIZE:
-            if value > WINDOW_MAX:
-                raise Broken(Code.FLOW_CONTROL_ERROR, "A window may have 2**31 - 1 bytes.")
-            by_bytes, self._stream_send_window = value - self._stream_send_window, value
-            for stream_id, stream in list(self._streams.items()):
-                self._widen(stream_id, stream, by_bytes)
-        elif name == Setting.MAX_FRAME_SIZE:
+        if name == Setting.INITIAL_WINDOW_SIZE and value > WINDOW_MAX:
+            raise Broken(Code.FLOW_CONTROL_ERROR, "A window may have 2**31 - 1 bytes.")
+        if name == Setting.MAX_FRAME_SIZE:
             if not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LIMIT:
                 raise Broken(Code.PROTOCOL_ERROR, f"Frames cannot be allowed {value} bytes.")
             self._frame_bytes = min(value, 4 * FRAME_BYTES_DEFAULT)
         elif name == Setting.ENABLE_PUSH and value > 1:
             raise Broken(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
+
+    def _change_windows(self, window: int) -> None:
+        """Change the windows of all streams: once for a frame, however often it says so."""
+        by_bytes, self._stream_send_window = window - self._stream_send_window, window
+        if by_bytes:
+            self._work -= len(self._streams) // 2
+            for stream_id, stream in list(self._streams.items()):
+                self._widen(stream_id, stream, by_bytes)
 
     def _push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
         raise Broken(Code.PROTOCOL_ERROR, "Clients promise nothing.")
@@ -593,7 +682,9 @@ class Http2:
         if stream.send_window > WINDOW_MAX:
             self._break_stream(stream_id, Code.FLOW_CONTROL_ERROR)
         elif was_blocked and stream.send_window > 0 and stream.waiting:
-            self._ready.append(stream_id)
+            self._ready[stream_id] = None
+        elif stream.send_window <= 0:
+            self._ready.pop(stream_id, None)
 
     # What is said.
 
@@ -643,7 +734,7 @@ class Http2:
                 return
             stream.waiting = deque()
             if stream.send_window > 0:
-                self._ready.append(stream_id)
+                self._ready[stream_id] = None
         else:
             left = data
         stream.waiting.append(left)
@@ -661,7 +752,7 @@ class Http2:
         if stream.waiting is not None:
             return
         if self.is_full:  # or refusals would pile up that nobody reads: until it is said the stream counts
-            self._unsaid_ends.append(stream_id)
+            self._unsaid_ends[stream_id] = None
         else:
             self._end_answer(stream_id, stream)
 
@@ -700,7 +791,7 @@ class Http2:
     def resume(self) -> list[Event]:
         """The transport takes more: what waits goes on."""
         self.is_full = False
-        ends, self._unsaid_ends = self._unsaid_ends, []
+        ends, self._unsaid_ends = self._unsaid_ends, {}
         for stream_id in ends:
             if (stream := self._streams.get(stream_id)) is not None:
                 self._end_answer(stream_id, stream)
@@ -720,8 +811,31 @@ class Http2:
         self._room_bytes = self._bounds.written_bytes
         return b"".join(out)
 
+    def spend(self, count: float) -> None:
+        """Count what a client has said as so many frames that bring nothing forward."""
+        if not self.is_over:
+            try:
+                self._spend(count)
+            except Broken as broken:
+                self.break_off(broken.code, str(broken))
+
     def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Ask a silent client whether it is there; False if it has not answered in time."""
+        """Ask a silent client whether it is there; False if it has not answered in time.
+
+        Breaks off with who goes on with nothing.
+        """
+        if self.is_over:
+            return True
+        if self._partial_at is not None and now - self._partial_at >= self._bounds.frame_seconds:
+            what = "A greeting" if self._needs_settings else "A header block" if self._block else "A frame"
+            self.break_off(Code.ENHANCE_YOUR_CALM, f"{what} does not go on.")
+            return True
+        said_bytes, since = self._said_at
+        if said_bytes != self._said_bytes or not (self._waiting_bytes or self._unsaid_ends or self.is_full):
+            self._said_at = self._said_bytes, now
+        elif now - since >= self._bounds.unread_seconds:
+            self.break_off(Code.ENHANCE_YOUR_CALM, "Nothing is read of what waits for it.")
+            return True
         if self._asked_at and now - self._asked_at >= pong_seconds and self._heard_at < self._asked_at:
             return False
         if now - self._heard_at >= ping_seconds and self._heard_at >= self._asked_at:
@@ -733,6 +847,16 @@ class Http2:
     def stream_count(self) -> int:
         """How many streams are not over."""
         return len(self._streams)
+
+    @property
+    def brings_little(self) -> bool:
+        """Whether part of the allowance is used up: who talks on for nothing need not be read at once."""
+        return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something is to be written, or has come of what was said."""
+        return bool(self._out or self._events)
 
     @property
     def waiting_bytes(self) -> int:
@@ -752,7 +876,8 @@ class Http2:
     def _pump(self) -> None:
         """Say what waits, each stream a frame in its turn."""
         while self.has_more:
-            stream_id = self._ready.popleft()
+            stream_id = next(iter(self._ready))
+            del self._ready[stream_id]
             stream = self._streams.get(stream_id)
             if stream is None or not stream.waiting or stream.send_window <= 0:
                 continue
@@ -768,7 +893,7 @@ class Http2:
                 if stream.is_ended:
                     self._end_answer(stream_id, stream)
             elif stream.send_window > 0:
-                self._ready.append(stream_id)
+                self._ready[stream_id] = None
 
     def _say(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
         """Say as much as the windows allow, in so many frames at most; returns what is left, not copied."""
@@ -789,8 +914,11 @@ class Http2:
                 self._out.append(left[:count])
                 left = left[count:]
             frames -= 1
-        if len(left) < len(data):
+        said_bytes = len(data) - len(left)
+        self._said_bytes += said_bytes
+        if said_bytes:
             self._strikes = 0
+        if said_bytes >= min(len(data), _EARNING_BYTES):  # not a byte for each time that a window grows by it
             self._earn()
         return left
 
@@ -818,13 +946,16 @@ class Http2:
 
     def _spend(self, count: float) -> None:
         self._allowance -= count
-        if self._allowance < 0:
-            seconds = self._now - self._allowance_at
-            self._allowance_at = self._now
-            earned = min(seconds * self._bounds.idle_frames_per_second, float(self._bounds.idle_frames))
-            self._allowance += earned
+        if self.brings_little:
+            self._fill()
             if self._allowance < 0:
                 raise Broken(Code.ENHANCE_YOUR_CALM, "Too many frames came that bring nothing forward.")
+
+    def _fill(self) -> None:
+        """Fill the allowance by the time that has passed."""
+        seconds, self._allowance_at = self._now - self._allowance_at, self._now
+        filled = self._allowance + seconds * self._bounds.idle_frames_per_second
+        self._allowance = min(filled, float(self._bounds.idle_frames))
 
     def _break_stream(self, stream_id: int, code: Code) -> None:
         """End a stream on which its client has broken a rule."""
@@ -845,6 +976,9 @@ class Http2:
         self._give_back(stream.held_bytes)
         if stream.waiting is not None:
             self._waiting_bytes -= stream.waiting_bytes
+            self._ready.pop(stream_id, None)
+        if stream.is_ended:
+            self._unsaid_ends.pop(stream_id, None)
         if self._closing_from is not None:
             self._end_if_idle()
 
@@ -859,6 +993,9 @@ class Http2:
         self.is_over = True
         self._events += [Reset(stream_id, code) for stream_id in self._streams]
         self._streams.clear()
+        self._ready.clear()
+        self._unsaid_ends.clear()
+        self._waiting_bytes, self._rest, self._block, self.has_unread = 0, b"", None, False
         self._events.append(Ended(code, why))
 
 

@@ -5,8 +5,8 @@
                                                                    anything else     an answer, and good-bye
 
 Bounds: connections of an address; of those, the ones on which nobody has been let in yet; how long one may
-say nothing (`services.front.admission`); handshakes of TLS at once, and the seconds of each.
-What one connection may hold is `services.front.http2.Bounds`.
+say nothing (`services.front.admission`); handshakes of TLS at once, and the seconds of each. What one
+connection may hold is `services.front.http2.Bounds`. All are looked at every `LOOK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Final
 
 import structlog
 
+from commitlog import limits as limits_of_all
 from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Admission, Limits
 from services.front.answers import (
     NO_HTTP2_ALERT,
@@ -37,13 +38,14 @@ from services.front.connection import Connection, Shared
 from services.front.first_bytes import Protocol, protocol_of
 from services.front.http2_frames import Code, goaway
 from services.front.refusing import Refusing
+from services.front.sweep import Sweep
 
 BACKLOG: Final = 1_024
 ACCEPTED_AT_ONCE: Final = 64
 PEEKED_BYTES: Final = 4 * 1024
-PEEK_AGAIN_SECONDS: Final = 0.02
-HANDSHAKES_MAX: Final = 64
-HANDSHAKE_SECONDS: Final = 10.0
+PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
+"""How soon more of the first bytes is looked for, and how seldom, as none comes."""
+LOOK_SECONDS: Final = 5.0
 FAREWELLS_MAX: Final = 64
 FAREWELL_SECONDS: Final = 2.0
 """How many that are sent away may say at once what they speak, and for how long, to be told why they go."""
@@ -84,9 +86,9 @@ class Port:
         self._strangers: Counter[str] = Counter()
         self._arriving: set[asyncio.Task[None]] = set()
         self._farewell_count = 0
-        self._handshakes = asyncio.Semaphore(HANDSHAKES_MAX)
+        self._handshakes = asyncio.Semaphore(limits_of_all.HANDSHAKES_MAX)
         self._listening: socket.socket | None = None
-        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep = Sweep(min(LOOK_SECONDS, limits.idle_seconds), shared.connections, self._look)
         self._is_leaving = False
         self._ended: asyncio.Future[None] | None = None
         """Awaited until the last connection is gone."""
@@ -96,13 +98,18 @@ class Port:
         """How many clients are connected."""
         return self._admission.connection_count
 
+    @property
+    def table_count(self) -> int:
+        """Of how many connections the client uses a table of header fields."""
+        return sum(one.calls.http2.uses_table for one in self._shared.connections)
+
     def start(self, listening: socket.socket) -> None:
         """Take connections of a socket that listens."""
         listening.setblocking(False)
         listening.listen(BACKLOG)
         self._listening = listening
         self._loop.add_reader(listening.fileno(), self._accept)
-        self._sweep_later()
+        self._sweep.start()
 
     async def leave(self, grace_seconds: float) -> None:
         """Take no more connections, let calls under way end, and hang up."""
@@ -119,8 +126,7 @@ class Port:
             one.transport.abort()
         if self._shared.connections:
             await self._ended
-        if self._sweep is not None:
-            self._sweep.cancel()
+        self._sweep.stop()
 
     def _stop_listening(self) -> None:
         if self._listening is not None:
@@ -214,6 +220,7 @@ class Port:
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
         """The first bytes, once there are more than are known; empty if the client has hung up."""
+        pause_seconds = PEEK_AGAIN_SECONDS
         while True:
             try:
                 seen = one.recv(PEEKED_BYTES, socket.MSG_PEEK)
@@ -226,7 +233,8 @@ class Port:
                 return seen
             if _has_hung_up(one):
                 return b""
-            await asyncio.sleep(PEEK_AGAIN_SECONDS)  # it stays readable: what is known is still in it
+            await asyncio.sleep(pause_seconds)  # it stays readable: what is known is still in it
+            pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
 
     async def _readable(self, one: socket.socket) -> None:
         ready = self._loop.create_future()
@@ -242,23 +250,25 @@ class Port:
             self._refuse(NO_HTTP2, host, "")
             await self._say(one, NO_HTTP2_ALERT)
             return False
-        async with self._handshakes:
-            try:
-                assert self._tls is not None
-                connection = await self._connect(one, host, self._tls())
-            except (OSError, ssl.SSLError) as error:
-                if not self._is_leaving:
-                    self._refuse(why(error), host, str(error))
-                return False
+        await self._handshakes.acquire()
+        slot = Slot(self._handshakes, self._loop)
+        try:
+            assert self._tls is not None
+            connection = await self._connect(one, host, self._tls())
+        except (OSError, ssl.SSLError) as error:
+            if not self._is_leaving:
+                self._refuse(why(error), host, str(error))
+            return False
+        finally:
+            slot.give_back()
         if connection.protocol != H2.decode():
-            self._refuse(NO_HTTP2, host, "")
-            connection.is_listed = True
+            self.refused(connection, NO_HTTP2, "")
             connection.transport.close()
         return True
 
     async def _connect(self, one: socket.socket, host: str, tls: ssl.SSLContext | None) -> Connection:
-        connection = Connection(self._shared, host, self._lost, is_encrypted=tls is not None)
-        seconds = HANDSHAKE_SECONDS if tls is not None else None
+        connection = Connection(self._shared, host, self, is_encrypted=tls is not None)
+        seconds = limits_of_all.HANDSHAKE_MS_MAX / 1000 if tls is not None else None
         await self._loop.connect_accepted_socket(
             lambda: connection, one, ssl=tls, ssl_handshake_timeout=seconds
         )
@@ -270,11 +280,16 @@ class Port:
             connection.is_let_in = True
         return connection
 
-    def _lost(self, connection: Connection, reason: str, detail: str) -> None:
+    def refused(self, connection: Connection, why: str, detail: str) -> None:
+        """Somebody is hung up on; told of once, and not while the port leaves."""
+        if not self._is_leaving and not connection.is_listed:
+            connection.is_listed = True
+            self._refuse(why, connection.host, detail)
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
         self._admission.leave(connection.host)
         self._forget_stranger(connection)
-        if reason and not self._is_leaving and not connection.is_listed:
-            self._refuse(reason, connection.host, detail)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
@@ -289,8 +304,7 @@ class Port:
         if connection.is_let_in or connection not in self._shared.connections:
             self._forget_stranger(connection)
         elif connection.calls.http2.stream_count:
-            self._refuse(STRANGER, connection.host, "")
-            connection.is_listed = True
+            self.refused(connection, STRANGER, "")
             connection.transport.abort()
         else:  # such as a probe of health, which is let in nowhere
             self._loop.call_later(self._limits.stranger_seconds, self._hurry_stranger, connection)
@@ -328,18 +342,28 @@ class Port:
                 await self._loop.sock_sendall(one, said)
         _close(one)
 
-    def _sweep_later(self) -> None:
-        self._sweep = self._loop.call_later(self._limits.idle_seconds, self._sweep_idle)
+    def _look(self, one: Connection, now: float) -> None:
+        """End a connection on which nothing has come for long, or does not go on."""
+        if now - one.heard_at >= self._limits.idle_seconds:
+            self.refused(one, IDLE, "")
+            one.transport.abort()  # to close would wait for somebody who may be dead to read
+        else:
+            one.look(now)
 
-    def _sweep_idle(self) -> None:
-        """End connections on which nothing has come for long."""
-        now = self._loop.time()
-        for one in list(self._shared.connections):
-            if now - one.heard_at >= self._limits.idle_seconds:
-                self._refuse(IDLE, one.host, "")
-                one.is_listed = True
-                one.transport.abort()  # to close would wait for somebody who may be dead to read
-        self._sweep_later()
+
+class Slot:
+    """One of the handshakes at once. Who is slow computes nothing: it gives its slot back after a while."""
+
+    def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
+        self._slots, self._is_held = slots, True
+        self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.give_back)
+
+    def give_back(self) -> None:
+        """Let another one begin."""
+        if self._is_held:
+            self._is_held = False
+            self._timer.cancel()
+            self._slots.release()
 
 
 def why(error: Exception) -> str:

@@ -60,6 +60,18 @@ class Client(Protocol):
         """The version of its library."""
 
 
+class Connections(Protocol):
+    """The connections of the protocol port, as far as they are counted here."""
+
+    @property
+    def connection_count(self) -> int:
+        """How many there are."""
+
+    @property
+    def table_count(self) -> int:
+        """Of how many the client uses a table of header fields (HPACK), which takes longer to read."""
+
+
 class Metrics(Collector):
     """Everything there is to scrape, in a registry of its own."""
 
@@ -74,6 +86,7 @@ class Metrics(Collector):
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._live, self._clients, self._consuming, self._sent_away = live, clients, consuming, sent_away
         self._measured = measured
+        self._port: Connections | None = None
         self._node = ("tidewheel", "broker", live.settings.broker_name)
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -102,6 +115,10 @@ class Metrics(Collector):
         if code != "OK":
             self._refused.labels(code).inc()
 
+    def watch(self, port: Connections) -> None:
+        """Count the connections of a port, too."""
+        self._port = port
+
     def collect(self) -> Iterator[Metric]:
         """Yield the core's counters and gauges as they are now."""
         return (family for family in self._families() if family is not None)
@@ -125,6 +142,11 @@ class Metrics(Collector):
         yield from self._timers(statistics, gauges)
         yield from self._storage(statistics, gauges)
         yield from self._connections()
+        if self._port is not None:
+            tables = self._port.table_count
+            rows = [("none", self._port.connection_count - tables), ("kept", tables)]
+            name, help_text = "mq_connections", "Connections, by whether the client keeps a header table."
+            yield self._gauges(name, help_text, ("header_table",), rows)
         if self._measured is not None:
             yield from families(self._measured, dict(zip(NODE, self._node, strict=True)))
         sent_away = self._sent_away.items()

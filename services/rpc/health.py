@@ -16,6 +16,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from commitlog import limits
 from services.front.grpc_wire import Refused, Status
 from services.rpc.caller import Caller
 from services.rpc.service import NAME, Rpc, Streaming, Unary
@@ -36,6 +37,7 @@ class Health:
         self._status = SERVING
         self._has_left = False
         self._changed = asyncio.Event()
+        self._watch_count = 0
 
     def tell(self, is_well: bool) -> None:
         """Tell that the server serves, or not while its store's disk fails."""
@@ -59,15 +61,21 @@ class Health:
         return health_pb2.HealthCheckResponse(status=self._status)
 
     async def watch(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
-        """Yield the status now, and whenever it has changed."""
-        told = None
-        while True:
-            changed = self._changed
-            status = self._status if request.service in KNOWN else UNKNOWN
-            if status != told:
-                told = status
-                yield health_pb2.HealthCheckResponse(status=status)
-            await changed.wait()
+        """Yield the status now, and whenever it has changed; raises `Refused` if too many watch."""
+        if self._watch_count >= limits.WATCHES_MAX:
+            raise Refused(Status.RESOURCE_EXHAUSTED, f"{limits.WATCHES_MAX} watch already. Ask by Check.")
+        self._watch_count += 1
+        try:
+            told = None
+            while True:
+                changed = self._changed
+                status = self._status if request.service in KNOWN else UNKNOWN
+                if status != told:
+                    told = status
+                    yield health_pb2.HealthCheckResponse(status=status)
+                await changed.wait()
+        finally:
+            self._watch_count -= 1
 
 
 class Reflection:

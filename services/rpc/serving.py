@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from commitlog.limits import QUESTION_BYTES_MAX, REQUEST_BYTES_MAX
 from services.front.connection import Connection
 from services.front.grpc_calls import Began, Called, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
@@ -64,8 +65,10 @@ class Serving:
         self._methods: dict[str, Method] = {}
         for name, rpc in rpcs.items():
             takes_stream = isinstance(rpc, Streaming) and rpc.both_ways
+            is_kept = isinstance(rpc, Streaming) and not rpc.both_ways
             path = f"/{name}" if "/" in name else f"/{NAME}/{name}"
-            self._methods[path] = Method(Target(name, rpc), takes_stream)
+            bytes_max = QUESTION_BYTES_MAX if is_kept else REQUEST_BYTES_MAX
+            self._methods[path] = Method(Target(name, rpc), takes_stream, bytes_max)
 
     def method_of(self, path: str) -> Method | None:
         """Return what a path means."""
@@ -108,6 +111,7 @@ class Serving:
     ) -> None:
         try:
             caller = with_deadline(caller_of(connection, head), head)
+            del head  # it may be long, and so may the call
             if caller.seconds_left == 0:
                 raise TimeoutError
             answer = self._unary if isinstance(rpc, Unary) else self._stream

@@ -16,7 +16,6 @@ be known again; settings are never demanded (reference/wire-protocol.md 4.7).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,9 +88,11 @@ class Stream:
 
     def __init__(self, session: Session, backlog: Backlog) -> None:
         self.session, self._backlog = session, backlog
-        self._commands: deque[TelemetryCommand | None] = deque()
+        self._commands: list[
+            TelemetryCommand | None
+        ] = []  # mostly empty: a deque has 700 bytes to begin with
         self._waiting_bytes = 0
-        self._arrived = asyncio.Event()
+        self._arrived: asyncio.Future[None] | None = None
         self.is_over = False
         self.ended = asyncio.Event()
 
@@ -120,15 +121,16 @@ class Stream:
         else:
             self._count(command.ByteSize())
         self._commands.append(command)
-        self._arrived.set()
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
         return True
 
     async def next(self) -> TelemetryCommand | None:
         """Return the next command to write, when there is one."""
         while not self._commands:
-            self._arrived.clear()
-            await self._arrived.wait()
-        command = self._commands.popleft()
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        command = self._commands.pop(0)
         if command is not None:
             self._count(-command.ByteSize())
         return command

@@ -1,23 +1,30 @@
-"""Thousands of connections from one address: those that fit stay and are served, the others are told why."""
+"""Thousands of connections from one address: those that fit stay and are served, the others are told why.
+
+All at once, and with TLS, as they come when a broker was away: they are served and take little.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import resource
+import ssl
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from services.front.answers import TOO_MANY_SENTENCE
 from services.front.port import FAREWELLS_MAX
+from tests.attacks.http2 import FRONT
 from tests.endurance.conftest import OK, BrokerProcess, Client
 from tests.http2_client import PREFACE, REQUEST, request, settings
 
 FIT, COME, AT_ONCE, SECONDS = 1_000, 5_000, 50, 60
+SEALED, EACH_BYTES_MAX, SEALED_BYTES_MAX = 500, 32 * 1024, 256 * 1024
 assert AT_ONCE <= FAREWELLS_MAX, "of more at once some are not told"
 PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"are you "
 PONG = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"are you "
@@ -28,13 +35,12 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker that lets an address have a thousand connections; this process may open as many files."""
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    """A broker that lets an address have so many connections; this process may open as many files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    one = BrokerProcess(
-        tmp_path / "store", "--segment-bytes", str(1 << 24), "--connections-per-address", str(FIT)
-    )
+    many = ("--connections-per-address", str(getattr(request, "param", FIT)))
+    one = BrokerProcess(tmp_path / "store", "--segment-bytes", str(1 << 24), *many, *FRONT)
     one.start()
     yield one
     assert one.stop() == 0
@@ -66,10 +72,55 @@ async def crowded(broker: BrokerProcess) -> None:
             writer.transport.abort()
 
 
-async def opened(broker: BrokerProcess) -> Streams:
+@pytest.mark.parametrize("broker", [2 * COME], indirect=True)
+def test_five_thousand_that_come_at_once_are_served(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        async with Client(broker.listen) as client:
+            assert await client.send("t", "before", b"x") == OK
+            before = resident_bytes(broker)
+            all_of_them = await asyncio.gather(*(opened(broker) for _ in range(COME)))
+            assert await client.send("t", "during", b"x") == OK
+            await asyncio.gather(*(is_served(one) for one in all_of_them))
+            assert resident_bytes(broker) - before < COME * EACH_BYTES_MAX
+            for _, writer in all_of_them:
+                writer.transport.abort()
+            assert await client.send("t", "after", b"x") == OK
+            assert refused(broker) == {}
+
+    asyncio.run(asyncio.wait_for(scenario(), 4 * SECONDS))
+
+
+def test_clients_of_tls_that_all_come_again_at_once_are_served(broker: BrokerProcess) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+
+    async def scenario() -> None:
+        async with Client(broker.listen) as client:
+            assert await client.send("t", "before", b"x") == OK
+            before = resident_bytes(broker)
+            for number in range(2):
+                with_tls = [opened(broker, ssl=context, ssl_handshake_timeout=SECONDS) for _ in range(SEALED)]
+                all_of_them = await asyncio.gather(*with_tls)
+                assert await client.send("t", f"during {number}", b"x") == OK
+                await asyncio.gather(*(is_served(one) for one in all_of_them))
+                for _, writer in all_of_them:
+                    writer.transport.abort()
+            assert resident_bytes(broker) - before < SEALED * SEALED_BYTES_MAX
+
+    asyncio.run(asyncio.wait_for(scenario(), 4 * SECONDS))
+
+
+def resident_bytes(broker: BrokerProcess) -> int:
+    assert broker.process is not None
+    pages = Path(f"/proc/{broker.process.pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+async def opened(broker: BrokerProcess, **how: Any) -> Streams:
     """A connection that speaks HTTP/2."""
     host, _, port = broker.listen.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(host, int(port), **how)
     writer.write(PREFACE + settings())
     return reader, writer
 

@@ -1,11 +1,12 @@
-"""Records the header blocks that official clients send, with a table of 0 and of 4,096 bytes.
+"""Records the header blocks that official clients and tools send, with a table of 0 and of 4,096 bytes.
 
-    python -m tests.interop.record_headers tests/vectors/header_blocks.json
+    python -m tests.interop.record_headers tests/vectors/header_blocks.json [NAME ...]
 
 Each client works through a proxy that repeats every byte and notes the blocks of HEADERS: once against the
 front of our own, which asks for a table of size 0 with the first call, once against grpcio's, which asks for
 nothing, so that clients use the 4,096 bytes they come with (RFC 9113, 6.5.2). The clients of other languages
-must have been built (`make test-clients`).
+must have been built (`make test-clients`), `grpcurl` and `h2load` be installed; those that are not named stay
+as they are in the file.
 
 The file: {client: {size of the table: [connection: [block in hex]]}}, of each connection the first blocks.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,13 +25,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from services.front.grpc_wire import framed
+from services.rpc.generated.definition_pb2 import Message, Resource, SystemProperties
+from services.rpc.generated.service_pb2 import SendMessageRequest
 from tests.clients.conftest import BrokerProcess
 from tests.clients.libraries import LIBRARIES
 from tests.clients.process_client import ProcessClient
 from tests.clients.python_client import PythonClient
 
 FRONTS = {"0": "http2", "4096": "grpcio"}
-BLOCKS_PER_CONNECTION, CALLS = 60, 30
+BLOCKS_PER_CONNECTION, CALLS, TOOL_SECONDS = 60, 30, 60
+SERVICE = "apache.rocketmq.v2.MessagingService"
 PREFACE_BYTES = 24
 HEADERS, CONTINUATION, END_HEADERS, PADDED, PRIORITISED = 1, 9, 4, 8, 32
 
@@ -119,7 +125,7 @@ def recorded(name: str, front: str) -> list[list[str]]:
         broker.start()
         try:
             with proxied(broker.listen) as proxy:
-                play(made(name, proxy.address))
+                TOOLS[name](proxy.address) if name in TOOLS else play(made(name, proxy.address))
                 found = [one.blocks[:BLOCKS_PER_CONNECTION] for one in proxy.found if one.blocks]
         finally:
             broker.stop()
@@ -149,13 +155,45 @@ def play(client: Any) -> None:
         client.close()
 
 
+def grpcurl(address: str) -> None:
+    """Ask for health, and send: each call asks for the description first, on a connection of its own."""
+    sent = {"topic": {"name": "recorded"}, "body": "eA==", "systemProperties": {"messageId": "m"}}
+    calls = {f"{SERVICE}/SendMessage": {"messages": [sent]}, "grpc.health.v1.Health/Check": {}}
+    for path, asked in calls.items():
+        header = ("-H", "x-mq-client-id: grpcurl")
+        command = ["grpcurl", "-plaintext", *header, "-d", json.dumps(asked), address, path]
+        subprocess.run(command, check=True, capture_output=True, timeout=TOOL_SECONDS)
+
+
+def h2load(address: str) -> None:
+    """Send the same again and again, as benchmarks do."""
+    message = SendMessageRequest(
+        messages=[
+            Message(
+                topic=Resource(name="recorded"), body=b"x", system_properties=SystemProperties(message_id="m")
+            )
+        ]
+    )
+    fields = ("content-type: application/grpc", "te: trailers", "x-mq-client-id: h2load")
+    headers = [word for one in fields for word in ("-H", one)]
+    with tempfile.NamedTemporaryFile() as body:
+        body.write(framed(message.SerializeToString()))
+        body.flush()
+        url = f"http://{address}/{SERVICE}/SendMessage"
+        command = ["h2load", "-n", str(CALLS), "-c", "1", "-m", "1", "-d", body.name, *headers, url]
+        subprocess.run(command, check=True, capture_output=True, timeout=TOOL_SECONDS)
+
+
+TOOLS = {"grpcurl": grpcurl, "h2load": h2load}
+
+
 def main() -> None:
-    """Record all clients with both tables."""
-    found = {
-        name: {table: recorded(name, front) for table, front in FRONTS.items()}
-        for name in ("python", *LIBRARIES)
-    }
-    Path(sys.argv[1]).write_text(json.dumps(found, indent=0) + "\n")
+    """Record the clients that are named, or all, with both tables."""
+    vectors = Path(sys.argv[1])
+    found = json.loads(vectors.read_text())
+    for name in sys.argv[2:] or ("python", *LIBRARIES, *TOOLS):
+        found[name] = {table: recorded(name, front) for table, front in FRONTS.items()}
+    vectors.write_text(json.dumps(found, indent=0) + "\n")
     for name, tables in found.items():
         counts = {table: sum(map(len, connections)) for table, connections in tables.items()}
         print(name, "blocks by table:", counts)

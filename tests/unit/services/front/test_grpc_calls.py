@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from services.front import grpc_calls
+from commitlog import limits
 from services.front.grpc_calls import Began, Called, Event, Gone, GrpcCalls, Method, Parts, Said, Silent
 from services.front.grpc_wire import Status, framed
 from services.front.http2 import Bounds, Ended, Passed
@@ -85,7 +85,11 @@ def test_a_stream_of_requests_and_of_replies() -> None:
     assert isinstance(began, Began)
     talk.say(data(1, framed(b"one") + framed(b"two")[:4]))
     talk.say(data(1, framed(b"two")[4:], ends=True))
-    assert talk.took() == [Said(1, b"one", 12), Said(1, b"two", 4), Silent(1)]
+    assert talk.took() == [Said(1, b"one")]
+    assert talk.server.heard(1) == [Said(1, b"two")]
+    assert talk.parts.held_bytes == 3
+    assert talk.server.heard(1) == [Silent(1)]
+    assert talk.parts.held_bytes == 0
     for message in (b"a", b"b"):
         talk.server.say(1, message)
     talk.server.end(1)
@@ -192,19 +196,24 @@ def test_an_early_end_takes_no_more_of_the_request() -> None:
     assert talk.parts.held_bytes == 0
 
 
-def test_all_connections_together_hold_so_much_of_messages_that_have_not_come_whole(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("bound", ["REQUESTS_BYTES_MAX", "REQUESTS_PER_CONNECTION_BYTES_MAX"])
+def test_a_connection_and_all_together_hold_so_much_of_requests_that_have_not_come_whole(
+    bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpc_calls, "PARTS_BYTES_MAX", 1_000)
+    monkeypatch.setattr(limits, bound, 10_000)
     parts = Parts()
-    first, second = Talk(parts), Talk(parts)
-    first.say(request(1, fields=TO_UNARY) + data(1, framed(bytes(2_000))[:900]))
-    told = second.say(request(1, fields=TO_UNARY) + data(1, framed(bytes(2_000))[:900]))
+    first = Talk(parts)
+    second = Talk(parts) if bound == "REQUESTS_BYTES_MAX" else first
+    first.say(request(1, fields=TO_UNARY) + data(1, framed(bytes(20_000))[:3_000]))
+    held_bytes = parts.held_bytes
+    assert 3_000 < held_bytes < 8_000
+    told = second.say(request(3, fields=TO_UNARY) + data(3, framed(bytes(20_000))[:3_000]))
     assert status_of(told)["grpc-status"] == str(int(Status.RESOURCE_EXHAUSTED))
-    assert parts.held_bytes == 900
-    first.server.drop()
+    assert parts.held_bytes == held_bytes
+    first.say(rst_stream(1))
     assert parts.held_bytes == 0
-    second.say(request(3, fields=TO_UNARY) + data(3, framed(b"x"), ends=True))
+    second.took()
+    second.say(request(5, fields=TO_UNARY) + data(5, framed(b"x"), ends=True))
     assert isinstance(second.took()[0], Called)
 
 
@@ -216,9 +225,9 @@ def test_a_stream_that_is_not_read_stops_its_client() -> None:
         told = talk.say(data(1, framed(bytes(15_995))))
         sent += 16_000
         assert not any(one.kind == WINDOW_UPDATE and one.stream_id for one in told)
-    said = [one for one in talk.took() if isinstance(one, Said)]
-    for one in said:
-        talk.server.heard(1, one.body_bytes)
+    assert [type(one) for one in talk.took()] == [Began, Said]
+    while talk.server.heard(1):
+        pass
     assert any(one.kind == WINDOW_UPDATE and one.stream_id == 1 for one in talk.told())
 
 

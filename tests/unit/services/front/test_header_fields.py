@@ -101,7 +101,7 @@ def test_a_table_is_followed_until_its_client_lets_go_of_it() -> None:
 
 @pytest.mark.parametrize("client", sorted(RECORDED))
 @pytest.mark.parametrize("table", ["0", "4096"])
-def test_what_official_clients_have_sent_is_read_as_hpack_reads_it(client: str, table: str) -> None:
+def test_what_clients_and_tools_have_sent_is_read_as_hpack_reads_it(client: str, table: str) -> None:
     """Recorded by `tests/interop/record_headers.py`; the first byte says that there is no table now."""
     for blocks in RECORDED[client][table]:
         ours, theirs, has_let_go = FieldDecoder({}), Decoder(1 << 20), False

@@ -25,6 +25,7 @@ BOUNDS = Bounds(
     waiting_bytes=200_000,
     written_bytes=20_000,
     idle_frames=60,
+    work_per_turn=5,
 )
 STREAMS = st.integers(0, 12)
 """Nearly always an open stream, by its place; now and then any."""
@@ -153,6 +154,10 @@ class Machine(RuleBasedStateMachine):
         self.server.look(self.now, 30.0, 10.0)
 
     @rule()
+    def read_on(self) -> None:
+        self.hear(b"")
+
+    @rule()
     def leave(self) -> None:
         self.server.leave()
 
@@ -164,7 +169,9 @@ class Machine(RuleBasedStateMachine):
         assert all(one.waiting_bytes == sum(map(len, one.waiting or ())) for one in streams)
         assert server.stream_count <= BOUNDS.streams
         assert server._send_window >= 0
-        assert server._rest == b"" or len(server._rest) < 16_384 + 9
+        assert server.has_unread or len(server._rest) < 16_384 + 9
+        assert not server._ready.keys() - server._streams.keys()
+        assert not server._unsaid_ends.keys() - server._streams.keys()
         if not server.is_over:
             held = sum(one.held_bytes for one in streams)
             assert server._receive_window + server._unread_bytes + held == BOUNDS.connection_window_bytes

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from commitlog import limits
 from services.event_loop import new_event_loop
 from services.front import connection as connections
+from services.front import port as ports
 from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Limits
 from services.front.answers import PLAINTEXT_SENTENCE, TOO_MANY_SENTENCE
 from services.front.certificates import grpc_contexts, own_files
 from services.front.connection import DEAD, Connection, Shared
 from services.front.grpc_calls import Began, Called, Method
+from services.front.grpc_wire import framed
 from services.front.port import FAREWELLS_MAX, LEFT, NO_HTTP2, PLAINTEXT, Port
 from tests.http2_client import (
     ACK,
@@ -50,6 +53,7 @@ class Echo:
     def __init__(self) -> None:
         self.lets_in = self.answers = True
         self.kept: list[tuple[Connection, int]] = []
+        self.messages: list[bytes] = []
 
     def method_of(self, path: str) -> Method | None:
         return METHOD if path == "/s/Echo" else None
@@ -60,6 +64,7 @@ class Echo:
             connection.reply(call.stream_id, call.message)
         else:
             self.kept.append((connection, call.stream_id))
+            self.messages.append(call.message)
 
     def began(self, connection: Connection, call: Began) -> None:
         raise AssertionError("nothing here takes a stream")
@@ -277,6 +282,28 @@ def test_who_offers_no_http2_behind_tls_is_told_so(play: Play) -> None:
     play(scenario)
 
 
+def test_who_is_slow_to_shake_hands_keeps_nobody_from_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKES_MAX", 1)
+    monkeypatch.setattr(limits, "HANDSHAKE_SLOT_MS_MAX", 50)
+    monkeypatch.setattr(limits, "HANDSHAKE_MS_MAX", 1_000_000)
+
+    async def scenario(stage: Stage) -> None:
+        slow = await stage.connect()
+        out = ssl.MemoryBIO()
+        with suppress(ssl.SSLWantReadError):
+            trusting("h2").wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+        slow.say(out.read())
+        await slow.reader.readexactly(1)
+        quick = await stage.connect(ssl=trusting("h2"))
+        await quick.greeted()
+        assert await quick.is_served()
+        assert stage.port.connection_count == 2
+        for client in (slow, quick):
+            client.writer.transport.abort()
+
+    play(scenario)
+
+
 def test_a_handshake_that_fails_is_listed_by_its_cause(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         broken = await stage.connect()
@@ -402,8 +429,9 @@ def test_who_falls_silent_is_sent_away(play: Play) -> None:
 
 
 def test_a_client_that_is_dead_is_found_by_a_ping(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PING_SECONDS", "PONG_SECONDS", "LOOK_SECONDS"):
+    for name in ("PING_SECONDS", "PONG_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
+    monkeypatch.setattr(ports, "LOOK_SECONDS", 0.05)
 
     async def scenario(stage: Stage) -> None:
         client = await stage.connect()
@@ -459,6 +487,58 @@ def test_who_reads_nothing_and_asks_on_is_hung_up_on_before_refusals_pile_up(pla
             assert connection.transport.get_write_buffer_size() < 1_000_000
         assert stage.refused == [("HTTP/2: enhance your calm", HOST)]
         client.writer.transport.abort()
+
+    play(scenario)
+
+
+def test_who_says_much_at_once_holds_up_nobody(play: Play) -> None:
+    """Its call is complete only after many turns; one that comes meanwhile is served in its first."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.echo.answers = False
+        busy, quick = await stage.connect(), await stage.connect()
+        for client in (busy, quick):
+            await client.greeted()
+        message = framed(bytes(59_995))
+        pieces = b"".join(data(1, message[at : at + 20]) for at in range(0, len(message), 20))
+        busy.say(request(1, fields=ECHO) + pieces + data(1, b"", ends=True))
+        quick.ask()
+        await stage.until(lambda: len(stage.echo.kept) == 2)
+        assert stage.echo.messages == [MESSAGE[5:], message[5:]]
+        busy.close()
+        quick.close()
+
+    play(scenario)
+
+
+def test_of_answers_that_nobody_reads_the_most_go_when_all_are_too_many(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "UNREAD_BYTES_MAX", 1_000_000)
+
+    async def scenario(stage: Stage) -> None:
+        stage.echo.answers = False
+        sizes = (300_000, 500_000, 400_000)
+        clients = []
+        for size in sizes:
+            client = await stage.connect()
+            client.say(PREFACE + settings(window=0) + frame(SETTINGS, ACK, 0))
+            client.ask()
+            await stage.until(lambda: bool(stage.echo.kept))
+            connection, stream_id = stage.echo.kept.pop()
+            connection.reply(stream_id, bytes(size))
+            clients.append((client, connection))
+            await stage.until(lambda one=connection: one.calls.http2.waiting_bytes or one.calls.http2.is_over)
+        said = frames(await clients[1][0].rest())
+        assert said[-1].kind == GOAWAY
+        assert stage.refused == [("HTTP/2: enhance your calm", HOST)]
+        clients[1][0].close()
+        await stage.until(lambda: len(stage.shared.connections) == 2)
+        assert stage.shared.unread.waiting_bytes == 300_005 + 400_005
+        for client, _ in clients:
+            client.close()
+        await stage.until(lambda: not stage.shared.connections)
+        assert stage.shared.unread.waiting_bytes == 0
 
     play(scenario)
 

@@ -15,6 +15,7 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hpack import Encoder
 
 from commitlog import limits
 from commitlog.message import MessageType
@@ -25,6 +26,7 @@ from services.front.connection import Shared
 from services.front.grpc_wire import framed
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
+from services.ops.metrics import Metrics
 from services.rpc.endpoints import Advertised
 from services.rpc.everything import all_rpcs
 from services.rpc.generated import definition_pb2 as wire
@@ -171,6 +173,18 @@ def test_bodies_up_to_the_limit_go_in_and_come_out(play: Play) -> None:
         assert (await stage.send(2, body + b"x")).status.code == wire.MESSAGE_BODY_TOO_LARGE
         replies = [reply async for reply in stage.receive()]
         assert [one.message.body == body for one in replies if one.HasField("message")] == [True]
+
+    play(scenario)
+
+
+def test_a_question_whose_answer_takes_long_is_short(play: Play) -> None:
+    """It is kept until the answer ends."""
+
+    async def scenario(stage: Stage) -> None:
+        with pytest.raises(aio.AioRpcError) as refused:
+            async for _ in stage.receive(group="g" * limits.QUESTION_BYTES_MAX):
+                pass
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     play(scenario)
 
@@ -345,6 +359,25 @@ def test_health_is_told_and_watched(play: Play) -> None:
     play(scenario)
 
 
+def test_so_many_may_watch_health(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WATCHES_MAX", 2)
+
+    async def scenario(stage: Stage) -> None:
+        stub = health_pb2_grpc.HealthStub(stage.channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+        for one in watches:
+            assert (await one.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(aio.AioRpcError, match="2 watch already"):
+            await anext(aiter(stub.Watch(health_pb2.HealthCheckRequest())))
+        watches.pop().cancel()
+        while stage.health._watch_count == 2:
+            await asyncio.sleep(0.005)
+        again = stub.Watch(health_pb2.HealthCheckRequest())
+        assert (await again.read()).status == health_pb2.HealthCheckResponse.SERVING
+
+    play(scenario)
+
+
 def test_reflection_describes_the_services_by_their_names_on_the_wire(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         asked = reflection_pb2.ServerReflectionRequest
@@ -368,6 +401,40 @@ def test_reflection_describes_the_services_by_their_names_on_the_wire(play: Play
                 assert answer.original_request == question
             await call.done_writing()
             assert await call.read() is aio.EOF
+
+    play(scenario)
+
+
+def test_a_scrape_tells_how_many_connections_keep_a_table(play: Play) -> None:
+    """A client lets go of its table with its first call after it has agreed to."""
+
+    async def scenario(stage: Stage) -> None:
+        metrics = Metrics(stage.live, [])
+        metrics.watch(stage.port)
+        reader, writer = await asyncio.open_connection(*stage.address.split(":"))
+        path = "/grpc.health.v1.Health/Check"
+        fields = tuple((one, path if one == ":path" else two) for one, two in REQUEST)
+        encoder = Encoder()
+
+        def counted() -> list[float]:
+            (family,) = [one for one in metrics.collect() if one.name == "mq_connections"]
+            return [one.value for one in family.samples]
+
+        async def ask(stream_id: int) -> None:
+            whole = frame(HEADERS, END_HEADERS, stream_id, encoder.encode(fields))
+            writer.write(whole + data(stream_id, framed(b""), ends=True))
+            told = b""
+            while b"grpc-status" not in told:
+                told += await reader.read(1_000)
+
+        writer.write(PREFACE + settings() + frame(SETTINGS, ACK, 0))
+        await ask(1)
+        assert counted() == [0, 1]
+        writer.write(frame(SETTINGS, ACK, 0))
+        encoder.header_table_size = 0
+        await ask(3)
+        assert counted() == [1, 0]
+        writer.close()
 
     play(scenario)
 

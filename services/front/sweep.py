@@ -1,0 +1,45 @@
+"""Looks at all connections again and again: a few of them in a turn of the loop, however many there are.
+
+A timer for each connection would cost as much as the look itself, and connections that came together would be
+looked at together, each time. Here a round takes so many seconds, and its slices lie evenly between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final, Generic, TypeVar
+
+SLICE: Final = 256
+T = TypeVar("T")
+
+
+class Sweep(Generic[T]):
+    """Rounds over what there is; `look` is told each one that still is, and the time."""
+
+    def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
+        self._seconds, self._there_are, self._look = seconds, there_are, look
+        self._loop = asyncio.get_running_loop()
+        self._left: list[T] = []
+        self._pause_seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin a first round, when one would have taken its time."""
+        self._timer = self._loop.call_later(self._pause_seconds, self._go_on)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _go_on(self) -> None:
+        if not self._left:
+            self._left = list(self._there_are)
+            self._pause_seconds = self._seconds / max(1, -(-len(self._left) // SLICE))
+        self._timer = self._loop.call_later(self._pause_seconds, self._go_on)
+        now, slice_of = self._loop.time(), self._left[-SLICE:]
+        del self._left[-SLICE:]
+        for one in slice_of:
+            if one in self._there_are:
+                self._look(one, now)
