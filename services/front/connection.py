@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
             self._cancel(answering)
         self.calls.drop()
         if isinstance(error, ssl.SSLError):
-            self._why = f"TLS: {(error.reason or 'broken').lower().replace('_', ' ')}", str(error)
+            self._why = why_broken(error), str(error)
         self._lost(self, *self._why)
 
     def stir(self) -> None:
@@ -289,6 +289,13 @@ class Connection(asyncio.Protocol):
         answering.put(None)
         if answering.task is not None:
             answering.task.cancel()
+
+
+def why_broken(error: ssl.SSLError) -> str:
+    """Why TLS is over, in few words: an alert of the client, or what is not taken of what it says."""
+    reason = (error.reason or "broken").lower().replace("_", " ")
+    _, is_said, alert = reason.partition(" alert ")
+    return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"
 
 
 def _release(waiting: asyncio.Future[None] | None) -> None:

@@ -1,7 +1,4 @@
-"""HTTP/2 peers that mean no good, before they have said who they are: the broker bounds what they cost it.
-
-Any front has to pass this: what it asks is of the protocol port, not of gRPC.
-"""
+"""HTTP/2 peers that mean no good, before they have said who they are: the broker bounds what they cost it."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from commitlog.limits import HEADERS_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
+from commitlog.limits import HEADERS_BYTES_MAX
+from services.front.http2 import Bounds
 from tests.attacks.http2 import ATTACKS, MAX_HEADER_LIST_SIZE, Attacker
 from tests.endurance.conftest import BrokerProcess
 
@@ -52,8 +50,8 @@ def attackers(broker: BrokerProcess) -> list[Attacker]:
 
 def test_a_peer_is_told_how_many_calls_and_headers_it_may_have(broker: BrokerProcess) -> None:
     (one, *others) = attackers(broker)
-    assert one.concurrent_max <= STREAMS_PER_CONNECTION_MAX
-    assert one.told[MAX_HEADER_LIST_SIZE] <= HEADERS_BYTES_MAX
+    assert one.concurrent_max == Bounds().streams
+    assert one.told[MAX_HEADER_LIST_SIZE] == HEADERS_BYTES_MAX
     for each in (one, *others):
         each.close()
 

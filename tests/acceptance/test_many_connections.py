@@ -75,7 +75,7 @@ async def opened(broker: BrokerProcess) -> Streams:
 
 
 async def is_served(one: Streams) -> None:
-    """gRPC answers a ping."""
+    """Its ping is answered."""
     reader, writer = one
     writer.write(PING)
     await asyncio.wait_for(reader.readuntil(PONG), SECONDS)
