@@ -46,7 +46,6 @@ from tests.attacks.http2 import (
     DATA,
     END_HEADERS,
     END_STREAM,
-    FRONT,
     HEADERS,
     INITIAL_WINDOW_SIZE,
     PING,
@@ -278,7 +277,7 @@ def main() -> None:
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in given.attacks:
-            options = ("--flush", "async", "--connections-per-address", "8000", *FRONT)
+            options = ("--flush", "async", "--connections-per-address", "8000")
             broker = BrokerProcess(Path(folder, name), "--segment-bytes", str(1 << 24), *options)
             broker.start()
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 from front_load import SERVICE
-from front_server import Served, processor_seconds, resident_bytes
+from front_server import Served
 from timers_client import receive_request
 
 from services.rpc.generated import definition_pb2 as wire
@@ -26,15 +26,15 @@ def measure_connections(served: Served, count: int, seconds: float) -> dict[str,
 
 
 async def _idle(served: Served, count: int, seconds: float) -> dict[str, Any]:
-    before_bytes = resident_bytes(served.process)
+    before_bytes = served.resident_bytes()
     clients: list[Client] = []
     while len(clients) < count:
         fresh = [Client(served.listen, len(clients) + number) for number in range(AT_ONCE)]
         await asyncio.gather(*(one.connect() for one in fresh))
         clients += fresh
-    connected_bytes, began_s = resident_bytes(served.process), processor_seconds(served.process)
+    connected_bytes, began_s = served.resident_bytes(), served.processor_seconds()
     await asyncio.sleep(seconds)
-    spent_s = processor_seconds(served.process) - began_s
+    spent_s = served.processor_seconds() - began_s
     open_count = sum(one.is_open() for one in clients)
     await asyncio.gather(*(one.close() for one in clients))
     return {

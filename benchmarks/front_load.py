@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from front_grpc import framed
-
+from services.front.grpc_wire import framed
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 

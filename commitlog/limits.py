@@ -128,14 +128,9 @@ CLOCK_JUMP_MS_MIN = 1_000
 LATE_MS_MIN = 50
 
 LOOK_BYTES_MAX = 4 * 1024 * 1024  # of bodies in an answer to who looks; it has one message at least
-STREAMS_PER_CONNECTION_MAX = 2 * POLLS_PER_CLIENT_MAX  # long polls, and all else beside them
 HEADERS_BYTES_MAX = 16 * 1024
-STRANGER_FREE_BYTES = 8 * 1024
-STRANGER_BYTES_PER_SECOND = 256
 STRANGER_MS_MAX = 10_000
 STRANGERS_PER_ADDRESS_MAX = 256
-STRANGERS_BURST_BYTES = 256 * 1024
-STRANGERS_BYTES_PER_SECOND = 128 * 1024
 
 CONNECTION_STREAMS_MAX = 128  # at once; what comes beyond is refused, and may come again
 STREAM_WINDOW_BYTES = 1024 * 1024  # of a request that nobody has read yet

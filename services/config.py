@@ -232,10 +232,6 @@ class ServeSettings:
         Literal["auto", "text", "json"], Told("One line an event; auto: text on a terminal, else JSON.")
     ] = "auto"
     banner: Annotated[bool, Told("Say on stdout where it serves and what to type next.")] = True
-    front: Annotated[
-        Literal["grpcio", "http2"],
-        Told("What serves gRPC: http2 is our own, to take grpcio's place."),
-    ] = "grpcio"
     client_metrics: Annotated[
         Literal["on", "off"], Told("on: clients send what they measure of themselves every minute.")
     ] = "on"

@@ -1,7 +1,7 @@
 """The composition root: the only file that makes real clocks, disks, sockets and threads, and joins them.
 
-Start: are the addresses free? Lock the store, count the boot, open the core, serve gRPC behind the protocol
-port, serve HTTP, say so. Stop (SIGTERM, Ctrl-C): long polls and streams end, calls under way get
+Start: are the addresses free? Lock the store, count the boot, open the core, serve the protocol port, serve
+HTTP, say so. Stop (SIGTERM, Ctrl-C): long polls and streams end, calls under way get
 `GRACE_SECONDS`, the log is flushed, the store is unlocked. A second Ctrl-C ends the process where it stands,
 as `kill -9` would: what was acknowledged is on disk.
 """
@@ -43,10 +43,8 @@ from services.core_settings import core_settings
 from services.doors import check_exposure, doors, is_http_tls
 from services.event_loop import new_event_loop
 from services.front.admission import Limits
-from services.front.certificates import TlsFiles, credentials, grpc_contexts, https_context, own_files
+from services.front.certificates import TlsFiles, grpc_contexts, https_context, own_files
 from services.front.connection import Shared
-from services.front.front import LOOPBACK, Behind, Front, Peers
-from services.front.pacing import Pace
 from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
@@ -61,8 +59,6 @@ from services.rpc.endpoints import Advertised
 from services.rpc.everything import all_rpcs
 from services.rpc.health import Health, standard_rpcs
 from services.rpc.questions import Questions
-from services.rpc.server import GrpcServer
-from services.rpc.service import Rpc
 from services.rpc.serving import Serving
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
@@ -146,33 +142,19 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
             asked.guard is not None or not asked.demands.token
         )  # else anybody could do what takes the token
         rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
-        limits_of_front = Limits(settings.connections_per_address)
-        refuse = partial(tell_refused, asked.refusals)
-        has_plaintext, asks_callers = not settings.is_tls_only, asked.guard is not None
-        if settings.front == "http2":
-            health = Health()
-            served = rpcs | standard_rpcs(health, rpcs)
-            shared = Shared(Serving(served, Turns(live), metrics.observe))
-            port = Port(
-                shared,
-                limits_of_front,
-                http.url,
-                refuse,
-                grpc_contexts(files_of_tls),
-                has_plaintext=has_plaintext,
-                asks_callers=asks_callers,
-            )
-            metrics.watch(port)
-            await stack.enter_async_context(serving_port(port, listening, health, sessions, live))
-        else:
-            peers = Peers()
-            server = GrpcServer(peers)
-            ports = behind(server, files_of_tls, has_plaintext=has_plaintext)
-            pace = Pace(asyncio.get_running_loop().time) if asks_callers else None
-            front = Front(ports, limits_of_front, http.url, peers, refuse, pace)
-            await stack.enter_async_context(taking_connections(front, listening))
-            await stack.enter_async_context(serving_grpc(server, rpcs, metrics, sessions, live))
-            stack.callback(front.wind_down)
+        health = Health()
+        served = rpcs | standard_rpcs(health, rpcs)
+        port = Port(
+            Shared(Serving(served, Turns(live), metrics.observe)),
+            Limits(settings.connections_per_address),
+            http.url,
+            partial(tell_refused, asked.refusals),
+            grpc_contexts(files_of_tls),
+            has_plaintext=not settings.is_tls_only,
+            asks_callers=asked.guard is not None,
+        )
+        metrics.watch(port)
+        await stack.enter_async_context(serving_port(port, listening, health, sessions, live))
         app = make_app(live, metrics, consuming, files, asked.refusals, asked.demands, questions, measured)
         tls = https_context(files_of_tls) if has_https else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, live))
@@ -284,28 +266,6 @@ def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertise
 
 
 @asynccontextmanager
-async def serving_grpc(
-    server: GrpcServer, rpcs: dict[str, Rpc], metrics: Metrics, sessions: Sessions, live: LiveBroker
-) -> AsyncIterator[None]:
-    """Serve RPCs; on the way out let long polls and streams end by themselves."""
-    await server.start(rpcs, Turns(live), metrics.observe)
-    telling_health: set[asyncio.Task[None]] = set()
-
-    def tell_health(is_well: bool) -> None:
-        task = asyncio.create_task(server.tell_health(is_well))
-        telling_health.add(task)
-        task.add_done_callback(telling_health.discard)
-
-    live.tell_health_to(tell_health)
-    try:
-        yield
-    finally:
-        live.release_receivers()
-        sessions.close()
-        await server.stop(GRACE_SECONDS)
-
-
-@asynccontextmanager
 async def serving_port(
     port: Port, listening: socket.socket, health: Health, sessions: Sessions, live: LiveBroker
 ) -> AsyncIterator[None]:
@@ -321,12 +281,6 @@ async def serving_port(
         await port.leave(GRACE_SECONDS)
 
 
-def behind(server: GrpcServer, files: TlsFiles, *, has_plaintext: bool) -> Behind:
-    """Have gRPC listen behind the protocol port: for TLS, and for plaintext if that is served at all."""
-    plaintext = server.bind(LOOPBACK, 0) if has_plaintext else None
-    return Behind(plaintext, server.bind_tls(LOOPBACK, credentials(files)))
-
-
 def tls_files(settings: ServeSettings) -> TlsFiles:
     """Return the certificate to serve TLS with; raises `ConfigurationError` for half of one."""
     given = settings.tls_certificate, settings.tls_key
@@ -338,20 +292,10 @@ def tls_files(settings: ServeSettings) -> TlsFiles:
     return own_files(settings.store / "tls", hosts, settings.tls_clients)
 
 
-def tell_refused(refusals: Refusals, why: str, host: str, detail: str = "") -> None:
+def tell_refused(refusals: Refusals, why: str, host: str, detail: str) -> None:
     """Note whom the protocol port has sent away."""
     refusals.add(why, host, detail or "connection")
     log.warning("connection refused", why=why, host=host, **({"detail": detail} if detail else {}))
-
-
-@asynccontextmanager
-async def taking_connections(front: Front, listening: socket.socket) -> AsyncIterator[None]:
-    """Let clients in, until the calls under way have ended."""
-    await front.start(listening)
-    try:
-        yield
-    finally:
-        await front.stop()
 
 
 @asynccontextmanager

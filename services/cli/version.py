@@ -12,7 +12,10 @@ from services.cli import output
 
 app = typer.Typer(add_completion=False)
 
-SHOWN = ("tidewheel", "grpcio", "protobuf", "sqlalchemy", "redis", "pyspark", "rocketmq-python-client")
+SHOWN = (
+    *("tidewheel", "protobuf", "uvloop"),  # what a broker serves with
+    *("grpcio", "sqlalchemy", "redis", "pyspark", "rocketmq-python-client"),
+)
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """Who may connect, and for how long one may say nothing; no sockets and no clock.
 
 An address may have so many connections at once. A connection must say within `hello_seconds` what it speaks,
-and is taken for dead when it has said nothing for `idle_seconds`; gRPC pings clients far more often. Where
+and is taken for dead when it has said nothing for `idle_seconds`; clients are pinged far more often. Where
 clients are asked who they are, an address may have so many connections on which nobody has been let in.
 """
 

@@ -2,7 +2,7 @@
 
 HTTP/1 gets a response; a client of RocketMQ 4 the answer to its request, which it shows as the reason of its
 failure; TLS the alert `access_denied` (RFC 8446, 6.2), which has no room for a sentence; HTTP/2 an answer to
-its first call (`services.front.grpc_refusal`).
+its first call (`services.front.refusing`).
 
 A remoting frame, all numbers big-endian (RemotingCommand of Apache RocketMQ):
 
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from services.front.client_hello import is_whole_record
 from services.front.first_bytes import Protocol
-from services.front.grpc_refusal import RESOURCE_EXHAUSTED, UNAUTHENTICATED, asked_stream, refusal
+from services.front.grpc_wire import Status
 
 SYSTEM_ERROR: Final = 1
 IS_RESPONSE: Final = 1
@@ -66,28 +66,24 @@ class Farewell(NamedTuple):
     """Why one that speaks what is served here must go: a sentence, and gRPC's and HTTP's status for it."""
 
     text: str
-    grpc_status: str
+    grpc_status: Status
     http_status: str
 
 
-TOO_MANY_FAREWELL: Final = Farewell(TOO_MANY_SENTENCE, RESOURCE_EXHAUSTED, "429 Too Many Requests")
-PLAINTEXT_FAREWELL: Final = Farewell(PLAINTEXT_SENTENCE, UNAUTHENTICATED, "426 Upgrade Required")
+TOO_MANY_FAREWELL: Final = Farewell(TOO_MANY_SENTENCE, Status.RESOURCE_EXHAUSTED, "429 Too Many Requests")
+PLAINTEXT_FAREWELL: Final = Farewell(PLAINTEXT_SENTENCE, Status.UNAUTHENTICATED, "426 Upgrade Required")
 
 
 def farewell(protocol: Protocol, first: bytes, why: Farewell = TOO_MANY_FAREWELL) -> bytes:
     """Return what to tell one who would be served otherwise, in its protocol."""
-    return said(why.text, protocol, first, why.http_status, why.grpc_status)
+    return said(why.text, protocol, first, why.http_status)
 
 
-def said(
-    text: str, protocol: Protocol, first: bytes, http_status: str, grpc_status: str = RESOURCE_EXHAUSTED
-) -> bytes:
+def said(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
     """Return a sentence in the protocol of what began with `first`."""
     match protocol:
         case Protocol.HTTP1:
             return _http1(text, http_status)
-        case Protocol.HTTP2:
-            return refusal(text, first, grpc_status)
         case Protocol.TLS:
             return _ACCESS_DENIED
         case Protocol.REMOTING:
@@ -123,11 +119,6 @@ def opaque_of(frame: bytes) -> int:
         return int(json.loads(header)["opaque"])
     except (struct.error, ValueError, KeyError, TypeError):
         return 0
-
-
-def can_be_told(protocol: Protocol, first: bytes) -> bool:
-    """Whether all has come that a farewell needs: over HTTP/2 a call, which follows our SETTINGS."""
-    return protocol is not Protocol.HTTP2 or bool(asked_stream(first)) or len(first) > HEADER_BYTES_MAX
 
 
 def is_whole(protocol: Protocol, first: bytes) -> bool:

@@ -18,14 +18,12 @@ from __future__ import annotations
 import datetime
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
 import structlog
 
 from commitlog.errors import ConfigurationError
@@ -36,7 +34,6 @@ WARN_DAYS: Final = 60
 RENEW_DAYS: Final = 30
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
 OUR_NAME: Final = "CN=tidewheel"
-_RENEWING: Final = threading.Lock()
 
 log = structlog.get_logger()
 
@@ -67,31 +64,19 @@ class TlsFiles:
         return tuple(path.stat().st_mtime_ns for path in there)
 
 
-def credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """Return gRPC's credentials, which follow the files; raises `ConfigurationError` if these do not fit."""
-    reloading = Reloading(files)
-    first = reloading.read()
-    return grpc.dynamic_ssl_server_credentials(
-        first, reloading.newer, require_client_authentication=files.clients is not None
-    )
-
-
 def https_context(files: TlsFiles) -> ssl.SSLContext:
     """Return what HTTP is served over TLS with; it follows the files. Raises `ConfigurationError`.
 
     Python asks at every handshake for the context of a name, also where the client says none.
     """
-    reloading = Reloading(files)
-    reloading.read()
-    contexts = [server_context(files)]
+    following = Following(files, server_context)
 
     def follow(sealed: Any, _name: str | None, _first: ssl.SSLContext) -> None:
-        if reloading.newer() is not None:
-            contexts[0] = server_context(files)
-        sealed.context = contexts[0]
+        sealed.context = following.current()
 
-    contexts[0].sni_callback = follow
-    return contexts[0]
+    first = following.current()
+    first.sni_callback = follow
+    return first
 
 
 def grpc_contexts(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
@@ -99,16 +84,7 @@ def grpc_contexts(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
 
     Raises `ConfigurationError` if these do not fit.
     """
-    reloading = Reloading(files)
-    reloading.read()
-    contexts = [grpc_context(files)]
-
-    def current() -> ssl.SSLContext:
-        if reloading.newer() is not None:
-            contexts[0] = grpc_context(files)
-        return contexts[0]
-
-    return current
+    return Following(files, grpc_context).current
 
 
 def grpc_context(files: TlsFiles) -> ssl.SSLContext:
@@ -117,7 +93,13 @@ def grpc_context(files: TlsFiles) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(files.clients)
+        authorities = files.clients.read_bytes().decode("ascii", "ignore")  # remarks may be in any language
+        try:
+            context.load_verify_locations(cadata=authorities)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(
+                f"{files.clients} must hold the certificates of authorities as PEM: {error}."
+            ) from error
     return context
 
 
@@ -129,40 +111,45 @@ def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContex
     return context
 
 
-class Reloading:
-    """The files' content for gRPC, which asks at every handshake, in threads of its own."""
+class Following:
+    """A context that follows its files: whoever shakes hands asks for the current one."""
 
-    def __init__(self, files: TlsFiles, now: Now = utc_now) -> None:
-        self._files, self._now, self._lock = files, now, threading.Lock()
+    def __init__(
+        self, files: TlsFiles, make: Callable[[TlsFiles], ssl.SSLContext], now: Now = utc_now
+    ) -> None:
+        """Read the files; raises `ConfigurationError`."""
+        self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
+        self._context = self._read()
 
-    def read(self) -> Any:
-        """Return what the files hold; raises `ConfigurationError`."""
+    def current(self) -> ssl.SSLContext:
+        """Return the context of what the files hold; a bad change is logged, and the one before stays."""
+        try:
+            if self._renew_at is not None and self._now() >= self._renew_at:
+                renew(self._files, self._now)
+            if self._files.changed_ns() != self._changed_ns:
+                self._context = self._read()
+                log.info("TLS certificate read again", certificate=str(self._files.certificate))
+        except (OSError, ConfigurationError) as error:
+            log.error("TLS certificate not read again; the one before serves on", why=str(error))
+        return self._context
+
+    def _read(self) -> ssl.SSLContext:
         files = self._files
         try:
             self._changed_ns = files.changed_ns()
             chain, key = files.certificate.read_bytes(), files.key.read_bytes()
-            clients = files.clients.read_bytes() if files.clients else None
+            ends = check(files, chain, key, self._now())
+            context = self._make(files)
+        except ssl.SSLError as error:
+            raise ConfigurationError(
+                f"{files.certificate} and {files.key} cannot be used for TLS: {error}. Give others."
+            ) from error
         except OSError as error:
             raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}.") from error
-        ends = check(files, chain, key, self._now())
         self._renew_at = ends - datetime.timedelta(days=RENEW_DAYS) if files.own_names else None
-        return grpc.ssl_server_certificate_configuration([(key, chain)], clients)
-
-    def newer(self) -> Any:
-        """Return what the files hold if they have changed, else None; a bad change is logged and waits."""
-        with self._lock:
-            try:
-                if self._renew_at is not None and self._now() >= self._renew_at:
-                    renew(self._files, self._now)
-                if self._files.changed_ns() == self._changed_ns:
-                    return None
-                log.info("TLS certificate read again", certificate=str(self._files.certificate))
-                return self.read()
-            except (OSError, ConfigurationError) as error:
-                log.error("TLS certificate not read again; the one before serves on", why=str(error))
-                return None
+        return context
 
 
 def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
@@ -220,12 +207,11 @@ def own_files(
 
 def renew(files: TlsFiles, now: Now) -> None:
     """Make our certificate and its key, unless they fit and last; raises OSError."""
-    with _RENEWING:
-        if lasts(files, now()):
-            return
-        certificate, key = self_signed(list(files.own_names), now())
-        write_for_owner(files.key, key.decode())
-        write_for_owner(files.certificate, certificate.decode(), GROUP_READS)
+    if lasts(files, now()):
+        return
+    certificate, key = self_signed(list(files.own_names), now())
+    write_for_owner(files.key, key.decode())
+    write_for_owner(files.certificate, certificate.decode(), GROUP_READS)
     log.info("TLS certificate made; clients that verify it need it", certificate=str(files.certificate))
 
 

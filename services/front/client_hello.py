@@ -5,9 +5,9 @@
     hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
-`<n>` is a length of n bytes and so many bytes. It is read once for each connection, before gRPC sees it, so
-that one who cannot speak HTTP/2 is told so: gRPC would shake hands and hang up. What is not a whole hello in
-one record is not judged here.
+`<n>` is a length of n bytes and so many bytes. It is read once for each connection, before the handshake, so
+that one who cannot speak HTTP/2 is told so by an alert. What is not a whole hello in one record is not judged
+here.
 """
 
 from __future__ import annotations

@@ -280,8 +280,7 @@ class Connection(asyncio.Protocol):
         self.calls.drop()
         self._shared.unread.note(self, 0)
         if isinstance(error, ssl.SSLError):
-            why = (error.reason or "broken").lower().replace("_", " ")
-            self._door.refused(self, f"TLS: {why}", str(error))
+            self._door.refused(self, why_broken(error), str(error))
         self._door.lost(self)
 
     def stir(self) -> None:
@@ -422,6 +421,13 @@ class Connection(asyncio.Protocol):
         answering.put(None)
         if answering.task is not None:
             answering.task.cancel()
+
+
+def why_broken(error: ssl.SSLError) -> str:
+    """Why TLS is over, in few words: an alert of the client, or what is not taken of what it says."""
+    reason = (error.reason or "broken").lower().replace("_", " ")
+    _, is_said, alert = reason.partition(" alert ")
+    return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"
 
 
 def _release(waiting: asyncio.Future[None] | None) -> None:

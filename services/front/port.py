@@ -34,7 +34,7 @@ from services.front.answers import (
     is_whole,
 )
 from services.front.client_hello import H2, offered
-from services.front.connection import Connection, Shared
+from services.front.connection import Connection, Shared, why_broken
 from services.front.first_bytes import Protocol, protocol_of
 from services.front.http2_frames import Code, goaway
 from services.front.refusing import Refusing
@@ -55,6 +55,7 @@ UNKNOWN: Final = Protocol.UNKNOWN
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
+SLOW: Final = "TLS: the handshake is not finished in time"
 
 Refuse = Callable[[str, str, str], None]
 """Told of everyone sent away: why, in few words; from which address; and what there is to say of it."""
@@ -369,8 +370,8 @@ class Slot:
 def why(error: Exception) -> str:
     """What went wrong in a handshake, in one of few words."""
     if isinstance(error, ssl.SSLError) and error.reason:
-        return f"TLS: {error.reason.lower().replace('_', ' ')}"
-    return LEFT if isinstance(error, ConnectionError) else "TLS: the handshake is not finished in time"
+        return why_broken(error)
+    return SLOW if isinstance(error, ConnectionAbortedError) else LEFT  # the loop's word for its time-out
 
 
 def _has_hung_up(one: socket.socket) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 from typing import cast
 
 from services.front.answers import Farewell
-from services.front.grpc_wire import Status, refusal
+from services.front.grpc_wire import refusal
 from services.front.http2 import Bounds, Http2, Request, TooLongRequest
 from services.front.http2_frames import Code
 
@@ -37,8 +37,8 @@ class Refusing(asyncio.Protocol):
         """Refuse a call."""
         for event in self._http2.receive(data, self._loop.time()):
             if isinstance(event, (Request, TooLongRequest)):
-                status, text = Status(int(self._reason.grpc_status)), self._reason.text
-                self._http2.finish(event.stream_id, refusal(status, text))
+                text = self._reason.text
+                self._http2.finish(event.stream_id, refusal(self._reason.grpc_status, text))
                 self._http2.break_off(Code.ENHANCE_YOUR_CALM, text)
                 break
         self._transport.write(self._http2.take())

@@ -102,7 +102,7 @@ class Metrics(Collector):
         )
         self._latencies: dict[tuple[str, str], Histogram] = {}
         self._build = InfoMetricFamily("mq_build", "What this broker was built from.")
-        versions = {"python": platform.python_version(), "grpc": version("grpcio")}
+        versions = {"python": platform.python_version(), "protobuf": version("protobuf")}
         self._build.add_metric((), {"version": version("tidewheel"), **versions})
 
     def observe(self, rpc: str, code: str, seconds: float) -> None:

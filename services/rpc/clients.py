@@ -6,8 +6,8 @@ leases are free for others; a client that only lost a connection has called agai
 try again after a second.
 
 While a connection stands, the leases that we renew for its client are renewed, whatever the client's own
-heartbeats do. Pings find out within 40 s when nobody is at the other end (`services.rpc.server`), and they
-are answered even by a process whose listener keeps every thread of it busy.
+heartbeats do. Pings find out within 45 s when nobody is at the other end (`services.front.connection`), and
+they are answered even by a process whose listener keeps every thread of it busy.
 """
 
 from __future__ import annotations
@@ -61,27 +61,21 @@ class Clients:
         self._metric_for = metric_for
         self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
         self._is_renewing = False
-        self._readers: set[asyncio.Task[None]] = set()
         sessions.watch_with(self._watch)
         live.access.dismiss_with(self._dismiss)
 
     async def telemetry(
         self, commands: AsyncIterator[TelemetryCommand], caller: Caller
     ) -> AsyncGenerator[TelemetryCommand, None]:
-        """Read a client's settings and write what it is asked, for as long as its stream lives.
-
-        The reader is never cancelled: it ends when the stream has. gRPC keeps for good the memory of a read,
-        and the message that answers it, if whoever waits for it is cancelled.
-        """
+        """Read a client's settings and write what it is asked, for as long as its stream lives."""
         stream = self._sessions.open_stream(caller)
         self._renew_later()
         reader = asyncio.create_task(self._read(commands, stream))
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
         try:
             while (command := await stream.next()) is not None:
                 yield command
         finally:
+            reader.cancel()
             self._sessions.close_stream(stream)
 
     async def heartbeat(self, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:

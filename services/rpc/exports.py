@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from itertools import islice
@@ -69,7 +68,6 @@ class Exports:
         self._live, self._sessions, self._metrics, self._advertised = live, sessions, metrics, advertised
         self._may_name = may_name
         self._left: dict[str, Session] = {}
-        self._readers: set[asyncio.Task[ClientMistake | None]] = set()
         sessions.forget_with(self._leaves)
 
     def metric_for(self, described: Settings, session: Session) -> Metric:
@@ -110,26 +108,11 @@ class Exports:
     async def export_to_agent(
         self, requests: AsyncIterator[Any], caller: Caller
     ) -> AsyncGenerator[Any, None]:
-        """Take what an OpenCensus exporter sends, for as long as it does; nothing is ever replied.
-
-        The reader is never cancelled, it ends when the stream has: see `services.rpc.clients`.
-        """
-        reader = asyncio.create_task(self._read(requests, caller))
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
-        if (refused := await asyncio.shield(reader)) is not None:
-            raise refused
+        """Take what an OpenCensus exporter sends, for as long as it does; nothing is ever replied."""
+        async for request in requests:
+            self._take(request, of_opencensus, caller)
         return
         yield  # it is a stream of replies, if of none
-
-    async def _read(self, requests: AsyncIterator[Any], caller: Caller) -> ClientMistake | None:
-        """Take every request of a stream, until one is refused; that is returned."""
-        try:
-            async for request in requests:
-                self._take(request, of_opencensus, caller)
-        except ClientMistake as mistake:
-            return mistake
-        return None
 
     def _take(self, request: Any, read: Callable[[Any], Iterable[Exported | None]], caller: Caller) -> int:
         """Take one request; returns how many series of it were not taken."""

@@ -19,8 +19,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from commitlog import limits
 from services.front.grpc_wire import Refused, Status
 from services.rpc.caller import Caller
+from services.rpc.described import DESCRIBED, described
 from services.rpc.service import NAME, Rpc, Streaming, Unary
-from services.rpc.standard import DESCRIBED, described
 
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")

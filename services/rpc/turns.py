@@ -5,7 +5,7 @@
     tell(reply in bytes) <-- all that a flush made durable <-- deque by offset +
 
 A prompt RPC (`services.rpc.service.Prompt`) waits for nothing but the disk: so a call of one costs no task,
-coroutine or future here. A transport that needs one, as grpc.aio does, makes it (`services.rpc.server`).
+coroutine or future.
 
 Rules:
 - Calls are decided in the order in which they came. One that appends much while too much waits for the disk
@@ -98,12 +98,6 @@ class Turns:
                 self._decide(rpc, [call])
             else:
                 self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))
-
-    async def reply(self, name: str, rpc: Prompt, request: Any, caller: Caller, observe: Observe) -> Any:
-        """Return the reply to one call, for who has no list of them."""
-        told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.take([Call(name, rpc, request, caller, lambda reply, _: told.set_result(reply), observe)])
-        return rpc.reply.FromString(await told)
 
     def _decide(self, rpc: Prompt, calls: list[Call]) -> None:
         answers: Sequence[Decided | Exception]

@@ -19,7 +19,6 @@ import pytest
 
 from services.front.answers import TOO_MANY_SENTENCE
 from services.front.port import FAREWELLS_MAX
-from tests.attacks.http2 import FRONT
 from tests.endurance.conftest import OK, BrokerProcess, Client
 from tests.http2_client import PREFACE, REQUEST, request, settings
 
@@ -40,7 +39,7 @@ def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerPro
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     many = ("--connections-per-address", str(getattr(request, "param", FIT)))
-    one = BrokerProcess(tmp_path / "store", "--segment-bytes", str(1 << 24), *many, *FRONT)
+    one = BrokerProcess(tmp_path / "store", "--segment-bytes", str(1 << 24), *many)
     one.start()
     yield one
     assert one.stop() == 0
@@ -126,7 +125,7 @@ async def opened(broker: BrokerProcess, **how: Any) -> Streams:
 
 
 async def is_served(one: Streams) -> None:
-    """gRPC answers a ping."""
+    """Its ping is answered."""
     reader, writer = one
     writer.write(PING)
     await asyncio.wait_for(reader.readuntil(PONG), SECONDS)

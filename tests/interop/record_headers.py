@@ -1,12 +1,12 @@
-"""Records the header blocks that official clients and tools send, with a table of 0 and of 4,096 bytes.
+"""Records the header blocks that official clients and tools send to a broker, with a table of 0 bytes.
 
     python -m tests.interop.record_headers tests/vectors/header_blocks.json [NAME ...]
 
-Each client works through a proxy that repeats every byte and notes the blocks of HEADERS: once against the
-front of our own, which asks for a table of size 0 with the first call, once against grpcio's, which asks for
-nothing, so that clients use the 4,096 bytes they come with (RFC 9113, 6.5.2). The clients of other languages
-must have been built (`make test-clients`), `grpcurl` and `h2load` be installed; those that are not named stay
-as they are in the file.
+Each client works through a proxy that repeats every byte and notes the blocks of HEADERS. The clients of
+other languages must have been built (`make test-clients`), `grpcurl` and `h2load` be installed; those that
+are not named stay as they are in the file. What it has for a table of 4,096 bytes, those that clients come
+with (RFC 9113, 6.5.2), stays: it was recorded when brokers were served by grpcio, which asks for nothing
+(f29c3a6).
 
 The file: {client: {size of the table: [connection: [block in hex]]}}, of each connection the first blocks.
 """
@@ -33,7 +33,6 @@ from tests.clients.libraries import LIBRARIES
 from tests.clients.process_client import ProcessClient
 from tests.clients.python_client import PythonClient
 
-FRONTS = {"0": "http2", "4096": "grpcio"}
 BLOCKS_PER_CONNECTION, CALLS, TOOL_SECONDS = 60, 30, 60
 SERVICE = "apache.rocketmq.v2.MessagingService"
 PREFACE_BYTES = 24
@@ -118,10 +117,10 @@ def proxied(target: str) -> Iterator[Proxy]:
         thread.join(10)
 
 
-def recorded(name: str, front: str) -> list[list[str]]:
+def recorded(name: str) -> list[list[str]]:
     """The blocks of each connection of a client that sends, receives and acknowledges."""
     with tempfile.TemporaryDirectory() as folder:
-        broker = BrokerProcess(Path(folder, "store"), "--front", front)
+        broker = BrokerProcess(Path(folder, "store"))
         broker.start()
         try:
             with proxied(broker.listen) as proxy:
@@ -188,11 +187,11 @@ TOOLS = {"grpcurl": grpcurl, "h2load": h2load}
 
 
 def main() -> None:
-    """Record the clients that are named, or all, with both tables."""
+    """Record the clients that are named, or all."""
     vectors = Path(sys.argv[1])
     found = json.loads(vectors.read_text())
     for name in sys.argv[2:] or ("python", *LIBRARIES, *TOOLS):
-        found[name] = {table: recorded(name, front) for table, front in FRONTS.items()}
+        found[name]["0"] = recorded(name)
     vectors.write_text(json.dumps(found, indent=0) + "\n")
     for name, tables in found.items():
         counts = {table: sum(map(len, connections)) for table, connections in tables.items()}

@@ -1,4 +1,4 @@
-"""gRPC's TestService over the front of our own, for the interoperability cases of other libraries' clients.
+"""gRPC's TestService over our front, for the interoperability cases of other libraries' clients.
 
 (grpc/grpc, doc/interop-test-descriptions.md.) Fields of the messages, by their numbers there:
 

@@ -1,4 +1,4 @@
-"""What others test HTTP/2 and gRPC servers with, against the front of our own: h2spec, and grpc-go's cases.
+"""What others test HTTP/2 and gRPC servers with, against ours: h2spec, and grpc-go's cases.
 
 Both are built from their sources by Go, which takes minutes the first time: `make test-clients` does
 (TIDEWHEEL_BUILD_CLIENTS=1); elsewhere these tests are skipped.
@@ -54,8 +54,8 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker with the front of our own."""
-    yield from serving(BrokerProcess(tmp_path_factory.mktemp("spec") / "store", "--front", "http2"))
+    """A broker."""
+    yield from serving(BrokerProcess(tmp_path_factory.mktemp("spec") / "store"))
 
 
 @pytest.fixture(scope="module")

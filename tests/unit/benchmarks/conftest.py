@@ -14,14 +14,6 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def benchmarks() -> Iterator[Any]:
-    """`benchmarks(name)` is a module of the benchmarks."""
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
-
-
-@pytest.fixture(scope="module")
 def peers() -> Iterator[Any]:
     """`peers(name)` is a module of the comparison; its folder is last in the path, as it has a `rocketmq`."""
     sys.path.append(str(BENCHMARKS / "peers"))

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +24,22 @@ from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
 READY = Ready(Address("127.0.0.1", 1), HttpAddress("127.0.0.1", 2), 0, 1 << 24)
+
+
+def test_a_broker_serves_without_the_library_of_grpc(tmp_path: Path) -> None:
+    serving_once = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from services import run\n"
+        "from services.config import Address, ServeSettings, load\n"
+        "nowhere = Address('127.0.0.1', 0)\n"
+        "where = dict(store=Path(sys.argv[1]), listen=nowhere, http=nowhere)\n"
+        "run.serve(load(ServeSettings, **where), lambda _: os.kill(os.getpid(), signal.SIGTERM))\n"
+        "print('grpc' in sys.modules, 'services.front.port' in sys.modules)"
+    )
+    command = [sys.executable, "-c", serving_once, str(tmp_path / "store")]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.stdout == "False True\n", ran.stderr
 
 
 def test_a_link_in_place_of_a_small_file_or_of_its_fresh_copy_is_never_followed(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
-from services.rpc.turns import Turns
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing
+from tests.unit.services.rpc.answered import answered
 
 NOW_MS = 1_763_700_000_000
 MIB = 1 << 20
@@ -55,7 +55,7 @@ class Stage:
         """Call an RPC and return its reply, of a stream the last."""
         rpc = self.rpcs[name]
         if isinstance(rpc, Prompt):
-            return await Turns(self.live).reply(name, rpc, request, WHO, lambda *_: None)
+            return await answered(self.live, name, rpc, request, WHO, lambda *_: None)
         if isinstance(rpc, Unary):
             return await reply_to(name, rpc, request, WHO, lambda *_: None)
         assert isinstance(rpc, Streaming)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from commitlog.errors import ConfigurationError
 from services.front.certificates import (
     RENEW_DAYS,
     VALID_DAYS,
-    Reloading,
+    Following,
     TlsFiles,
+    grpc_context,
     names_of,
     own_files,
     self_signed,
@@ -47,7 +49,7 @@ def test_a_certificate_of_our_own_is_made_once_and_its_key_is_private(tmp_path: 
     assert stat.S_IMODE(files.certificate.stat().st_mode) & 0o137 == 0
     assert stat.S_IMODE(files.key.parent.stat().st_mode) & 0o007 == 0
     assert own_files(tmp_path / "tls", ["other.example"]).certificate.read_bytes() == made
-    assert Reloading(files).read() is not None
+    Following(files, server_context)
 
 
 def test_a_certificate_names_the_hosts_that_are_dialled() -> None:
@@ -58,7 +60,7 @@ def test_a_certificate_names_the_hosts_that_are_dialled() -> None:
 def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     files = given(tmp_path, self_signed(["a"])[0], self_signed(["b"])[1])
     with pytest.raises(ConfigurationError, match=r"k\.pem is not the key of .*c\.pem"):
-        Reloading(files).read()
+        Following(files, server_context)
 
 
 @pytest.mark.parametrize(
@@ -67,27 +69,47 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_certificate_is_refused(tmp_path: Path, content: bytes) -> None:
     files = given(tmp_path, content, self_signed(["a"])[1])
     with pytest.raises(ConfigurationError, match="as PEM without password"):
-        Reloading(files).read()
+        Following(files, server_context)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere.*No such file"):
-        Reloading(TlsFiles(tmp_path / "nowhere", tmp_path / "k.pem")).read()
+        Following(TlsFiles(tmp_path / "nowhere", tmp_path / "k.pem"), server_context)
 
 
 def test_a_newer_certificate_is_read_and_a_wrong_one_is_not(tmp_path: Path) -> None:
     certificate, key = self_signed(["a"])
     files = given(tmp_path, certificate, key)
-    reloading = Reloading(files)
-    reloading.read()
-    assert reloading.newer() is None
+    following = Following(files, server_context)
+    first = following.current()
+    assert following.current() is first
     later(files.certificate, b"half")
-    assert reloading.newer() is None
+    assert following.current() is first
     newer_certificate, newer_key = self_signed(["b"])
     later(files.key, newer_key)
     later(files.certificate, newer_certificate)
-    assert reloading.newer() is not None
-    assert reloading.newer() is None
+    second = following.current()
+    assert second is not first
+    assert following.current() is second
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no PEM", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+def test_what_are_no_authorities_is_refused_by_its_name_and_a_bad_change_of_them_waits(
+    tmp_path: Path, content: bytes
+) -> None:
+    authorities = tmp_path / "authorities.pem"
+    files = replace(given(tmp_path, *self_signed(["a"])), clients=authorities)
+    authorities.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"authorities\.pem must hold"):
+        Following(files, grpc_context)
+    authorities.write_bytes("Zürich\n".encode() + files.certificate.read_bytes())
+    following = Following(files, grpc_context)
+    first = following.current()
+    assert first.cert_store_stats()["x509"] == 1
+    later(authorities, content)
+    assert following.current() is first
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
@@ -157,18 +179,19 @@ def test_who_has_stolen_our_key_is_nobody_else_to_those_that_trust_our_certifica
 def test_our_certificate_is_renewed_before_it_ends_while_the_broker_serves(tmp_path: Path) -> None:
     clock = [datetime.now(UTC)]
     files = own_files(tmp_path / "tls", [], now=lambda: clock[0])
-    reloading = Reloading(files, lambda: clock[0])
-    reloading.read()
+    following = Following(files, server_context, lambda: clock[0])
+    first = following.current()
     before = files.certificate.read_bytes()
     clock[0] += timedelta(days=VALID_DAYS - RENEW_DAYS - 2)
-    assert reloading.newer() is None
+    assert following.current() is first
     assert files.certificate.read_bytes() == before
     clock[0] += timedelta(days=2)
-    assert reloading.newer() is not None
+    second = following.current()
+    assert second is not first
     renewed = files.certificate.read_bytes()
     ends = x509.load_pem_x509_certificate(renewed).not_valid_after_utc
     assert ends - clock[0] > timedelta(days=RENEW_DAYS)
-    assert reloading.newer() is None
+    assert following.current() is second
     clock[0] = ends
     assert own_files(tmp_path / "tls", [], now=lambda: clock[0]).certificate.read_bytes() != renewed
 
@@ -177,10 +200,10 @@ def test_a_death_between_key_and_certificate_does_not_keep_a_broker_from_startin
     files = own_files(tmp_path / "tls", [])
     files.key.write_bytes(self_signed(["other"])[1])
     own_files(tmp_path / "tls", [])
-    assert Reloading(files).read() is not None
+    Following(files, server_context)
     files.certificate.write_bytes(b"")
     own_files(tmp_path / "tls", [])
-    assert Reloading(files).read() is not None
+    Following(files, server_context)
 
 
 def test_a_certificate_that_somebody_else_has_put_there_is_never_renewed(tmp_path: Path) -> None:
@@ -201,6 +224,5 @@ def test_a_certificate_that_somebody_else_has_put_there_is_never_renewed(tmp_pat
     )
     ours.certificate.write_bytes(theirs)
     files = own_files(tmp_path / "tls", [])
-    Reloading(files).read()
-    assert Reloading(files).newer() is not None  # the first look
+    Following(files, server_context).current()
     assert files.certificate.read_bytes() == theirs

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import grpc
 import pytest
 
 from commitlog import limits
@@ -21,7 +22,7 @@ from services.front.certificates import grpc_contexts, own_files
 from services.front.connection import DEAD, Connection, Shared
 from services.front.grpc_calls import Began, Called, Method
 from services.front.grpc_wire import framed
-from services.front.port import FAREWELLS_MAX, LEFT, NO_HTTP2, PLAINTEXT, Port
+from services.front.port import FAREWELLS_MAX, LEFT, NO_HTTP2, PLAINTEXT, SLOW, Port
 from tests.http2_client import (
     ACK,
     GOAWAY,
@@ -180,6 +181,14 @@ def trusting(*protocols: str) -> ssl.SSLContext:
     return context
 
 
+def hello() -> bytes:
+    """The first words of a handshake."""
+    out = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        trusting("h2").wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+    return out.read()
+
+
 def test_plaintext_and_tls_are_served_by_one_port(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         plain, sealed = await stage.connect(), await stage.connect(ssl=trusting("h2"))
@@ -310,15 +319,27 @@ def test_a_handshake_that_fails_is_listed_by_its_cause(play: Play) -> None:
         broken.say(b"\x16\x03\x01\x00\x05hello")
         await broken.rest()
         leaving = await stage.connect()
-        out = ssl.MemoryBIO()
-        with suppress(ssl.SSLWantReadError):
-            trusting("h2").wrap_bio(ssl.MemoryBIO(), out).do_handshake()
-        leaving.say(out.read())
+        leaving.say(hello())
         await leaving.reader.readexactly(1)
         leaving.writer.transport.abort()
         await stage.until(lambda: len(stage.refused) == 2)
         assert stage.refused[0][0].startswith("TLS: ")
         assert stage.refused[1] == (LEFT, HOST)
+        await stage.until(lambda: stage.port.connection_count == 0)
+
+    play(scenario)
+
+
+def test_a_handshake_that_takes_too_long_is_listed_as_such(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKE_MS_MAX", 50)
+
+    async def scenario(stage: Stage) -> None:
+        slow = await stage.connect()
+        slow.say(hello())
+        await slow.rest()
+        assert stage.refused == [(SLOW, HOST)]
         await stage.until(lambda: stage.port.connection_count == 0)
 
     play(scenario)
@@ -359,6 +380,18 @@ def test_one_connection_too_many_is_told_why_and_the_others_notice_nothing(play:
         again.close()
 
     play(scenario, Limits(connections_per_address=2))
+
+
+def test_the_client_of_grpc_shows_why_it_must_go_and_does_not_try_again(play: Play) -> None:
+    async def scenario(stage: Stage) -> None:
+        async with grpc.aio.insecure_channel(f"{HOST}:{stage.number}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary("/s/Echo")(b"", timeout=10)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.details() == TOO_MANY_SENTENCE
+        assert stage.refused == [(TOO_MANY, HOST)]
+
+    play(scenario, Limits(connections_per_address=0))
 
 
 def test_no_crowd_of_those_that_are_too_many_is_heard_out(
@@ -477,10 +510,12 @@ def test_who_reads_nothing_and_asks_on_is_hung_up_on_before_refusals_pile_up(pla
         await stage.until(lambda: bool(stage.shared.connections))
         (connection,) = stage.shared.connections
         client.writer.transport.pause_reading()
+        there = connection.transport.get_extra_info("socket")
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)  # the system takes megabytes for a client
         nothing = tuple((name, "/" + "n" * 190 if name == ":path" else value) for name, value in REQUEST)
         stream_id = 1
         while not stage.refused:
-            for _ in range(100):
+            for _ in range(30):
                 client.say(request(stream_id, fields=nothing, ends=True))
                 stream_id += 2
             await asyncio.sleep(0)

@@ -20,8 +20,8 @@ from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
-from services.rpc.turns import Turns
 from tests.memory_disk import MemoryDisk
+from tests.unit.services.rpc.answered import answered
 
 SCENARIO_SECONDS = 30
 NOW_MS = 1_763_700_000_000
@@ -46,7 +46,7 @@ class Front:
         """Call a unary RPC."""
         rpc = self.rpcs[name]
         if isinstance(rpc, Prompt):
-            return await Turns(self.live).reply(name, rpc, request, caller, self._observe)
+            return await answered(self.live, name, rpc, request, caller, self._observe)
         assert isinstance(rpc, Unary)
         return await reply_to(name, rpc, request, caller, self._observe)
 

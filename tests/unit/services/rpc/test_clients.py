@@ -28,8 +28,8 @@ class Telemetry:
     """A client's end of a Telemetry stream."""
 
     def __init__(self, front: Any, client_id: str) -> None:
-        self._outgoing: asyncio.Queue[service.TelemetryCommand | None] = asyncio.Queue()
-        self.how_reading_ended = ""
+        self._outgoing: asyncio.Queue[service.TelemetryCommand] = asyncio.Queue()
+        self.is_read = True
         self.incoming = front.stream("Telemetry", self._said(), Caller(client_id))
 
     async def introduce(self, settings: wire.Settings) -> Any:
@@ -45,20 +45,12 @@ class Telemetry:
         """Lose the stream."""
         await self.incoming.aclose()
 
-    async def end_reading(self) -> None:
-        """End what the server reads, as gRPC does when the stream has ended; returns when it was told."""
-        self._outgoing.put_nowait(None)
-        while not self.how_reading_ended:
-            await asyncio.sleep(0)
-
     async def _said(self) -> AsyncIterator[service.TelemetryCommand]:
         try:
-            while (command := await self._outgoing.get()) is not None:
-                yield command
-        except asyncio.CancelledError:
-            self.how_reading_ended = "cancelled"
-            raise
-        self.how_reading_ended = "ended"
+            while True:
+                yield await self._outgoing.get()
+        finally:
+            self.is_read = False
 
 
 @pytest.mark.parametrize("settings", [PRODUCER, PUSH, SIMPLE], ids=["producer", "push", "simple"])
@@ -198,7 +190,7 @@ def test_a_goodbye_frees_leases_and_ends_the_stream(play: Any) -> None:
     play(scenario)
 
 
-def test_a_read_under_way_is_never_cancelled_for_grpc_would_keep_its_memory(play: Any) -> None:
+def test_a_stream_that_has_ended_is_read_no_more(play: Any) -> None:
     async def scenario(front: Any) -> None:
         telemetry = Telemetry(front, "client-1")
         await telemetry.introduce(PUSH)
@@ -206,8 +198,8 @@ def test_a_read_under_way_is_never_cancelled_for_grpc_would_keep_its_memory(play
         assert not (await telemetry.next()).settings.metric.on
         with pytest.raises(StopAsyncIteration):
             await telemetry.next()
-        await telemetry.end_reading()
-        assert telemetry.how_reading_ended == "ended"
+        while telemetry.is_read:
+            await asyncio.sleep(0)
 
     play(scenario)
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
@@ -16,14 +15,12 @@ from services.auth.rights import Kind, Verb
 from services.broker.group_values import Start
 from services.live.client_metrics import Key, Spread
 from services.rpc.caller import Caller
-from services.rpc.exports import EXPORT_BYTES_MAX, OPENCENSUS, OTLP
+from services.rpc.exports import OPENCENSUS
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.server import GrpcServer
 from services.rpc.service import CallRefused
-from services.rpc.turns import Turns
 from tests.unit.services.rpc.exporting import (
     CACHED,
     CLIENT,
@@ -125,32 +122,6 @@ def test_what_an_opencensus_agent_is_told_is_the_same_without_any_header(play: A
     play(scenario)
 
 
-def test_a_read_of_an_agents_stream_is_never_cancelled_for_grpc_would_keep_its_memory(play: Any) -> None:
-    how_reading_ended = []
-    goes_on = asyncio.Event()
-
-    async def requests() -> AsyncIterator[Any]:
-        try:
-            await goes_on.wait()
-            yield agent_request(named(), (1, *[0] * 7))
-            how_reading_ended.append("read")
-        except asyncio.CancelledError:
-            how_reading_ended.append("cancelled")
-
-    async def scenario(front: Any) -> None:
-        await there(front)
-        waiting = asyncio.ensure_future(anext(front.stream(OPENCENSUS, requests(), Caller(""))))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        goes_on.set()
-        while not how_reading_ended:
-            await asyncio.sleep(0)
-        assert how_reading_ended == ["read"]
-
-    play(scenario)
-
-
 def test_behind_a_guard_a_user_tells_of_its_own_clients_and_topics(watch: Any) -> None:  # noqa: F811
     async def scenario(watched: Watched) -> None:
         front = watched.front
@@ -219,24 +190,3 @@ def test_who_cannot_sign_or_encrypt_its_metrics_is_asked_for_none_where_that_mat
         watch(lambda watched: told(watched.front, watched.callers["orders"]))
     else:
         play(lambda front: told(front, CLIENT))
-
-
-def test_a_refused_export_is_an_error_of_the_transport(play: Any) -> None:
-    async def scenario(front: Any) -> None:
-        server = GrpcServer()
-        port = server.bind("127.0.0.1", 0)
-        await server.start(front.rpcs, Turns(front.live), lambda *_: None)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            export = channel.unary_unary(
-                f"/{OTLP}",
-                otlp.ExportMetricsServiceRequest.SerializeToString,
-                otlp.ExportMetricsServiceResponse.FromString,
-            )
-            await export(otlp.ExportMetricsServiceRequest())
-            large = otlp.ExportMetricsServiceRequest()
-            large.resource_metrics.add(schema_url="x" * EXPORT_BYTES_MAX)
-            with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
-                await export(large)
-        await server.stop(0)
-
-    play(scenario)

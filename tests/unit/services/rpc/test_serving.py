@@ -1,4 +1,4 @@
-"""The table of RPCs behind the port of our own, over real sockets and with gRPC's own client."""
+"""The table of RPCs behind the protocol port, over real sockets and with gRPC's own client."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from hpack import Encoder
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
 from commitlog import limits
 from commitlog.message import MessageType
@@ -25,10 +28,13 @@ from services.front.admission import Limits
 from services.front.connection import Shared
 from services.front.grpc_wire import framed
 from services.front.port import Port
+from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
+from services.rpc import sessions
 from services.rpc.endpoints import Advertised
 from services.rpc.everything import all_rpcs
+from services.rpc.exports import EXPORT_BYTES_MAX, OPENCENSUS, OTLP
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.health import Health, standard_rpcs
@@ -56,6 +62,7 @@ from tests.memory_disk import MemoryDisk
 
 SCENARIO_SECONDS = 30
 SETTINGS_OF_CORE = BrokerSettings(segment_bytes=limits.SEGMENT_BYTES_SMALL)
+POLLS = 60
 UNBOUNDED = [("grpc.max_receive_message_length", -1)]
 MINE = (("x-mq-client-id", "client-1"), ("x-mq-language", "PYTHON"), ("x-mq-request-id", "1"))
 
@@ -74,9 +81,10 @@ class Stage:
         self.live = LiveBroker(MemoryDisk(), SETTINGS_OF_CORE, now_ms, loop.call_later, writer)
         self.health, self.turns = Health(), Turns(self.live)
         self.sessions = Sessions(now_ms)
-        rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0))
-        rpcs |= standard_rpcs(self.health, rpcs)
-        self.serving = Serving(rpcs, self.turns, self._observe)
+        where, measured = Advertised("127.0.0.1", 8081, boot=0), ClientMetrics(now_ms())
+        self.rpcs = all_rpcs(self.live, self.sessions, where, metrics=measured)
+        served = self.rpcs | standard_rpcs(self.health, self.rpcs)
+        self.serving = Serving(served, self.turns, self._observe)
         self.shared = Shared(self.serving)
         self.port = Port(self.shared, Limits(), "http://h", self._refuse, None)
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -292,8 +300,67 @@ def test_a_client_is_told_what_is_wrong_with_its_call(play: Play) -> None:
                 await stage.channel.unary_unary(path)(asked, metadata=MINE)
             assert refused.value.code() is code
             assert refused.value.details()
-        reply = await stage.unary("Heartbeat", service.HeartbeatResponse)(service.HeartbeatRequest())
+
+    play(scenario)
+
+
+def test_a_caller_is_known_by_its_header(play: Play) -> None:
+    async def scenario(stage: Stage) -> None:
+        heartbeat = stage.unary("Heartbeat", service.HeartbeatResponse)
+        reply = await heartbeat(service.HeartbeatRequest())
         assert reply.status.code == wire.CLIENT_ID_REQUIRED
+        assert not list(stage.sessions)
+        assert (await heartbeat(service.HeartbeatRequest(), metadata=MINE)).status.code == wire.OK
+        assert [(one.client_id, one.language) for one in stage.sessions] == [("client-1", "PYTHON")]
+
+    play(scenario)
+
+
+def test_a_refusal_that_no_reply_has_a_place_for_is_the_calls_status(play: Play) -> None:
+    async def scenario(stage: Stage) -> None:
+        export = stage.channel.unary_unary(
+            f"/{OTLP}",
+            otlp.ExportMetricsServiceRequest.SerializeToString,
+            otlp.ExportMetricsServiceResponse.FromString,
+        )
+        await export(otlp.ExportMetricsServiceRequest())
+        large = otlp.ExportMetricsServiceRequest()
+        large.resource_metrics.add(schema_url="x" * EXPORT_BYTES_MAX)
+        with pytest.raises(aio.AioRpcError) as refused:
+            await export(large)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "are taken" in (refused.value.details() or "")
+
+    play(scenario)
+
+
+def test_polls_beyond_the_bound_are_refused_and_each_message_goes_to_one(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "POLLS_PER_CLIENT_MAX", POLLS)
+
+    async def scenario(stage: Stage) -> None:
+        got: list[bytes] = []
+        codes: list[int] = []
+
+        async def poll() -> None:
+            async for reply in stage.receive(timeout=SCENARIO_SECONDS):
+                if reply.HasField("message"):
+                    got.append(reply.message.body)
+                elif reply.HasField("status"):
+                    codes.append(reply.status.code)
+
+        polls = [asyncio.create_task(poll()) for _ in range(2 * POLLS)]
+        while len(codes) < POLLS or sum(one.receives for one in stage.sessions) < POLLS:
+            await asyncio.sleep(0.01)
+        assert set(codes) == {wire.TOO_MANY_REQUESTS}
+        await asyncio.gather(*(stage.send(number, b"%d" % number) for number in range(POLLS)))
+        while len(got) < POLLS:
+            await asyncio.sleep(0.01)
+        assert sorted(map(int, got)) == list(range(POLLS))
+        for task in polls:
+            task.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
 
     play(scenario)
 
@@ -435,6 +502,25 @@ def test_a_scrape_tells_how_many_connections_keep_a_table(play: Play) -> None:
         await ask(3)
         assert counted() == [1, 0]
         writer.close()
+
+    play(scenario)
+
+
+def test_reflection_describes_every_rpc_of_the_table(play: Play) -> None:
+    def described(address: str) -> dict[str, set[str]]:
+        """The RPCs of each service, as a tool learns them."""
+        with grpc.insecure_channel(address) as channel:
+            database = ProtoReflectionDescriptorDatabase(channel)
+            pool = DescriptorPool(database)
+            return {
+                name: set(pool.FindServiceByName(name).methods_by_name) for name in database.get_services()
+            }
+
+    async def scenario(stage: Stage) -> None:
+        told = await asyncio.to_thread(described, stage.address)
+        assert {name for name in stage.rpcs if "/" not in name} <= told[NAME]
+        named_in_full = {f"{service}/{name}" for service, names in told.items() for name in names}
+        assert {name for name in stage.rpcs if "/" in name} - {OPENCENSUS} <= named_in_full
 
     play(scenario)
 

@@ -1,0 +1,20 @@
+"""One call to a prompt RPC, as a coroutine: a front has lists of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from services.live.live_broker import LiveBroker
+from services.rpc.caller import Caller
+from services.rpc.service import Observe, Prompt
+from services.rpc.turns import Call, Turns
+
+
+async def answered(
+    live: LiveBroker, name: str, rpc: Prompt, request: Any, caller: Caller, observe: Observe
+) -> Any:
+    """Return the reply."""
+    told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    Turns(live).take([Call(name, rpc, request, caller, lambda reply, _: told.set_result(reply), observe)])
+    return rpc.reply.FromString(await told)
