@@ -511,7 +511,7 @@ def test_who_reads_nothing_and_asks_on_is_hung_up_on_before_refusals_pile_up(pla
         (connection,) = stage.shared.connections
         client.writer.transport.pause_reading()
         there = connection.transport.get_extra_info("socket")
-        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)  # the system takes megabytes for a client
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)  # else it takes megabytes
         nothing = tuple((name, "/" + "n" * 190 if name == ":path" else value) for name, value in REQUEST)
         stream_id = 1
         while not stage.refused:
