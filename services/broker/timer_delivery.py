@@ -48,6 +48,8 @@ class TimerDelivery:
         self._opened_ms = opened_ms
         self._clock_from_ms = self._clock_until_ms = 0
         self._cold_until_ms = self._disk_until_ms = 0
+        self._delivered: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        """Those that went one by one in this call: when they were due and stored, by topic and cause."""
 
     def jumped(self, from_ms: int, until_ms: int) -> None:
         """The clock jumped forward: what was due in between is late for no other reason."""
@@ -64,6 +66,10 @@ class TimerDelivery:
         left = count_max
         while left > 0 and (count := self._step(now_ms, until_ms, left)):
             left -= count
+        for (topic, _), times in self._delivered.items():
+            due_ms, store_ms = np.array(times).T
+            self._count_late(topic, due_ms, store_ms)
+        self._delivered.clear()
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
@@ -106,7 +112,8 @@ class TimerDelivery:
     def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
         new = timer_records.delivered_record(timer, timer_offset)
         self._store.append(new, now_ms)
-        self._count_late(new.topic, np.array([max(due_ms_of(timer), timer.store_ms)]), new.store_ms)
+        due_ms = max(due_ms_of(timer), timer.store_ms)
+        self._delivered.setdefault((new.topic, self._cause(due_ms)), []).append((due_ms, new.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Delivers timers of a partition, which lie ready there; the frontier passes them all.
@@ -208,7 +215,7 @@ class TimerDelivery:
         else:
             self._deliver_one(timer, timer_offset, now_ms)
 
-    def _count_late(self, topic: str, due_ms: Integers, store_ms: int) -> None:
+    def _count_late(self, topic: str, due_ms: Integers, store_ms: Integers | int) -> None:
         lateness_ms = store_ms - due_ms
         self._timers.statistics.late_many(topic, lateness_ms)
         if int(lateness_ms.max()) >= LATE_MS_MIN:
