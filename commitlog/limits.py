@@ -132,9 +132,10 @@ HEADERS_BYTES_MAX = 16 * 1024
 STRANGER_MS_MAX = 10_000
 STRANGERS_PER_ADDRESS_MAX = 256
 
-CONNECTION_STREAMS_MAX = 128  # at once; what comes beyond is refused, and may come again
+CONNECTION_STREAMS_MAX = 2 * POLLS_PER_CLIENT_MAX  # at once: long polls, and all else beside them
 STREAM_WINDOW_BYTES = 1024 * 1024  # of a request that nobody has read yet
 CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
+CONNECTION_HEADERS_BYTES_MAX = 2 * 1024 * 1024  # of the calls that are open; who says more is refused as well
 HEADERS_COUNT_MAX = 128  # fields of a block
 HEADER_BLOCK_BYTES_MAX = 2 * HEADERS_BYTES_MAX  # up to it a block is refused, beyond it hung up on
 FRAME_MS_MAX = 20_000  # a frame, a header block of several and a greeting have come whole until then

@@ -6,6 +6,7 @@ import os
 import subprocess
 
 import pytest
+from hypothesis import settings
 
 from tests.forked import Forked
 
@@ -16,6 +17,8 @@ LONGEST = {
 }
 """Files with tests of ten seconds and more; the first two share a run of the demo."""
 
+settings.register_profile("untimed", deadline=None)  # a machine with other work may be slow
+settings.load_profile("untimed")
 subprocess.Popen = Forked  # type: ignore[misc]
 
 

@@ -27,7 +27,8 @@ connection. Clients of gRPC are asked for it with their first call: others (test
 Bounds: a block says at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, 32 more for each field;
 one that says more is refused, and is not read on if it has no table. With a table it has to be, up to four
 times the bytes; then it ends the connection. The fields kept for all connections are `KEPT_FIELDS_MAX`, the
-shapes of one `SHAPES_MAX`. `work` is what the last block took, in steps of 10 us, for who shares out turns.
+shapes of one `SHAPES_MAX`. `work` is what the last block took, in steps of 10 us, for who shares out turns;
+`said_bytes` what it said, for who keeps it.
 """
 
 from __future__ import annotations
@@ -148,12 +149,14 @@ class Shape(NamedTuple):
 class FieldDecoder:
     """The decoder of one connection; `kept` are the fields that all connections have said."""
 
-    __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "work")
+    __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "said_bytes", "work")
 
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
         """What the last block took: 0 if it had a known shape."""
+        self.said_bytes = 0
+        """What the last block said, 32 bytes more for each field that is not of a known shape."""
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
         """While the client uses a table."""
@@ -172,7 +175,7 @@ class FieldDecoder:
 
     def decode(self, block: bytes) -> Head:
         """The request that a whole block says; raises `CompressionError`, `Malformed`, `TooLong`."""
-        self.work = 0
+        self.work, self.said_bytes = 0, len(block)
         if self._full is not None:
             return self._decode_with_table(block)
         for shape in self._shapes:
@@ -228,8 +231,8 @@ class FieldDecoder:
         except HPACKError as error:
             raise CompressionError(f"The header block cannot be decoded: {error}") from error
         self.work = len(pairs) // _TABLE_FIELDS_PER_STEP + len(block) // _BYTES_PER_STEP
-        said_bytes = sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs)
-        if len(pairs) > HEADERS_COUNT_MAX or said_bytes > HEADERS_BYTES_MAX:
+        self.said_bytes = sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs)
+        if len(pairs) > HEADERS_COUNT_MAX or self.said_bytes > HEADERS_BYTES_MAX:
             raise TooLong
         fields = [field_of(_text(bytes(name)), _text(bytes(value))) for name, value in pairs]
         return Head(_checked(fields), {})
@@ -250,6 +253,7 @@ class FieldDecoder:
                 per_call[field.name] = block[value_at:following]
                 run_from = following
             at = following
+        self.said_bytes = HEADERS_BYTES_MAX - left_bytes
         constant = _checked(fields)
         for name in per_call:
             del constant[name]

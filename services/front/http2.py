@@ -23,7 +23,8 @@ Flow control. Each side may send as much DATA on a stream, and on all together, 
   Streams take turns; one that is blocked by its own window holds back no other.
 - `passed(stream_id)` is true once all that was said on a stream has passed flow control.
 
-Bounds, all of `Bounds`: streams at once, bytes of a header block, what waits to be said. A frame that brings
+Bounds, all of `Bounds`: streams at once, bytes of a header block and of those of all streams, what waits to
+be said. A frame that brings
 nothing forward (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, an
 unknown type) takes one from an allowance that time and answers fill, a header block that says too much more;
 who has used it up is told ENHANCE_YOUR_CALM and hung up on.
@@ -98,6 +99,8 @@ class Bounds(NamedTuple):
     stream_window_bytes: int = limits.STREAM_WINDOW_BYTES
     connection_window_bytes: int = limits.CONNECTION_WINDOW_BYTES
     header_block_bytes: int = limits.HEADER_BLOCK_BYTES_MAX
+    headers_bytes: int = limits.CONNECTION_HEADERS_BYTES_MAX
+    """Of what the streams that are not over have said in their header blocks."""
     waiting_bytes: int = limits.CONNECTION_UNREAD_BYTES_MAX
     """Of what is said and has not passed flow control; a writer waits for `Passed` before it says more."""
     written_bytes: int = 64 * 1024
@@ -169,6 +172,7 @@ class Stream:
 
     __slots__ = (
         "declared_bytes",
+        "headers_bytes",
         "held_bytes",
         "is_ended",
         "receive_window",
@@ -181,8 +185,9 @@ class Stream:
         "waiting_bytes",
     )
 
-    def __init__(self, send_window: int, receive_window: int) -> None:
+    def __init__(self, send_window: int, receive_window: int, headers_bytes: int) -> None:
         self.state = OPEN
+        self.headers_bytes = headers_bytes
         self.send_window, self.receive_window = send_window, receive_window
         self.declared_bytes = -1
         """What the request says that its body has; -1: nothing."""
@@ -211,6 +216,7 @@ class Http2:
         "_fields",
         "_frame_bytes",
         "_has_asked_for_no_table",
+        "_headers_bytes",
         "_heard_at",
         "_is_greeted",
         "_is_leaving",
@@ -248,6 +254,8 @@ class Http2:
         self._fields = FieldDecoder(kept)
         self._has_asked_for_no_table = False
         self._streams: dict[int, Stream] = {}
+        self._headers_bytes = 0
+        """What they have said in their header blocks."""
         self._last_id = 0
         self._reset_by_us: dict[int, None] = {}
         self._skipped: deque[range] | None = None
@@ -439,10 +447,14 @@ class Http2:
             self._work -= self._fields.work
         if self._closing_from is not None and stream_id > self._closing_from:
             return  # the client knows from our GOAWAY that it was not served
-        if len(self._streams) >= self._bounds.streams:
+        headers_bytes = self._fields.said_bytes
+        is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
+        if not is_room or len(self._streams) >= self._bounds.streams:
             self._break_stream(stream_id, Code.REFUSED_STREAM)
             return
-        stream = self._streams[stream_id] = Stream(self._stream_send_window, self._receive_initial)
+        self._headers_bytes += headers_bytes
+        stream = Stream(self._stream_send_window, self._receive_initial, headers_bytes)
+        self._streams[stream_id] = stream
         is_whole = flags & END_STREAM != 0
         if is_whole:
             stream.state = HALF_CLOSED_REMOTE
@@ -973,6 +985,7 @@ class Http2:
 
     def _forget(self, stream_id: int) -> None:
         stream = self._streams.pop(stream_id)
+        self._headers_bytes -= stream.headers_bytes
         self._give_back(stream.held_bytes)
         if stream.waiting is not None:
             self._waiting_bytes -= stream.waiting_bytes
@@ -995,7 +1008,8 @@ class Http2:
         self._streams.clear()
         self._ready.clear()
         self._unsaid_ends.clear()
-        self._waiting_bytes, self._rest, self._block, self.has_unread = 0, b"", None, False
+        self._headers_bytes, self._waiting_bytes = 0, 0
+        self._rest, self._block, self.has_unread = b"", None, False
         self._events.append(Ended(code, why))
 
 

@@ -169,7 +169,7 @@ header_texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), ma
 
 
 @given(header=header_texts, is_scheme=st.booleans(), place=st.integers(0, 200))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_authorization_that_no_client_writes_is_malformed(
     asked: Caller, header: str, is_scheme: bool, place: int
 ) -> None:

@@ -133,6 +133,8 @@ async def first_of(name: str, stream: Any) -> str:
             if reply.HasField("status"):
                 return answered(name, reply)
     except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return "refused by gRPC"
         if error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL):
             raise  # INTERNAL is what our own gRPC says when a stream ends while it still writes
     return f"{name} waits"

@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "GONE_MAX", 2)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
 @pytest.mark.usefixtures("small")
 def test_it_is_a_dictionary_whose_frozen_states_never_change(steps: Iterable[tuple[str, Any, Any]]) -> None:
@@ -67,7 +67,7 @@ def test_it_is_a_dictionary_whose_frozen_states_never_change(steps: Iterable[tup
         assert [*state] == as_it_was
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_keys=ascending, first=st.integers(0, 60), end=st.integers(0, 60))
 @pytest.mark.usefixtures("small")
 def test_keys_that_came_in_ascending_order_are_found_by_where_they_lie(

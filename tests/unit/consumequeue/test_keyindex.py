@@ -110,7 +110,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(STEPS, max_size=60))
 def test_it_says_what_a_dictionary_says(steps: list[list[str] | str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -121,7 +121,7 @@ def test_it_says_what_a_dictionary_says(steps: list[list[str] | str]) -> None:
         oracle.check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1) | st.integers(0, 3), st.integers(0, 9)), max_size=900))
 def test_a_run_finds_every_hash_it_holds_and_no_other(pairs: list[tuple[int, int]]) -> None:
     disk = MemoryDisk()

@@ -65,28 +65,27 @@ def read(expression: str) -> Filter | None:
         return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.sampled_from(WORDS), max_size=40), STORED, st.booleans())
 def test_words_in_any_order_are_read_or_refused(words: list[str], stored: bytes, is_spaced: bool) -> None:
     wanted = read((" " if is_spaced else "").join(words))
     assert wanted is None or wanted.matches(stored) in (True, False)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.text(max_size=200), STORED)
 def test_any_text_is_read_or_refused(expression: str, stored: bytes) -> None:
     wanted = read(expression)
     assert wanted is None or wanted.matches(stored) in (True, False)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200), STORED)
 def test_any_text_is_a_tag_expression_or_refused(expression: str, stored: bytes) -> None:
     with suppress(IllegalFilter):
         assert parse_tags(expression).matches(stored) in (True, False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300), st.sampled_from(["a = 'v' OR b > 1", "TAGS IN ('v', 1)", "a CONTAINS 'v'"]))
 def test_any_bytes_for_properties_are_judged(stored: bytes, expression: str) -> None:
     assert parse_sql(expression).matches(stored) in (True, False)
@@ -148,7 +147,7 @@ def grown(inner: st.SearchStrategy[Expected]) -> st.SearchStrategy[Expected]:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.recursive(LEAVES, grown, max_leaves=12))
 def test_it_says_what_the_rules_of_three_valued_logic_say(expected: Expected) -> None:
     expression, truth = expected

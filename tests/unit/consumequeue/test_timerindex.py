@@ -157,7 +157,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEPS, max_size=40))
 def test_it_says_what_a_dictionary_says(steps: list[tuple[list[tuple[Pair, int]], bool] | str]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,7 @@ def facts_of(rows: list[tuple[Pair, int]]) -> Facts:
     return np.array([(*pair, offset, 2 * offset, 3 * offset) for pair, offset in rows], FACT)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(BATCHES)
 def test_one_by_one_or_many_at_once_the_highest_offset_counts(
     batches: list[tuple[list[tuple[Pair, int]], bool]],

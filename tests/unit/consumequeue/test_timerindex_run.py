@@ -64,7 +64,7 @@ def nothing_expires(facts: Facts, now_ms: int) -> Mask:
     return np.zeros(len(facts), np.bool_)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(KEYS, st.sampled_from(["", "filter", "fences"]))
 def test_a_run_finds_what_it_holds_and_nothing_else(pairs: list[tuple[int, int]], without: str) -> None:
     if not pairs:
@@ -163,7 +163,7 @@ def test_a_merge_holds_a_chunk_of_each_source_only(monkeypatch: pytest.MonkeyPat
     assert np.array_equal(np.concatenate([newest_of(chunk) for chunk in chunks]), newest_of(facts))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(HASHES | st.integers(0, 9), min_size=1, max_size=300), st.integers(0, 100_000))
 def test_a_filter_never_denies_what_it_holds(keys: list[int], more: int) -> None:
     held = Filter.for_at_most(len(keys) + more)

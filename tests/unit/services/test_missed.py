@@ -13,7 +13,7 @@ NOW_MS = 1_763_700_000_000
 CRONS = ("* * * * * *", "*/7 * * * *", "* 3 * * *", "*/5 * 1 * * *", "0,1,2,50 4 * * *", "0 0 1 * *")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(CRONS),
     st.sampled_from(Missed),

@@ -72,7 +72,7 @@ def settle(caller: Caller) -> None:
     assert not caller.partitions.is_waiting
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 1 << 32), st.integers(1, 6))
 def test_agrees_with_a_set(seed: int, rows_max: int) -> None:
     chance = Random(seed)

@@ -154,7 +154,7 @@ class Pair:
         )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(steps)
 @example(LATE)
 def test_a_run_leaves_what_its_records_leave(given: list[tuple[str, Any]]) -> None:

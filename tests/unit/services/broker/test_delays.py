@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies
+from hypothesis import given, strategies
 
 from commitlog import limits, properties
 from commitlog.errors import ClientMistake, IllegalDeliveryTime, IllegalProperty
@@ -119,7 +119,6 @@ VALUES = strategies.one_of(
 )
 
 
-@settings(deadline=None)
 @given(
     strategies.dictionaries(strategies.sampled_from([*NAMES, *VERBS, "colour"]), VALUES, max_size=4),
     strategies.none() | strategies.integers(-(1 << 63), 1 << 63),

@@ -79,7 +79,7 @@ def told(answer: SendReceipt | TidewheelError) -> object:
     return type(answer), str(answer)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.lists(messages, max_size=12), st.booleans()), max_size=3))
 def test_a_batch_is_what_its_messages_are_alone(batches: list[tuple[list[Message], bool]]) -> None:
     together, alone = Bench(), Bench()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.front.client_hello import is_whole_record, offered
@@ -39,7 +39,6 @@ def test_what_can_be_no_record_is_not_waited_for() -> None:
     assert offered(b"\x16\x03\x01\x00\x05hello") is None
 
 
-@settings(deadline=None)  # a machine with other work may be slow
 @given(st.integers(0, 600), st.binary(max_size=40))
 def test_a_spoilt_hello_is_read_or_not_and_never_a_bug(place: int, spoilt: bytes) -> None:
     said = hello("h2")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from commitlog.limits import HEADERS_BYTES_MAX
 from services.front.http2 import Body, Bounds, Ended, Event, Http2, Passed, Request, Reset, TooLongRequest
 from services.front.http2_frames import Code
+from tests import http2_client
 from tests.http2_client import (
     ACK,
     CONTINUATION,
@@ -333,6 +334,27 @@ def test_one_stream_too_many_is_refused_and_may_come_again() -> None:
     talk.took()
     assert talk.say(request(11)) == []
     assert [one.stream_id for one in talk.took() if isinstance(one, Request)] == [11]
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["each-another", "all-the-same"])
+@pytest.mark.parametrize("has_table", [False, True], ids=["no-table", "table"])
+def test_headers_of_open_streams_have_a_bound_together(has_table: bool, is_known: bool) -> None:
+    talk, encoder = Talk(BOUNDS._replace(headers_bytes=19_000)), Encoder()
+
+    def begun(number: int) -> bytes:
+        more = ("x-mq-request-id" if is_known else f"x-a{number}", "b" * (120 if is_known else 5_000))
+        many = [more] if not is_known else [more, ("x-b", "c" * 5_000)]
+        if not has_table:
+            return request(number, *many)
+        return frame(HEADERS, END_HEADERS, number, encoder.encode([*http2_client.REQUEST, *many]))
+
+    told = [one for number in (1, 3, 5, 7) for one in talk.say(begun(number))]
+    assert [(one.stream_id, code_of(one)) for one in told] == [(7, Code.REFUSED_STREAM)]
+    talk.server.finish(1, HEAD + END)
+    talk.told()
+    talk.took()
+    assert talk.say(begun(9)) == []
+    assert [one.stream_id for one in talk.took() if isinstance(one, Request)] == [9]
 
 
 def test_a_request_that_says_too_much_can_be_refused() -> None:

@@ -62,7 +62,7 @@ from tests.memory_disk import MemoryDisk
 
 SCENARIO_SECONDS = 30
 SETTINGS_OF_CORE = BrokerSettings(segment_bytes=limits.SEGMENT_BYTES_SMALL)
-POLLS = 60
+POLLS = 150
 UNBOUNDED = [("grpc.max_receive_message_length", -1)]
 MINE = (("x-mq-client-id", "client-1"), ("x-mq-language", "PYTHON"), ("x-mq-request-id", "1"))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.books.joining import CLEARED, cleared_once, joined
@@ -43,7 +43,6 @@ def merged(rows: list[dict[str, Any]], order_id: str) -> dict[str, int | None]:
     }
 
 
-@settings(deadline=None)
 @given(fact_rows, statuses, statuses)
 def test_every_id_of_facts_and_rows_has_one_row(
     facts: list[dict[str, Any]], rows: dict[str, str | None], others: dict[str, str | None]

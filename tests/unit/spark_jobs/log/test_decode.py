@@ -94,7 +94,7 @@ records = st.builds(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(records, min_size=1, max_size=12), st.sampled_from([512, 1024, 1 << 20]))
 def test_whatever_the_broker_writes_is_read_back(
     write_log: WriteLog, read_log: ReadLog, written: list[Record], slice_bytes: int

@@ -68,7 +68,7 @@ regular = st.lists(
 
 
 @pytest.mark.parametrize("strings_min", [1, 2, 64])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.lists(regular | odd, min_size=1, max_size=12), min_size=1, max_size=3))
 def test_properties_are_what_the_codec_says(strings_min: int, batches: list[list[bytes]]) -> None:
     known = Shapes()

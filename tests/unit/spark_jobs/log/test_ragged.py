@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.log.ragged import Ranges, ragged, spread
@@ -13,7 +13,6 @@ few = st.binary(max_size=6).map(lambda text: bytes(byte % 3 for byte in text))
 values = st.lists(st.none() | few, min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(values, st.integers(-1, 7), few)
 def test_bytes_at_a_place(stored: list[bytes | None], place: int, wanted: bytes) -> None:
     found = Ranges.of(pa.array(stored, pa.binary())).have_at(place, wanted)
@@ -21,7 +20,6 @@ def test_bytes_at_a_place(stored: list[bytes | None], place: int, wanted: bytes)
     assert found.tolist() == expected
 
 
-@settings(deadline=None)
 @given(values, st.data())
 def test_bytes_of_others_at_their_places(stored: list[bytes | None], data: st.DataObject) -> None:
     count = len(stored)
@@ -36,7 +34,6 @@ def test_bytes_of_others_at_their_places(stored: list[bytes | None], data: st.Da
     assert found.tolist() == expected
 
 
-@settings(deadline=None)
 @given(values)
 def test_values_with_nulls_between_them(stored: list[bytes | None]) -> None:
     places = np.array([at for at, one in enumerate(stored) if one is not None], np.int64)

@@ -64,7 +64,7 @@ def test_every_record_is_read_once_across_segments_and_slices(
     assert damaged(rows) == []
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_flipped_bit_costs_one_record_and_is_named(
     write_log: WriteLog, read_log: ReadLog, data: st.DataObject
@@ -184,7 +184,7 @@ def test_imported_records_may_lack_a_crc_and_our_own_may_not(
 
 
 @pytest.mark.parametrize("stretch_bytes", [300, 2000])
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_walking_abreast_finds_what_one_walker_finds(
     write_log: WriteLog, read_log: ReadLog, stretch_bytes: int, data: st.DataObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumequeue import acks
@@ -43,7 +43,6 @@ def one_by_one(bodies: list[bytes]) -> list[tuple[int, ...]]:
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(entries, max_size=5), min_size=1, max_size=12))
 def test_ranges_are_what_decoding_one_by_one_says(written: list[list[Finished]]) -> None:
     bodies = [acks.encode(one) for one in written]
