@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +36,8 @@ from timingwheel.partition import ROW, Rows
 
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
-_WINDOW_BYTES: Final = 1 << 17
+_WINDOW_BYTES, _ALONE_BYTES, _GAP_BYTES_MAX = 1 << 17, 1 << 12, 1 << 14
+"""What is read at once: much, or little where the next timer lies beyond a gap."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
@@ -122,15 +124,17 @@ class TimerSource:
 
     def _records(self, timer_offsets: list[int]) -> Iterator[bytes]:
         window, window_from = b"", 0
-        for timer_offset in timer_offsets:
+        for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
-                window, window_from, at = self._read(timer_offset), timer_offset, 0
+                is_alone = following - timer_offset > _GAP_BYTES_MAX
+                window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
+                window_from, at = timer_offset, 0
             yield window[at : at + _length(window, at)]
 
-    def _read(self, physical_offset: int) -> bytes:
+    def _read(self, physical_offset: int, window_bytes: int) -> bytes:
         path, position = self._segments.place(physical_offset)
-        stored = self._disk.read(path, position, _WINDOW_BYTES)
+        stored = self._disk.read(path, position, window_bytes)
         if len(stored) >= _HEAD.size and _length(stored, 0) > len(stored):
             stored = self._disk.read(path, position, _length(stored, 0))
         return stored.ljust(_HEAD.size, b"\0")

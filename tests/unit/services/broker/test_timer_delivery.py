@@ -1,0 +1,77 @@
+"""Timers of the wheel that are due together go as columns, or one by one: nobody can tell which."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog import layout, limits
+from tests.simulation.tables import tables
+from tests.unit.services.broker.test_timers import SECOND, Store, by_id
+
+COUNT = 60
+
+
+def crowd() -> tuple[Store, list[int]]:
+    """A store with timers due within milliseconds, the later ones first; their offsets."""
+    store = Store()
+    offsets = []
+    for number in range(COUNT):
+        due_ms = SECOND + (COUNT - number) // 8
+        message = store.message(f"m{number:02d}", due_ms, f"k{number}" if number % 5 else "")
+        if number % 3 == 0:
+            message.keys = (f"one-{number}", "two", "three", "four")
+        else:
+            message.tag = "red"
+        offsets.append(store.broker.sending.send(message, store.now_ms).physical_offset)
+    store.flush()
+    store.broker.timers.move(by_id("m07"), store.now_ms + SECOND, store.now_ms)  # is decoded, not cut
+    store.broker.timers.cancel(by_id("m08"), "", store.now_ms)
+    store.flush()
+    return store, offsets
+
+
+def log_of(store: Store) -> list[bytes]:
+    folder = layout.COMMITLOG
+    return [store.disk.read(f"{folder}/{name}", 0, 1 << 30) for name in store.disk.list(folder)]
+
+
+@pytest.mark.parametrize("hurt", [(), (20,), (0, 31, 59)], ids=["sound", "one-damaged", "three-damaged"])
+def test_a_run_leaves_what_one_by_one_leaves(hurt: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, left, delivered = [], [], []
+    for run_min in (1, 1_000):
+        monkeypatch.setattr(limits, "NEAR_RUN_MIN", run_min)
+        store, offsets = crowd()
+        for number in hurt:
+            path, position = store.broker.store.log.segments.place(offsets[number])
+            store.disk.flip_bit(path, (position + 100) * 8)
+        store.go(SECOND - 1)
+        assert store.delivered() == []
+        store.go(2 * SECOND)
+        delivered.append([one.message_id for one in store.delivered()])
+        assert len(store.broker.timers.lost) == len(hurt)
+        assert store.waiting() == []
+        logs.append(log_of(store))
+        left.append(tables(store.broker))
+    assert delivered[0] == delivered[1]
+    assert len(delivered[0]) == COUNT - 1 - len(hurt)
+    assert logs[0] == logs[1]
+    assert left[0] == left[1]
+
+
+def test_a_run_comes_in_the_order_of_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "NEAR_RUN_MIN", 1)
+    store, offsets = crowd()
+    store.go(2 * SECOND)
+    due = {f"m{number:02d}": (COUNT - number) // 8 for number in range(COUNT)} | {"m07": 0}
+    came = [one.message_id for one in store.delivered()]
+    assert [due[one] for one in came] == sorted(due[one] for one in came)
+    assert came.index("m53") < came.index("m54")  # at one time, in the order in which they were set
+    assert len(offsets) == COUNT
+    assert len(came) == COUNT - 1
+
+
+def test_a_run_counts_how_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "NEAR_RUN_MIN", 1)
+    store, _ = crowd()
+    store.go(2 * SECOND)
+    assert sum(store.broker.timers.statistics.lateness_by_cause.values()) == COUNT - 1
