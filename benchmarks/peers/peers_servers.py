@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,7 +107,7 @@ class Server(ABC):
                 process.wait()
         self._processes.clear()
 
-    def launch(self, command: Sequence[str], log: str) -> None:
+    def launch(self, command: Sequence[str], log: str, environment: Mapping[str, str] | None = None) -> None:
         """Start a process that dies with this one, however this one ends."""
         with (self.folder / log).open("ab") as said:
             process = subprocess.Popen(
@@ -116,6 +116,7 @@ class Server(ABC):
                 stdout=said,
                 stderr=said,
                 cwd=ROOT,
+                env=os.environ | (environment or {}),
                 preexec_fn=die_with_parent,
             )
         self._processes.append(process)
