@@ -350,7 +350,7 @@ class Broker:
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
         others = self._tick_timers(now_ms)
-        for purpose, subject in self._agenda.advance(now_ms, limits.DELIVERIES_PER_TICK_MAX):
+        for purpose, subject in self._agenda.advance(now_ms, limits.AGENDA_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
                 woken[self.receiving.expire(subject, now_ms)] = None
             elif purpose is Purpose.SCHEDULE:

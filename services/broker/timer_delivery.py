@@ -42,6 +42,7 @@ from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
 """What lies between two records is rather read than skipped, up to so much."""
+_NEAR_COUNTS: Final = 4
 
 
 class TimerDelivery:
@@ -63,7 +64,10 @@ class TimerDelivery:
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
-        """Delivers up to `count_max` timers that are due; returns how many."""
+        """Deliver timers that are due until they have counted `count_max`; return how much they have.
+
+        One of a due run counts once, one of the wheel `_NEAR_COUNTS` times, as their processor times do.
+        """
         if self._timers.is_held():
             self._disk_until_ms = now_ms
             return 0
@@ -95,13 +99,13 @@ class TimerDelivery:
     def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
-        near = self._near.take(before_ms, count_max)
+        near = self._near.take(before_ms, max(1, count_max // _NEAR_COUNTS))
         if len(near) < limits.NEAR_RUN_MIN or not self._deliver_near_run(near, now_ms):
             for place in near:
                 self._partitions.frontier = max(self._partitions.frontier, place)
                 self._deliver_near(*place, now_ms)
         if near or head_ms is None or head_ms > until_ms:
-            return len(near)
+            return len(near) * _NEAR_COUNTS
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
         rows, path = self._partitions.take_due(rows_until_ms, count_max)
