@@ -50,6 +50,8 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=.:benchmarks $(BIN)/mypy --explicit-package-bases benchmarks/*.py
+	MYPYPATH=.:benchmarks/peers $(BIN)/mypy --explicit-package-bases benchmarks/peers/*.py
 	$(BIN)/lint-imports
 
 simulate: install     ## thousands of seeds of the core on a faulty disk

@@ -102,7 +102,7 @@ class Template:
         return rows
 
     def _put_crcs(self, rows: Array) -> None:
-        covered, view = self.record_bytes - record.CRC_BYTES, memoryview(rows.reshape(-1))
+        covered, view = self.record_bytes - record.CRC_BYTES, memoryview(rows.reshape(-1).data)
         starts = range(0, rows.size, self.record_bytes)
         crcs = np.array([zlib.crc32(view[start : start + covered]) for start in starts], np.int64)
         rows[:, covered + 9 : covered + 19] = digits_of(crcs & record.CRC_MASK, 10)[:, ::-1]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from commitlog.real_disk import RealDisk
 from services.broker.settings import BrokerSettings
@@ -87,7 +87,7 @@ class Lists:
     """Calls of one RPC, handed over in lists: all that are ready in a turn of the loop, or one."""
 
     def __init__(self, front: Front, name: str, requests: Sequence[bytes], *, alone: bool) -> None:
-        self._name, self._rpc = name, front.rpcs[name]
+        self._name, self._rpc = name, cast(Any, front.rpcs[name])
         self._turns, self._loop = Turns(front.live), asyncio.get_running_loop()
         self._requests, self._replies = iter(requests), list[bytes]()
         self._count, self._alone = len(requests), alone

@@ -64,7 +64,7 @@ class Client:
             service.TelemetryCommand.SerializeToString,
             service.TelemetryCommand.FromString,
         )
-        self._telemetry = telemetry(metadata=self._who)
+        self._telemetry = telemetry(None, metadata=self._who)
         settings = wire.Settings(client_type=wire.SIMPLE_CONSUMER)
         settings.subscription.group.name = "idle"
         await self._telemetry.write(service.TelemetryCommand(settings=settings))
@@ -87,4 +87,4 @@ class Client:
         """Hang up."""
         self._poll.cancel()
         self._telemetry.cancel()
-        await self._channel.close()
+        await self._channel.close(None)

@@ -68,7 +68,7 @@ class Turns:
 
         def measured_run(handle: Handle) -> None:
             began, callback = clock(), handle._callback  # type: ignore[attr-defined]  # asyncio's own
-            run(handle)  # type: ignore[arg-type]  # a method, not bound yet
+            run(handle)
             if (took := clock() - began) > 500_000 and threading.get_ident() == loop_thread:
                 self._now.append((took, named(callback)))
 
@@ -84,7 +84,7 @@ class Turns:
                 elif (took := clock() - self._collected) > 500_000:
                     self._now.append((took, f"gc generation {info['generation']}"))
 
-        Handle._run = measured_run  # type: ignore[attr-defined]  # asyncio's own
+        Handle._run = measured_run  # type: ignore[method-assign, assignment]  # asyncio's own
         loop._run_once = measured_turn
         gc.callbacks.append(collected)
 

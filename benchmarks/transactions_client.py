@@ -155,7 +155,7 @@ async def _asked(endpoint: str, count: int) -> dict[str, Any]:
             f"/{NAME}/Telemetry",
             service.TelemetryCommand.SerializeToString,
             service.TelemetryCommand.FromString,
-        )(metadata=metadata)
+        )(None, metadata=metadata)
         settings = wire.Settings(client_type=wire.ClientType.PRODUCER)
         settings.publishing.topics.append(wire.Resource(name=TOPIC))
         await stream.write(service.TelemetryCommand(settings=settings))

@@ -38,7 +38,7 @@ def framed(message: Any) -> bytes:
 
 
 def sending(
-    topic: str, message_type: int, messages: int = 1, due_s: int | None = None
+    topic: str, message_type: wire.MessageType, messages: int = 1, due_s: int | None = None
 ) -> Callable[[], Asked]:
     """Return what makes the next SendMessage of so many messages, each with an id of its own."""
     system = wire.SystemProperties(
@@ -161,7 +161,7 @@ def consumer_settings(topic: str, group: str) -> bytes:
     return framed(service.TelemetryCommand(settings=settings))
 
 
-def _settings(client_type: int) -> Any:
+def _settings(client_type: wire.ClientType) -> Any:
     settings = wire.Settings(client_type=client_type)
     settings.access_point.scheme = wire.IPv4
     settings.access_point.addresses.add(host="127.0.0.1", port=8081)

@@ -171,7 +171,7 @@ async def measure(
         load.close()
 
 
-async def first_call(load: Load, message_type: int) -> None:
+async def first_call(load: Load, message_type: wire.MessageType) -> None:
     """Send until the topic is known everywhere; what is sent is no part of the row."""
     ends = time.monotonic() + FIRST_SECONDS
     due_s = int(time.time()) + LATER_SECONDS if message_type == wire.DELAY else None

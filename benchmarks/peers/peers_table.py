@@ -88,7 +88,7 @@ def table(found: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     for entry in found["figures"]:
         shown = SHOWN.get(entry["row"], SHOWN_RATE)
         servers = entry["rounds"]
-        title = (titles | TITLES).get(entry["row"], entry["row"])
+        title = {**titles, **TITLES}.get(entry["row"], entry["row"])
         cells = []
         for server in (OURS, THEIRS):
             rounds = servers.get(server, [])

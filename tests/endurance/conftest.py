@@ -84,7 +84,7 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def send(self, topic: str, message_id: str, body: bytes, **system: Any) -> int:
         """Sends a message; returns the status code."""
