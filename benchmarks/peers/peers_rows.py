@@ -229,10 +229,15 @@ def percentiles(took_s: list[float]) -> Figures:
 
 
 async def window(load: Load, seconds: float, figures: Figures, run_up_s: float = RUN_UP_SECONDS) -> None:
-    """Let the workers run up, measure them, and have them end."""
+    """Let the workers run up, measure them until one has been answered at least, and have them end."""
     await asyncio.sleep(min(run_up_s, seconds / 2))
-    with spent(load, figures), suppress(TimeoutError):
-        await asyncio.wait_for(load.finished.wait(), seconds)
+    with spent(load, figures):
+        done, until = load.done, time.monotonic() + FIRST_SECONDS
+        with suppress(TimeoutError):
+            await asyncio.wait_for(load.finished.wait(), seconds)
+        while load.done == done and time.monotonic() < until:
+            load.failures.check()
+            await asyncio.sleep(0.01)
     load.goes_on = False
 
 
