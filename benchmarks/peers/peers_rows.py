@@ -325,7 +325,8 @@ async def crowd(load: Load, _: float) -> Figures:
     opened = await load.producers(CONNECTIONS)
     began = time.perf_counter()
     await send_due(load, opened, CROWD_PROBE, int(time.time()) + LATER_SECONDS)
-    lead_s = CROWD_LEAD_SECONDS + 1.5 * messages / CROWD_PROBE * (time.perf_counter() - began)
+    spare = 6.0 if load.is_warming else 1.5  # of warming nothing is shown: it may take its time
+    lead_s = CROWD_LEAD_SECONDS + spare * messages / CROWD_PROBE * (time.perf_counter() - began)
     due_s = int(time.time() + lead_s) + 1
     await send_due(load, opened, messages, due_s)
     left_s = due_s - time.time()
