@@ -51,6 +51,13 @@ def are_sound(records: bytearray, starts: Integers, ends: Integers) -> np.ndarra
     return np.asarray(named & ((digits * _POWERS).sum(axis=1) == _crcs(records, starts, ends)))
 
 
+def store_times_ms(records: bytearray, starts: Integers) -> Integers:
+    """Return the store times of the records that begin at `starts`, ms since 1970."""
+    content = np.frombuffer(records, np.uint8)
+    longs = content[_columns(_store_ms_at(content, starts), 8)]
+    return np.ascontiguousarray(longs).view(">i8").ravel().astype(np.int64)
+
+
 def stamp(
     records: bytearray,
     starts: Integers,
@@ -61,11 +68,9 @@ def stamp(
 ) -> None:
     """Writes the records' places, their store time and their new CRCs into them."""
     content = np.frombuffer(records, np.uint8)
-    is_v6 = content[starts + _SYS_FLAG_END - 1] & BORN_HOST_V6 != 0
     _write_longs(content, starts + _QUEUE_OFFSET_AT, queue_offsets)
     _write_longs(content, starts + _PHYSICAL_OFFSET_AT, physical_offsets)
-    store_at = starts + _STORE_MS_AT + _V6_MORE_BYTES * is_v6
-    _write_longs(content, store_at, np.full(len(starts), store_ms, np.int64))
+    _write_longs(content, _store_ms_at(content, starts), np.full(len(starts), store_ms, np.int64))
     seal(records, starts, ends)
 
 
@@ -81,6 +86,11 @@ def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
     spans = zip(starts.tolist(), (ends - CRC_BYTES).tolist(), strict=True)
     crcs = [crc32(view[start:end]) for start, end in spans]
     return np.asarray(np.array(crcs, np.int64) & CRC_MASK)
+
+
+def _store_ms_at(content: Bytes, starts: Integers) -> Integers:
+    is_v6 = content[starts + _SYS_FLAG_END - 1] & BORN_HOST_V6 != 0
+    return np.asarray(starts + _STORE_MS_AT + _V6_MORE_BYTES * is_v6)
 
 
 def _write_longs(content: Bytes, places: Integers, values: Integers) -> None:

@@ -33,7 +33,7 @@ from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
 from services.broker import timer_records
-from services.broker.copies import Copies
+from services.broker.copies import Appended, Copies
 from services.broker.store import Store
 from services.broker.timer_records import due_ms_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS, QueueTable, TimerSource
@@ -51,7 +51,7 @@ class TimerDelivery:
     def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
         self._disk, self._store, self._timers = disk, store, timers
         self._near, self._partitions = timers.near, timers.partitions
-        self._near_queues = QueueTable()
+        self._near_queues = QueueTable()  # of its own: a checkpoint's worker numbers those of `timers`
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)
         self._opened_ms = opened_ms
         self._clock_from_ms = self._clock_until_ms = 0
@@ -131,8 +131,7 @@ class TimerDelivery:
             return False
         if len(found) < len(near):
             return False
-        by_place = np.empty_like(in_log)
-        by_place[in_log] = np.arange(len(near))
+        by_place = np.argsort(in_log)
         rows = found[by_place]
         rows["due_ms"] = due_ms
         self._partitions.frontier = max(self._partitions.frontier, near[-1])
@@ -175,10 +174,11 @@ class TimerDelivery:
         self._append(content, rows, self._timers.queues, now_ms)
 
     def _append(self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int) -> None:
-        """Appends the records of rows, which are back to back in `content`."""
+        """Append the records of rows, back to back in `content`; count them late from their setting on."""
+        record_bytes = rows["record_bytes"].astype(np.int64)
         copies = Copies(
             content,
-            rows["record_bytes"].astype(np.int64),
+            record_bytes,
             queues.names,
             rows["queue"].astype(np.int64),
             rows["tags_code"],
@@ -186,10 +186,12 @@ class TimerDelivery:
             self._due_ms(rows, content),
             rows["timer_offset"].astype(np.int64),
         )
+        set_ms = bulk.store_times_ms(content, np.cumsum(record_bytes) - record_bytes)
+        since_ms = np.maximum(copies.due_ms, set_ms)
         done = 0
         while done < len(copies):
             appended = self._store.append_copies(copies.part(done, len(copies)), now_ms)
-            self._count_late_rows(rows[done : done + len(appended.copies)], queues, appended.store_ms)
+            self._count_late_copies(appended, since_ms[done : done + len(appended.copies)])
             done += len(appended.copies)
 
     def _not_ended(self, rows: Rows) -> Rows:
@@ -209,11 +211,11 @@ class TimerDelivery:
                 due_ms[place] = due_ms_of(record.decode(bytes(content[start : ends[place]])))
         return due_ms
 
-    def _count_late_rows(self, rows: Rows, queues: QueueTable, store_ms: int) -> None:
-        due_ms = rows["due_ms"].astype(np.int64)
-        for code in np.unique(rows["queue"]).tolist():
-            topic, _ = queues.names[code]
-            self._count_late(topic, due_ms[rows["queue"] == code], store_ms)
+    def _count_late_copies(self, appended: Appended, since_ms: Integers) -> None:
+        copies = appended.copies
+        for code in np.unique(copies.queue).tolist():
+            topic, _ = copies.queues[code]
+            self._count_late(topic, since_ms[copies.queue == code], appended.store_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
         """The records of rows back to back; those that lie close together are read at once."""

@@ -36,8 +36,11 @@ from timingwheel.partition import ROW, Rows
 
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
-_WINDOW_BYTES, _ALONE_BYTES, _GAP_BYTES_MAX = 1 << 17, 1 << 12, 1 << 14
-"""What is read at once: much, or little where the next timer lies beyond a gap."""
+_WINDOW_BYTES: Final = 1 << 17
+"""What is read at once."""
+_ALONE_BYTES: Final = 1 << 12
+_ALONE_GAP_BYTES: Final = 1 << 14
+"""What is read instead where the next timer lies beyond such a gap."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
@@ -127,7 +130,7 @@ class TimerSource:
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
-                is_alone = following - timer_offset > _GAP_BYTES_MAX
+                is_alone = following - timer_offset > _ALONE_GAP_BYTES
                 window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
                 window_from, at = timer_offset, 0
             yield window[at : at + _length(window, at)]

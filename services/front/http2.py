@@ -24,10 +24,9 @@ Flow control. Each side may send as much DATA on a stream, and on all together, 
 - `passed(stream_id)` is true once all that was said on a stream has passed flow control.
 
 Bounds, all of `Bounds`: streams at once, bytes of a header block and of those of all streams, what waits to
-be said. A frame that brings
-nothing forward (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, an
-unknown type) takes one from an allowance that time and answers fill, a header block that says too much more;
-who has used it up is told ENHANCE_YOUR_CALM and hung up on.
+be said. A frame that brings nothing forward (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE,
+CONTINUATION, DATA of a few bytes, an unknown type) takes one from an allowance that time and answers fill, a
+header block that says too much more; who has used it up is told ENHANCE_YOUR_CALM and hung up on.
 Pings have a rule of their own, gRPC's: one that comes within `ping_seconds` of the last is a strike, the
 third ends the connection with `too_many_pings`; HEADERS and DATA of ours wipe strikes out, since clients
 measure their round trip with pings while they receive.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from commitlog import layout, limits
 from tests.simulation.tables import tables
-from tests.unit.services.broker.test_timers import SECOND, Store, by_id
+from tests.unit.services.broker.test_timers import HOUR, SECOND, Store, by_id
 
 COUNT = 60
 
@@ -46,12 +48,14 @@ def test_a_run_leaves_what_one_by_one_leaves(hurt: tuple[int, ...], monkeypatch:
             store.disk.flip_bit(path, (position + 100) * 8)
         store.go(SECOND - 1)
         assert store.delivered() == []
-        store.go(2 * SECOND)
+        with patch.object(store.broker.store, "append_copies", wraps=store.broker.store.append_copies) as run:
+            store.go(2 * SECOND)
+        assert bool(run.call_count) is (run_min == 1 and not hurt)
         delivered.append([one.message_id for one in store.delivered()])
         assert len(store.broker.timers.lost) == len(hurt)
         assert store.waiting() == []
         logs.append(log_of(store))
-        left.append(tables(store.broker))
+        left.append((tables(store.broker), store.broker.statistics))
     assert delivered[0] == delivered[1]
     assert len(delivered[0]) == COUNT - 1 - len(hurt)
     assert logs[0] == logs[1]
@@ -68,6 +72,28 @@ def test_a_run_comes_in_the_order_of_its_times(monkeypatch: pytest.MonkeyPatch) 
     assert came.index("m53") < came.index("m54")  # at one time, in the order in which they were set
     assert len(offsets) == COUNT
     assert len(came) == COUNT - 1
+
+
+@pytest.mark.parametrize("due_ms", [-1, -5 * SECOND, -HOUR])
+def test_what_is_set_late_is_late_from_its_setting_in_a_run_too(
+    due_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    for run_min in (1, 1_000):
+        monkeypatch.setattr(limits, "NEAR_RUN_MIN", run_min)
+        store = Store()
+        store.go(HOUR)
+        store.now_ms += 10 * SECOND  # nobody has ticked since
+        for number in range(COUNT):
+            message = store.message(f"m{number:02d}", due_ms)
+            store.broker.sending.send(message, store.now_ms)
+        store.flush()
+        store.go(40)
+        statistics = store.broker.timers.statistics
+        assert len(store.delivered()) == COUNT
+        counted.append((statistics.lateness, statistics.lateness_by_cause))
+    assert counted[0] == counted[1]
+    assert sum(counted[0][1].values()) == 0
 
 
 def test_a_run_counts_how_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
