@@ -147,8 +147,8 @@ def delivered(where: str, notes: str) -> list[Delivered]:
 
 def all_of(shell: Shell, queue_id: int) -> Iterator[Any]:
     """Yield everything of a queue."""
-    queue_offset, next_offset = shell.core.finding.queue_range(TOPIC, queue_id)
-    while queue_offset < next_offset:
+    queue_offset, end_offset = shell.core.finding.queue_range(TOPIC, queue_id)
+    while queue_offset < end_offset:
         for delivery in shell.core.finding.read(TOPIC, queue_id, queue_offset, READ):
             yield delivery
             queue_offset = delivery.queue_offset + 1

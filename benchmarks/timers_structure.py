@@ -88,7 +88,7 @@ class Wheel:
                 assert due_ms[-1] <= self._now_ms
                 taken, last_ms = taken + len(rows), int(due_ms[-1])
                 offsets_sum += int(rows["timer_offset"].sum())
-                self._partitions.frontier = (last_ms, int(rows["timer_offset"][-1]))
+                self._partitions.watermark = (last_ms, int(rows["timer_offset"][-1]))
         assert offsets_sum == count * (count + 1) // 2, "each once"
         return time.perf_counter() - began
 

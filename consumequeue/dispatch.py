@@ -73,7 +73,7 @@ class Dispatch:
             return False
         key = (record.topic, record.queue_id)
         queue = self._queues.get(key) or self.queue(*key)
-        if record.physical_offset < self._own_from and record.queue_offset < queue.next_offset:
+        if record.physical_offset < self._own_from and record.queue_offset < queue.end_offset:
             queue.cut(record.queue_offset)
         for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
             queue.put(queue_offset, entry_of(record, record_bytes, queue_offset))
@@ -89,7 +89,7 @@ class Dispatch:
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
         """Every queue that has entries, not those only looked at: (topic, queue id, index)."""
         for (topic, queue_id), queue in self._queues.items():
-            if queue.next_offset:
+            if queue.end_offset:
                 yield topic, queue_id, queue
 
     def write(self) -> None:
@@ -182,7 +182,7 @@ class Dispatch:
         """The queues were made anew from a log that may lack their last records: their ends stay the same."""
         for topic, queue_id, entry_count, _, *min_offset in frozen or ():
             queue = self.queue(topic, queue_id)
-            queue.pad_to(max(entry_count, queue.next_offset), log_offset)
+            queue.pad_to(max(entry_count, queue.end_offset), log_offset)
             queue.rise(*min_offset or (0,))
             self._changed[queue] = None
 

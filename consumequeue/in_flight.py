@@ -1,8 +1,8 @@
 """What a group has out of one queue: what is leased, what waits to be given out again, what comes next.
 
-    ... known to `GroupOffsets` ...|fresh_offset ... never given out since the start ...
+    ... known to `GroupOffsets` ...|next_offset ... never given out since the start ...
 
-Below `fresh_offset` each offset that is not done is leased to a consumer until `visible_ms`, ready (its lease
+Below `next_offset` each offset that is not done is leased to a consumer until `visible_ms`, ready (its lease
 ended without an acknowledgement, or its message group's turn has come) and given out before anything fresh,
 lowest first, or parked behind its message group (`message_groups.py`). A lease is known by its generation,
 which is never used twice.
@@ -12,7 +12,7 @@ and everything else that is not done is fresh. Whatever finishes a message or en
 first, then this.
 
 A queue of lite topics is not read in order: messages are found by their lite topics (`lite_index.py`). There
-`fresh_offset` stays at the low-water mark, nothing is ready or parked, and a lite topic is a message group
+`next_offset` stays at the committed offset, nothing is ready or parked, and a lite topic is a message group
 whose next message is looked for when the lease on the last one has ended.
 
 Memory: what is leased, ready or parked, each of which has a limit.
@@ -62,7 +62,7 @@ class InFlight:
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self.offsets = offsets
-        self.fresh_offset = offsets.low_offset
+        self.next_offset = offsets.committed_offset
         self._ready: list[int] = []
         self._leases: dict[int, Lease] = {}
         self.message_groups = MessageGroups()
@@ -90,8 +90,8 @@ class InFlight:
 
     @property
     def fresh_room(self) -> int:
-        """How many may be given out from the fresh offset on; none where some behind are done or leased."""
-        if self.fresh_offset < max(self._restored_until, self.offsets.done_until):
+        """How many may be given out from the next offset on; none where some behind are done or leased."""
+        if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
         return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
 
@@ -115,8 +115,8 @@ class InFlight:
         has_had_them = self.offsets.attempts(offset).made >= attempts_max
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
-    def candidate(self, next_offset: int) -> int | None:
-        """The offset to look at next, of a queue that ends at `next_offset`; None if there is none."""
+    def candidate(self, end_offset: int) -> int | None:
+        """The offset to look at next, of a queue that ends at `end_offset`; None if there is none."""
         while self._ready and self.offsets.is_done(self._ready[0]):
             heapq.heappop(self._ready)
         if self._ready:
@@ -124,7 +124,7 @@ class InFlight:
         if self.is_crowded:
             return None
         self._skip_known()
-        return self.fresh_offset if self.fresh_offset < next_offset else None
+        return self.next_offset if self.next_offset < end_offset else None
 
     def unleased_until(self, first: int, end: int) -> int:
         """How far from `first` on, up to `end`, fresh messages are leased to nobody."""
@@ -134,25 +134,25 @@ class InFlight:
 
     def park(self, offset: int, message_group: str) -> None:
         """The candidate waits for its message group."""
-        assert offset == self.fresh_offset, f"{offset} is not fresh"
-        self.fresh_offset += 1
+        assert offset == self.next_offset, f"{offset} is not fresh"
+        self.next_offset += 1
         self.message_groups.park(message_group, offset)
 
     def lease(self, lease: Lease) -> None:
         """Gives out the candidate, or the next of a run."""
         offset = lease.queue_offset
-        if offset == self.fresh_offset:
-            self.fresh_offset += 1
+        if offset == self.next_offset:
+            self.next_offset += 1
         elif self._ready and self._ready[0] == offset:
             heapq.heappop(self._ready)
         else:
-            assert offset < self.fresh_offset, f"{offset} is not the next to give out"
+            assert offset < self.next_offset, f"{offset} is not the next to give out"
         self._hold(lease)
 
     def lease_run(self, leases: Sequence[Lease]) -> None:
         """Gives out fresh messages, each behind the other, from the candidate on; none of a message group."""
         self._leases.update({lease.queue_offset: lease for lease in leases})
-        self.fresh_offset += len(leases)
+        self.next_offset += len(leases)
 
     def lease_found(self, lease: Lease) -> None:
         """Gives out a message that was found by its lite topic, whatever lies before it."""
@@ -166,7 +166,7 @@ class InFlight:
     def withdraw(self, offset: int, message_group: str) -> None:
         """Takes a message that is not leased from its place among those that wait, to be finished next."""
         assert offset not in self._leases
-        if offset >= self.fresh_offset:
+        if offset >= self.next_offset:
             return
         if offset in self._ready:
             self._ready.remove(offset)
@@ -176,7 +176,7 @@ class InFlight:
 
     def finished(self, offsets: Iterable[int]) -> None:
         """Messages, leased or candidates, are done; perhaps fresh ones behind them are, too."""
-        self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
+        self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         for offset in offsets:
             lease = self._leases.pop(offset, None)
             if lease is None:
@@ -188,19 +188,19 @@ class InFlight:
 
     def skipped_to(self, queue_offset: int) -> None:
         """Everything below is gone, and waits no more; a lease stands until it ends."""
-        self.fresh_offset = max(self.fresh_offset, self.offsets.low_offset)
+        self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         for turn in self.message_groups.cut(queue_offset):
             self._give_turn(turn)
 
     def reopened(self) -> None:
         """Messages of lite topics are to come again, perhaps from further back."""
-        self.fresh_offset = self.offsets.low_offset
+        self.next_offset = self.offsets.committed_offset
 
     def give_back(self, offset: int) -> None:
         """The lease ended without an acknowledgement: the message will be given out again."""
         lease = self._leases.pop(offset)
-        if self.offsets.is_done(offset) or offset >= self.fresh_offset:
+        if self.offsets.is_done(offset) or offset >= self.next_offset:
             # It is gone, or still to be come upon after a restart.
             if lease.message_group:
                 self._give_turn(self.message_groups.done(lease.message_group))
@@ -210,12 +210,12 @@ class InFlight:
             heapq.heappush(self._ready, offset)
 
     def _skip_known(self) -> None:
-        """Moves the fresh offset over what is done, or leased since before a restart."""
+        """Moves the next offset over what is done, or leased since before a restart."""
         while True:
-            self.fresh_offset = self.offsets.open_from(self.fresh_offset)
-            if self.fresh_offset not in self._leases:
+            self.next_offset = self.offsets.open_from(self.next_offset)
+            if self.next_offset not in self._leases:
                 return
-            self.fresh_offset += 1
+            self.next_offset += 1
 
     def _hold(self, lease: Lease) -> None:
         self._leases[lease.queue_offset] = lease

@@ -84,7 +84,7 @@ class LiteIndex:
 
     def read_on(self) -> None:
         """Takes in what has come to the queue."""
-        while self.read_offset < self._queue.next_offset:
+        while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)
             for code, places in _by_code(rows):
                 offsets = (places + self.read_offset).astype(np.int64).tobytes()

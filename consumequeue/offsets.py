@@ -1,9 +1,10 @@
 """The offsets of one group on one queue: what is done, what failed before, what a FIFO lease holds.
 
-    ... done ...|low_offset ... done, tried, held by a lease that is a record, or untouched ...
+    ... done ...|committed_offset ... done, tried, held by a lease that is a record, or untouched ...
 
-Every offset below `low_offset` is done; above it the done ones are ranges. Of those that are not done it
-knows the attempts that ended (`attempts.py`) and, of message groups and lite topics, the leases that stand.
+Every offset below `committed_offset` is done; above it the done ones are ranges. Of those that are not done
+the offsets know the attempts that ended (`attempts.py`) and, of message groups and lite topics, the leases
+that stand.
 
 This is all of it that is durable. It changes by what records say and by nothing else: whoever decides
 something calls the same function that a start calls with what it reads from the record:
@@ -28,10 +29,10 @@ from consumequeue.offset_ranges import OffsetRanges
 
 
 class GroupOffsets:
-    """The offsets of a group that starts at `low_offset`."""
+    """The offsets of a group that starts at `committed_offset`."""
 
-    def __init__(self, low_offset: int = 0) -> None:
-        self.low_offset = low_offset
+    def __init__(self, committed_offset: int = 0) -> None:
+        self.committed_offset = committed_offset
         self.leases: dict[int, LeaseEntry] = {}
         """The FIFO leases that stand, by queue offset; each has attempts, too."""
         self._done = OffsetRanges()
@@ -40,31 +41,31 @@ class GroupOffsets:
     @property
     def is_untouched(self) -> bool:
         """Whether it says nothing: it is as good as not there."""
-        return not (self.low_offset or self._done.count or self._attempts)
+        return not (self.committed_offset or self._done.count or self._attempts)
 
     @property
     def done_above_count(self) -> int:
-        """How many messages above the low-water mark are done."""
+        """How many messages above the committed offset are done."""
         return self._done.count
 
     @property
     def done_until(self) -> int:
         """From there on nothing is done."""
-        return self._done.end or self.low_offset
+        return self._done.end or self.committed_offset
 
     def is_done(self, offset: int) -> bool:
         """Whether a message is done."""
-        return offset < self.low_offset or offset in self._done
+        return offset < self.committed_offset or offset in self._done
 
     def open_from(self, offset: int) -> int:
         """The first offset at or above `offset` that is not done."""
-        return self._done.behind(max(offset, self.low_offset))
+        return self._done.behind(max(offset, self.committed_offset))
 
-    def open_count(self, min_offset: int, next_offset: int) -> int:
+    def open_count(self, min_offset: int, end_offset: int) -> int:
         """How many offsets of a queue are not done; what lies below `min_offset` is gone, done or not."""
-        first = max(min_offset, self.low_offset)
+        first = max(min_offset, self.committed_offset)
         done = (max(0, at + count - max(at, first)) for at, count in self._done)
-        return next_offset - first - sum(done)
+        return end_offset - first - sum(done)
 
     def attempts(self, offset: int) -> Attempts:
         """The attempts at a message as records tell them: those that ended, and that of a FIFO lease."""
@@ -82,9 +83,9 @@ class GroupOffsets:
         """The messages from `first` up to before `end` are done; nothing more is known of them."""
         if self._attempts:
             self._forget(first, end)
-        if first > self.low_offset:
+        if first > self.committed_offset:
             self._done.add(first, end)
-        elif end > self.low_offset:
+        elif end > self.committed_offset:
             self._rise(end)
 
     def take(self, entry: LeaseEntry) -> None:
@@ -105,11 +106,11 @@ class GroupOffsets:
     def open_count_below(self, queue_offset: int) -> int:
         """How many offsets below this one are not done."""
         done = (min(at + count, queue_offset) - at for at, count in self._done if at < queue_offset)
-        return max(0, queue_offset - self.low_offset - sum(done))
+        return max(0, queue_offset - self.committed_offset - sum(done))
 
     def skip_to(self, queue_offset: int) -> None:
         """Everything below is done with, because it is gone; a lease on what is gone stands until it ends."""
-        if queue_offset <= self.low_offset:
+        if queue_offset <= self.committed_offset:
             return
         self._done.cut(queue_offset)
         self._attempts = {
@@ -119,17 +120,18 @@ class GroupOffsets:
 
     def reopen(self, offsets: list[int]) -> None:
         """These, ascending, are not done after all, of a queue that is read by lite topics."""
-        if offsets[0] < self.low_offset:
-            self._done.add(offsets[0], self.low_offset)
-            self.low_offset = offsets[0]
+        if offsets[0] < self.committed_offset:
+            self._done.add(offsets[0], self.committed_offset)
+            self.committed_offset = offsets[0]
         self._done.take_out(offsets)
-        self._rise(self.low_offset)
+        self._rise(self.committed_offset)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: the low-water mark, what is done above it, attempts, and FIFO leases."""
+        """What a snapshot keeps: the committed offset, what is done above it, attempts, and FIFO leases."""
         attempts = [[offset, *one] for offset, one in sorted(self._attempts.items())]
         leases = [_frozen(one) for one in self.leases.values()]
-        return {"low": self.low_offset, "done": list(self._done), "attempts": attempts, "leases": leases}
+        done = list(self._done)
+        return {"low": self.committed_offset, "done": done, "attempts": attempts, "leases": leases}
 
     @classmethod
     def thaw(cls, frozen: Any) -> GroupOffsets:
@@ -151,12 +153,12 @@ class GroupOffsets:
             known.pop(offset, None)
             self.leases.pop(offset, None)
 
-    def _rise(self, low_offset: int) -> None:
-        """Lets the low-water mark rise to there, and over what is done behind."""
-        self.low_offset = low_offset
+    def _rise(self, committed_offset: int) -> None:
+        """Lets the committed offset rise to there, and over what is done behind."""
+        self.committed_offset = committed_offset
         if self._done.count:
-            self.low_offset = self._done.behind(low_offset)
-            self._done.cut(self.low_offset)
+            self.committed_offset = self._done.behind(committed_offset)
+            self._done.cut(self.committed_offset)
 
 
 def _frozen(one: LeaseEntry) -> list[Any]:

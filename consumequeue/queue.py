@@ -51,7 +51,7 @@ class ConsumeQueue:
         self._read_ahead_from = 0
 
     @property
-    def next_offset(self) -> int:
+    def end_offset(self) -> int:
         """The queue offset that the next record will have."""
         return self._written_count + len(self._unwritten) // ENTRY_BYTES
 
@@ -61,17 +61,17 @@ class ConsumeQueue:
 
     def put_many(self, queue_offset: int, encoded: bytes) -> None:
         """Adds entries that lie back to back, the first at `queue_offset`; a gap before it is filled."""
-        next_offset = self.next_offset
-        assert queue_offset >= next_offset, f"{self._folder}: offset {queue_offset} was already given"
-        if next_offset == 0:
+        end_offset = self.end_offset
+        assert queue_offset >= end_offset, f"{self._folder}: offset {queue_offset} was already given"
+        if end_offset == 0:
             self._begin_at(queue_offset)
-        if queue_offset != next_offset:
+        if queue_offset != end_offset:
             self.pad_to(queue_offset, int.from_bytes(encoded[:8], "big"))
         self._unwritten += encoded
 
     def entry(self, queue_offset: int) -> Entry:
-        """One entry, of those below `next_offset`; read ahead, since the next is wanted soon."""
-        assert 0 <= queue_offset < self.next_offset
+        """One entry, of those below `end_offset`; read ahead, since the next is wanted soon."""
+        assert 0 <= queue_offset < self.end_offset
         ahead = queue_offset - self._read_ahead_from
         if not 0 <= ahead < len(self._read_ahead):
             self._read_ahead, self._read_ahead_from = self.get(queue_offset, _READ_AHEAD_COUNT), queue_offset
@@ -118,9 +118,9 @@ class ConsumeQueue:
     def holds(self, physical_offset: int) -> bool:
         """Whether a record of this queue begins at a log offset; offsets ascend, so about 20 reads tell."""
         at = bisect_left(
-            range(self.next_offset), physical_offset, lo=self.min_offset, key=self._physical_offset
+            range(self.end_offset), physical_offset, lo=self.min_offset, key=self._physical_offset
         )
-        if at == self.next_offset:
+        if at == self.end_offset:
             return False
         (found,) = self.get(at, 1)
         return found.record_bytes > 0 and found.physical_offset == physical_offset
@@ -187,13 +187,13 @@ class ConsumeQueue:
         crcs = dict(self._crcs)
         for first_byte, _, part in self._parts():
             crcs[first_byte] = zlib.crc32(part, crcs.get(first_byte, 0))
-        return self.next_offset, list(crcs.items())
+        return self.end_offset, list(crcs.items())
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Queue offsets below `queue_offset` were once given to records that are gone: they stay gaps."""
-        if self.next_offset == 0 < queue_offset:
+        if self.end_offset == 0 < queue_offset:
             self._begin_at(queue_offset - 1)
-        missing_count = queue_offset - self.next_offset
+        missing_count = queue_offset - self.end_offset
         if missing_count > 0:
             self._unwritten += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
@@ -204,17 +204,17 @@ class ConsumeQueue:
 
     def first_from(self, log_offset: int) -> int:
         """The first queue offset whose record lies at a log offset or behind it."""
-        return bisect_left(range(self.next_offset), log_offset, lo=self.min_offset, key=self._physical_offset)
+        return bisect_left(range(self.end_offset), log_offset, lo=self.min_offset, key=self._physical_offset)
 
     def rise(self, min_offset: int) -> None:
         """The entries below are not needed any more."""
-        self.min_offset = max(self.min_offset, min(min_offset, self.next_offset))
+        self.min_offset = max(self.min_offset, min(min_offset, self.end_offset))
 
     def delete_unneeded(self) -> None:
         """Deletes the files whose entries all lie below `min_offset`."""
         with suppress(OSError):
             self.write()
-        first = min(self.min_offset, self.next_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        first = min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         for name in self._disk.list(self._folder):
             if int(name) < first:
                 with suppress(OSError):  # it is tried again when more of the log goes

@@ -5,7 +5,7 @@
 
 Runs in a worker thread on what `Partitions.to_write` took away, and changes no file within the length that
 a snapshot names: a split makes new files, additions go behind the end. So a failed attempt leaves bytes that
-nobody names; the next one cuts them off first. A timer that is gone before it was written is never written.
+nobody names; the next one cuts them off first. A timer that is deleted before it is written never is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMERS_FETCHED_AT_ONCE_MAX
 from timingwheel import partition
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.due_run import Place, behind
-from timingwheel.partition import BARE, GONE, PAIR, WITH_RECORDS, Batch, Gap, Rows, Window, alive
+from timingwheel.partition import BARE, PAIR, TOMBSTONE, WITH_RECORDS, Batch, Gap, Rows, Window, alive
 from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, Unwritten
 
@@ -33,11 +33,11 @@ _FIRST_FETCH: Final = 64
 
 
 class File(NamedTuple):
-    """How much of a slot's file counts: its length, and how many timers and how many gone ones it names."""
+    """How much of a slot's file counts: its length, and how many timers and how many tombstones it names."""
 
     length: int = 0
     row_count: int = 0
-    gone_count: int = 0
+    tombstone_count: int = 0
 
 
 class _Growing:
@@ -48,12 +48,12 @@ class _Growing:
         if disk.size(path) > file.length:
             disk.truncate(path, file.length)
 
-    def add(self, batches: Iterator[bytes], row_count: int, gone_count: int = 0) -> None:
+    def add(self, batches: Iterator[bytes], row_count: int, tombstone_count: int = 0) -> None:
         length = self.file.length
         for batch in batches:
             self._disk.write(self._path, length, batch)
             length += len(batch)
-        self.file = File(length, self.file.row_count + row_count, self.file.gone_count + gone_count)
+        self.file = File(length, self.file.row_count + row_count, self.file.tombstone_count + tombstone_count)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ class PartitionsToWrite:
     split: tuple[Slot, ...]
     writing: Fresh
     files: dict[Slot, File]
-    frontier: Place
+    watermark: Place
     damaged: frozenset[str]
     """Names of files that could not be read whole; they are never deleted."""
     shared: Shared
@@ -97,7 +97,7 @@ class PartitionsToWrite:
         return {
             "boundaries": self.boundaries.starts_ms,
             "files": {slot.name: list(file) for slot, file in sorted(self.new_files.items())},
-            "frontier": list(self.frontier),
+            "frontier": list(self.watermark),
             "damaged": sorted(self.damaged),
             "shared": self.shared.freeze(),
             "last_offset": self.last_offset,
@@ -118,11 +118,11 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
-        return slot not in self.split and slot.end_ms > self.frontier[0]
+        return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
         damage: list[Gap] = []
-        for rows, records in _slices(disk, slot, self.files[slot], self._gone_of(disk, slot), damage):
+        for rows, records in _slices(disk, slot, self.files[slot], self._tombstones_of(disk, slot), damage):
             for child, places in self.boundaries.split(rows["due_ms"].copy()):
                 growing = self._to(disk, child)
                 if rows.dtype == PAIR:
@@ -134,24 +134,24 @@ class PartitionsToWrite:
             self.damage += damage
             self.damaged |= {slot.name}
 
-    def _gone_of(self, disk: Disk, slot: Slot) -> Numbers:
-        """The offsets of the timers of a slot that are gone, by its file and by memory."""
+    def _tombstones_of(self, disk: Disk, slot: Slot) -> Numbers:
+        """The offsets of the timers of a slot that are deleted, by its file and by memory."""
         file, fresh = self.files[slot], self.writing.slots.get(slot)
-        gone = [np.empty(0, np.uint64)]
-        if file.gone_count:
-            gone.append(partition.gone_offsets(disk, slot.path, file.length))
+        tombstones = [np.empty(0, np.uint64)]
+        if file.tombstone_count:
+            tombstones.append(partition.tombstone_offsets(disk, slot.path, file.length))
         if fresh is not None:
-            gone.append(fresh.gone.rows()["timer_offset"])
-        return np.sort(np.concatenate(gone))
+            tombstones.append(fresh.tombstones.rows()["timer_offset"])
+        return np.sort(np.concatenate(tombstones))
 
     def _add(self, disk: Disk, slot: Slot, unwritten: Unwritten, fetch: Fetch) -> None:
-        timers, gone = unwritten.timers.rows(), unwritten.gone.rows()
-        left = alive(timers, np.sort(gone["timer_offset"]))
-        gone = alive(gone, np.sort(timers["timer_offset"]))
-        left, gone = behind(left, self.frontier), behind(gone, self.frontier)
+        timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
+        left = alive(timers, np.sort(tombstones["timer_offset"]))
+        tombstones = alive(tombstones, np.sort(timers["timer_offset"]))
+        left, tombstones = behind(left, self.watermark), behind(tombstones, self.watermark)
         if slot not in self.split:
             self._add_to(disk, slot, left, fetch)
-            self._add_gone(disk, slot, gone)
+            self._add_tombstones(disk, slot, tombstones)
             return
         for child, places in self.boundaries.split(left["due_ms"].copy()):
             self._add_to(disk, child, left[places], fetch)
@@ -185,10 +185,11 @@ class PartitionsToWrite:
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
 
-    def _add_gone(self, disk: Disk, slot: Slot, gone: Rows) -> None:
-        if len(gone):
+    def _add_tombstones(self, disk: Disk, slot: Slot, tombstones: Rows) -> None:
+        if len(tombstones):
             growing = self._to(disk, slot)
-            growing.add(partition.encode_pairs(growing.file.length, GONE, gone), 0, len(gone))
+            batches = partition.encode_pairs(growing.file.length, TOMBSTONE, tombstones)
+            growing.add(batches, 0, len(tombstones))
 
     def _to(self, disk: Disk, slot: Slot) -> _Growing:
         growing = self._growing.get(slot)
@@ -214,7 +215,7 @@ def _by_offset(timers: Rows) -> Rows:
 
 
 def _slices(
-    disk: Disk, slot: Slot, file: File, gone: Numbers, damage: list[Gap]
+    disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
     """The live timers of a file with their records (none for pairs), some 8 MiB at a time."""
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
@@ -222,9 +223,9 @@ def _slices(
     records: list[bytes] = []
     held_bytes = 0
     for batch in partition.batches(window, damage):
-        if batch.kind == GONE:
+        if batch.kind == TOMBSTONE:
             continue
-        rows = alive(batch.rows, gone)
+        rows = alive(batch.rows, tombstones)
         is_other = bool(held) and held[0].dtype != rows.dtype
         if held and (is_other or held_bytes + batch.end - batch.position > TIMER_BATCH_BYTES_MAX):
             yield np.concatenate(held), records

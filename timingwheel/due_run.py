@@ -19,7 +19,7 @@ import numpy as np
 
 from commitlog.disk import Disk
 from timingwheel.boundaries import Numbers, Slot
-from timingwheel.partition import ROW, Gap, Rows, alive, as_rows, gone_offsets, parts
+from timingwheel.partition import ROW, Gap, Rows, alive, as_rows, parts, tombstone_offsets
 
 Place = tuple[int, int]
 """(due_ms, timer_offset): the order of delivery."""
@@ -118,7 +118,7 @@ class ReadAhead:
 
     slot: Slot
     length: int
-    has_gone: bool
+    has_tombstones: bool
     after: Place
     count_max: int
     rows: Rows = field(default_factory=NO_ROWS.copy)
@@ -129,12 +129,14 @@ class ReadAhead:
         """Reads; raises OSError."""
         path = self.slot.path
         disk.will_need(path)
-        gone = gone_offsets(disk, path, self.length) if self.has_gone else np.empty(0, np.uint64)
-        self.rows, self.is_last = first_in_due_order(self._wanted(disk, gone), self.count_max)
+        tombstones = np.empty(0, np.uint64)
+        if self.has_tombstones:
+            tombstones = tombstone_offsets(disk, path, self.length)
+        self.rows, self.is_last = first_in_due_order(self._wanted(disk, tombstones), self.count_max)
 
-    def _wanted(self, disk: Disk, gone: Numbers) -> Iterator[Rows]:
+    def _wanted(self, disk: Disk, tombstones: Numbers) -> Iterator[Rows]:
         for rows in parts(disk, self.slot.path, self.length, self.damage):
-            yield alive(behind(rows, self.after), gone)
+            yield alive(behind(rows, self.after), tombstones)
 
 
 class Look(NamedTuple):
@@ -147,11 +149,11 @@ class Look(NamedTuple):
 class Reading:
     """A slot whose time has come: what of its file has been read, and what of that was taken."""
 
-    def __init__(self, slot: Slot, length: int, has_gone: bool, known_gone: Numbers) -> None:
+    def __init__(self, slot: Slot, length: int, has_tombstones: bool, known_tombstones: Numbers) -> None:
         self.slot = slot
-        self._length, self._has_gone = length, has_gone
-        self._known_gone = known_gone
-        self._gone: set[int] = set()
+        self._length, self._has_tombstones = length, has_tombstones
+        self._known_tombstones = known_tombstones
+        self._tombstones: set[int] = set()
         self._after: Place = (max(0, slot.start_ms - 1), LAST_OFFSET)
         self._runs: deque[Rows] = deque()
         self._taken = 0
@@ -180,25 +182,26 @@ class Reading:
         return max(self.slot.start_ms, self._after[0])
 
     def forget(self, timer_offset: int) -> None:
-        """A timer of this slot is gone."""
-        self._gone.add(timer_offset)
+        """A timer of this slot is deleted."""
+        self._tombstones.add(timer_offset)
 
-    def job(self, frontier: Place, count_max: int) -> ReadAhead:
+    def job(self, watermark: Place, count_max: int) -> ReadAhead:
         """The next read, for what is behind the last one and behind what has been delivered."""
-        return ReadAhead(self.slot, self._length, self._has_gone, max(self._after, frontier), count_max)
+        after = max(self._after, watermark)
+        return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max)
 
     def install(self, job: ReadAhead) -> None:
         """Takes over what was read."""
         if len(job.rows):
             last = job.rows[-1]
             self._after = (int(last["due_ms"]), int(last["timer_offset"]))
-        rows = alive(job.rows, self._known_gone)
+        rows = alive(job.rows, self._known_tombstones)
         if len(rows):
             self._runs.append(rows)
         self.is_read = job.is_last
 
     def take(self, limit_ms: int, count_max: int) -> Rows:
-        """The next rows, due by `limit_ms`; fewer than there are if some of them are gone."""
+        """The next rows, due by `limit_ms`; fewer than there are if some of them are deleted."""
         while self._runs:
             run = self._runs[0]
             near = run[self._taken : self._taken + count_max]
@@ -218,6 +221,6 @@ class Reading:
             self._taken = 0
 
     def _still_there(self, rows: Rows) -> Rows:
-        if not self._gone:
+        if not self._tombstones:
             return rows
-        return rows[[offset not in self._gone for offset in rows["timer_offset"].tolist()]]
+        return rows[[offset not in self._tombstones for offset in rows["timer_offset"].tolist()]]

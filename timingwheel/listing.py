@@ -1,6 +1,6 @@
 """All far timers in due order, for lists and counts, slot by slot in bounded memory; and one of them by name.
 
-Slots that overlap, a shared one and those below it, are merged. What is delivered or gone is left out.
+Slots that overlap, a shared one and those below it, are merged. What is delivered or deleted is left out.
 Cost: what is asked for, slots outside the window are not touched; a whole slot is counted without reading it.
 The first rows of a slot are found without sorting all of it: runs begin small and grow.
 """
@@ -20,7 +20,7 @@ from timingwheel.boundaries import Numbers, Slot
 from timingwheel.cascade import File
 from timingwheel.due_run import Place, behind, first_in_due_order, within
 from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
-from timingwheel.unwritten import Fresh, gone_in, timers_in
+from timingwheel.unwritten import Fresh, timers_in, tombstones_in
 
 _FIRST_ROWS: Final = 1_024
 _GROWTH: Final = 16
@@ -36,7 +36,7 @@ class Listing:
     disk: Disk
     files: dict[Slot, File]
     layers: tuple[Fresh, ...]
-    frontier: Place
+    watermark: Place
     damage: list[Gap]
     rows_max: int
     counted: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class Listing:
 
     def scan(self, from_ms: int, until_ms: int, after: Place | None) -> Iterator[tuple[Rows, str | None]]:
         """Live timers due in the window and behind `after`, in due order, with the file of their records."""
-        after = max(after or (0, 0), self.frontier)
+        after = max(after or (0, 0), self.watermark)
         for slots in _together(self._slots(max(from_ms, after[0]), until_ms)):
             place, is_last, rows_max = after, False, min(_FIRST_ROWS, self.rows_max)
             while not is_last:
@@ -56,7 +56,7 @@ class Listing:
 
     def count(self, from_ms: int, until_ms: int) -> int:
         """How many live timers are due in the window."""
-        from_ms = max(from_ms, self.frontier[0])
+        from_ms = max(from_ms, self.watermark[0])
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
@@ -65,7 +65,7 @@ class Listing:
             return None
         window = Window(self.disk, slot.path, self.files[slot].length)
         for batch in partition.batches(window, self.damage):
-            if batch.kind != partition.GONE:
+            if batch.kind != partition.TOMBSTONE:
                 offsets = batch.rows["timer_offset"]
                 place = int(np.searchsorted(offsets, np.uint64(timer_offset)))
                 if place < len(offsets) and int(offsets[place]) == timer_offset:
@@ -99,31 +99,32 @@ class Listing:
             yield rows[first:end], slot.path if slot in self.files else None
 
     def _alive(self, slot: Slot) -> Iterator[Rows]:
-        gone = self._gone(slot)
+        tombstones = self._tombstones(slot)
         if slot in self.files:
             for rows in partition.parts(self.disk, slot.path, self.files[slot].length, self.damage):
-                yield alive(rows, gone)
+                yield alive(rows, tombstones)
         yield timers_in(iter(self.layers), slot)
 
-    def _gone(self, slot: Slot) -> Numbers:
+    def _tombstones(self, slot: Slot) -> Numbers:
         file = self.files.get(slot, File())
-        gone = gone_in(iter(self.layers), slot)
-        if file.gone_count:
-            gone = np.sort(np.concatenate((gone, partition.gone_offsets(self.disk, slot.path, file.length))))
-        return gone
+        tombstones = tombstones_in(iter(self.layers), slot)
+        if file.tombstone_count:
+            on_disk = partition.tombstone_offsets(self.disk, slot.path, file.length)
+            tombstones = np.sort(np.concatenate((tombstones, on_disk)))
+        return tombstones
 
     def _count(self, slot: Slot, from_ms: int, until_ms: int) -> int:
-        is_whole = slot.start_ms > self.frontier[0] and from_ms <= slot.start_ms and slot.end_ms <= until_ms
+        is_whole = slot.start_ms > self.watermark[0] and from_ms <= slot.start_ms and slot.end_ms <= until_ms
         if is_whole and slot.path not in self.counted:
             return self._count_whole(slot)
-        wanted = (behind(within(rows, from_ms, until_ms), self.frontier) for rows in self._alive(slot))
+        wanted = (behind(within(rows, from_ms, until_ms), self.watermark) for rows in self._alive(slot))
         return sum(map(len, wanted))
 
     def _count_whole(self, slot: Slot) -> int:
         file = self.files.get(slot, File())
         kept = [layer.slots[slot] for layer in self.layers if slot in layer.slots]
-        in_memory = sum(len(unwritten.timers) - len(unwritten.gone) for unwritten in kept)
-        return file.row_count - file.gone_count + in_memory
+        in_memory = sum(len(unwritten.timers) - len(unwritten.tombstones) for unwritten in kept)
+        return file.row_count - file.tombstone_count + in_memory
 
 
 def _together(slots: list[Slot]) -> Iterator[list[Slot]]:

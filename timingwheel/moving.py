@@ -22,7 +22,7 @@ from timingwheel.cascade import File, PartitionsToWrite
 from timingwheel.due_run import Place, ReadAhead, Reading, behind
 from timingwheel.partition import Gap
 from timingwheel.shared import Shared
-from timingwheel.unwritten import Fresh, gone_in, timers_in
+from timingwheel.unwritten import Fresh, timers_in, tombstones_in
 
 FOREVER_MS: Final = 1 << 62
 _RETRY_MS: Final = 1_000
@@ -62,7 +62,7 @@ class MovingLevels:
         self._must_look, self._must_split = False, False
         self._shared = Shared()
         self._last_offset = self._written_offset = 0
-        self.frontier: Place = (0, 0)
+        self.watermark: Place = (0, 0)
         """The last timer delivered, set by the caller; all at or before it are done."""
         self.damage = Gaps()
         """What of the files could not be read, and whose timers are not accounted for."""
@@ -140,13 +140,13 @@ class MovingLevels:
         """Moves the boundary over a slot whose file stays as it is."""
         self._shared.slots[slot] = self._written_offset
         self._boundaries.starts_ms[slot.level] = slot.end_ms
-        self._fresh.leave_gone(slot, self._boundaries)
+        self._fresh.leave_tombstones(slot, self._boundaries)
         self._read(slot, self._files[slot])
 
     def _read(self, slot: Slot, file: File) -> None:
         """Queues a file to be read."""
-        gone = gone_in(iter(self._layers()), slot)
-        self._queue.append(Reading(slot, file.length, file.gone_count > 0, gone))
+        tombstones = tombstones_in(iter(self._layers()), slot)
+        self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
 
     def _pass_over(self, now_ms: int) -> Slot | None:
         """Lets the first upper slot pass that lies wholly in the past and has nothing before it."""
@@ -181,12 +181,12 @@ class MovingLevels:
             self._boundaries.passing.append(slot)
         if file is not None and file.length:
             self._read(slot, file)
-        pairs = behind(timers_in(iter(self._layers()), slot), self.frontier)
+        pairs = behind(timers_in(iter(self._layers()), slot), self.watermark)
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
     def _forget_passed(self) -> None:
-        """Drops what came for slots that lie wholly before the frontier."""
-        until_ms = self.frontier[0]
+        """Drops what came for slots that lie wholly before the watermark."""
+        until_ms = self.watermark[0]
         for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
             self._fresh.pop(slot)
         self._drop_passed_files()
@@ -195,8 +195,8 @@ class MovingLevels:
 
     def _drop_passed_files(self) -> None:
         """Files of which everything was delivered need no reading, and may be deleted soon."""
-        self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.frontier[0]]
-        self._shared.drop_passed(self.frontier[0])
+        self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.watermark[0]]
+        self._shared.drop_passed(self.watermark[0])
 
     def _next_move_ms(self) -> int | None:
         """When a boundary next comes to a slot in which anything lies, or such a slot is wholly past."""

@@ -5,7 +5,7 @@ A batch is a head, rows, and for kind 1 the records' own bytes back to back; int
     head   width  field                                   kind  rows
     0      8      "TWTIMER1"                              1     `ROW`, 64 bytes: a timer and its record
     8      8      the batch's own position in the file    2     `PAIR`, 16 bytes: a timer without a record
-    16     4      batch_bytes, all of it                  3     `PAIR`, 16 bytes: this timer is gone
+    16     4      batch_bytes, all of it                  3     `PAIR`, 16 bytes: a tombstone: it is deleted
     20     4      count of rows
     24     4      kind
     28     4      CRC-32 of bytes 0 to 27 and of the rows
@@ -60,7 +60,7 @@ ROW: Final = np.dtype(
 """A timer as it is kept and given out."""
 
 PAIR: Final = np.dtype([("due_ms", "<u8"), ("timer_offset", "<u8")])
-"""A timer without its record, or one that is gone."""
+"""A timer without its record, or a tombstone: that timer is deleted."""
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
 """An array of `ROW` or `PAIR`."""
@@ -70,7 +70,7 @@ IN_LOG: Final = (1 << 64) - 2
 
 WITH_RECORDS: Final = 1
 BARE: Final = 2
-GONE: Final = 3
+TOMBSTONE: Final = 3
 
 MAGIC: Final = b"TWTIMER1"
 HEAD: Final = struct.Struct("<8sQIIII")
@@ -135,10 +135,10 @@ def batches(window: Window, damage: list[Gap], position: int = 0) -> Iterator[Ba
 
 
 def parts(disk: Disk, path: str, length: int, damage: list[Gap]) -> Iterator[Rows]:
-    """The timers of a file, gone ones included, in arrays of `ROW` or `PAIR` that are worth the work."""
+    """The timers of a file, deleted ones included, in arrays of `ROW` or `PAIR` that are worth the work."""
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage):
-        if batch.kind == GONE:
+        if batch.kind == TOMBSTONE:
             continue
         if held and (held[0].dtype != batch.rows.dtype or sum(map(len, held)) >= _COALESCED_ROWS):
             yield np.concatenate(held)
@@ -148,23 +148,23 @@ def parts(disk: Disk, path: str, length: int, damage: list[Gap]) -> Iterator[Row
         yield np.concatenate(held)
 
 
-def gone_offsets(disk: Disk, path: str, length: int) -> Numbers:
-    """The offsets of the timers that the file says are gone, ascending."""
-    batches_gone = [
+def tombstone_offsets(disk: Disk, path: str, length: int) -> Numbers:
+    """The offsets of the timers that have a tombstone in the file, ascending."""
+    found = [
         batch.rows["timer_offset"].copy()
         for batch in batches(Window(disk, path, length), [])
-        if batch.kind == GONE
+        if batch.kind == TOMBSTONE
     ]
-    return np.sort(np.concatenate([np.empty(0, np.uint64), *batches_gone]))
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
 
 
-def alive(rows: Rows, gone: Numbers) -> Rows:
-    """The rows whose timers are not among `gone`, which is ascending."""
-    if not len(gone):
+def alive(rows: Rows, tombstones: Numbers) -> Rows:
+    """The rows whose timers are not among `tombstones`, offsets that ascend."""
+    if not len(tombstones):
         return rows
     offsets = rows["timer_offset"]
-    places = np.minimum(np.searchsorted(gone, offsets), len(gone) - 1)
-    kept: Rows = rows[gone[places] != offsets]
+    places = np.minimum(np.searchsorted(tombstones, offsets), len(tombstones) - 1)
+    kept: Rows = rows[tombstones[places] != offsets]
     return kept
 
 
@@ -178,7 +178,7 @@ def as_rows(rows: Rows) -> Rows:
 
 
 def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
-    """Batches of timers without records, or of gone ones, to stand one after the other from `position`."""
+    """Batches of timers without records, or of tombstones, to stand one after the other from `position`."""
     for first in range(0, len(pairs), TIMER_ROWS_PER_BATCH_MAX):
         stored = pairs[first : first + TIMER_ROWS_PER_BATCH_MAX].tobytes()
         batch = _sealed(position, kind, stored, len(stored) // PAIR.itemsize, 0) + stored

@@ -1,6 +1,6 @@
 """The far levels of the wheel: timers by time in files, so that memory does not grow with what is pending.
 
-    put, gone --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`timingwheel.partition`)
+    put, delete --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`partition`)
                                                                        | split into the level below, half a
                                                                        v slot before their time (`cascade`)
     near: the caller's own wheel <-- fresh ones   <--look-- slots of level 0, 8 s before their time
@@ -12,10 +12,10 @@ Rules:
   `look` moves it over a slot, it hands over the slot's timers that are in memory, and queues its file to be
   read ahead, up to the length that it has then. So each timer is given to the caller once, either way.
 * Near timers are remembered too, for a restart may need them; they are dropped once they are behind the
-  `frontier`, the last timer delivered: all at or before it are done, and nothing may be put there.
-* `undone_ms` is a time before which all timers are done, whatever the frontier says: what is still to be
+  `watermark`, the last timer delivered: all at or before it are done, and nothing may be put there.
+* `undone_ms` is a time before which all timers are done, whatever the watermark says: what is still to be
   read, and what was found damaged and is not accounted for, lies behind it. How timers ended may be forgotten
-  only before it, and where that was forgotten the frontier has passed (`forget_before`).
+  only before it, and where that was forgotten the watermark has passed (`forget_before`).
 * Until a queued file has been read, `head_due_ms` is a time before which it has nothing; whoever delivers in
   due order delivers nothing of his own beyond it.
 * Files change only in a checkpoint: `to_write` takes `fresh` away as `writing`, which counts in all that is
@@ -67,7 +67,7 @@ class Partitions(MovingLevels):
 
     @property
     def unwritten_count(self) -> int:
-        """How many timers and gone ones are in memory only."""
+        """How many timers and tombstones are in memory only."""
         return self._fresh.count + (self._writing.writing.count if self._writing else 0)
 
     @property
@@ -77,12 +77,12 @@ class Partitions(MovingLevels):
 
     @property
     def free_ms(self) -> int:
-        """The earliest due time at which a new timer lies behind the frontier."""
-        due_ms, timer_offset = self.frontier
+        """The earliest due time at which a new timer lies behind the watermark."""
+        due_ms, timer_offset = self.watermark
         return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
 
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
-        """Remembers timers (due time, offset), due behind the frontier, in the order of their offsets.
+        """Remembers timers (due time, offset), due behind the watermark, in the order of their offsets.
 
         Those due before `near_until_ms` are the caller's to place, too.
         """
@@ -98,12 +98,12 @@ class Partitions(MovingLevels):
             self._last_offset = timer_offset
         self._fresh.count += len(timers)
 
-    def gone(self, due_ms: int, timer_offset: int) -> None:
+    def delete(self, due_ms: int, timer_offset: int) -> None:
         """Forgets a pending timer; if it is near, the caller takes it out of its wheel itself."""
-        if (due_ms, timer_offset) <= self.frontier:
+        if (due_ms, timer_offset) <= self.watermark:
             return
         slot = self._home(due_ms, timer_offset)
-        self._fresh.at(slot).gone.append(due_ms, timer_offset)
+        self._fresh.at(slot).tombstones.append(due_ms, timer_offset)
         self._fresh.count += 1
         for reading in self._queue:
             if reading.slot == slot:
@@ -193,12 +193,12 @@ class Partitions(MovingLevels):
         return min([self.near_until_ms, *heads, *starts])
 
     def forget_before(self, due_ms: int) -> None:
-        """How timers ended that were due before a time is forgotten: the frontier alone tells of them.
+        """How timers ended that were due before a time is forgotten: the watermark alone tells of them.
 
         It was never later than `undone_ms`, which damage that is found now may set back: to the beginning of
         a file of years, whose timers that wait are due behind `due_ms` all the same.
         """
-        self.frontier = max(self.frontier, (due_ms - 1, LAST_OFFSET))
+        self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
     def to_write(self, now_ms: int) -> PartitionsToWrite:
         """Everything a checkpoint needs, which another thread may write; tell by `written` or `failed`."""
@@ -214,7 +214,7 @@ class Partitions(MovingLevels):
             split,
             self._fresh,
             dict(self._files),
-            self.frontier,
+            self.watermark,
             self._damaged,
             Shared(dict(self._shared.slots)),
             self._last_offset,
@@ -241,7 +241,7 @@ class Partitions(MovingLevels):
         later, self._fresh, self._writing = self._fresh, done.writing, None
         for slot, unwritten in later.slots.items():
             self._fresh.at(slot).timers.extend(unwritten.timers.rows())
-            self._fresh.at(slot).gone.extend(unwritten.gone.rows())
+            self._fresh.at(slot).tombstones.extend(unwritten.tombstones.rows())
         self._fresh.count += later.count
         self._must_look, self._is_next_known = True, False
 
@@ -259,7 +259,7 @@ class Partitions(MovingLevels):
         self._boundaries = Boundaries(list(frozen["boundaries"]))
         self._shared = Shared.thawed(frozen["shared"])
         self._last_offset = self._written_offset = frozen["last_offset"]
-        self.frontier = (frozen["frontier"][0], frozen["frontier"][1])
+        self.watermark = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
         self.damage = Gaps(frozenset(Gap(*fields) for fields in frozen.get("mended", ())))
         for name in self._disk.list(TIMERS):
@@ -278,7 +278,7 @@ class Partitions(MovingLevels):
     def _listing(self) -> Listing:
         counted = frozenset(gap.path for gap in (*self.damage, *self.damage.mended))
         layers = self._layers()
-        return Listing(self._disk, self._files, layers, self.frontier, self.damage, self._rows_max, counted)
+        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, counted)
 
     # Damage.
 
@@ -318,7 +318,7 @@ class Partitions(MovingLevels):
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
 
     def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """The offsets of the live timers due in a window that no file has, and of those that will be gone."""
+        """The offsets of the live timers due in a window that no file has, and of those with a tombstone."""
         found = [np.empty(0, np.uint64)]
         for slot in {slot for layer in self._layers() for slot in layer.slots}:
             if slot.start_ms < until_ms and slot.end_ms > from_ms:
@@ -343,7 +343,7 @@ class Partitions(MovingLevels):
             return None
         self._drop_passed_files()
         reading = self._to_read()
-        self._job = None if reading is None else reading.job(self.frontier, self._rows_max)
+        self._job = None if reading is None else reading.job(self.watermark, self._rows_max)
         return self._job
 
     def _to_read(self) -> Reading | None:

@@ -1,6 +1,6 @@
 """The timers that no file holds yet: 16 bytes each, by slot, in the order in which they came.
 
-And the timers of the same slots that are gone, 16 bytes each, whichever file or memory they are in.
+And the tombstones of the same slots, 16 bytes each: those timers are deleted, wherever they lie.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Pairs:
 class Unwritten:
     """What came for one slot since the last checkpoint."""
 
-    __slots__ = ("gone", "timers")
+    __slots__ = ("timers", "tombstones")
 
     def __init__(self) -> None:
-        self.timers, self.gone = Pairs(), Pairs()
+        self.timers, self.tombstones = Pairs(), Pairs()
 
 
 class Fresh:
@@ -67,45 +67,45 @@ class Fresh:
     def pop(self, slot: Slot) -> Unwritten:
         """Takes away what came for a slot."""
         found = self.slots.pop(slot, None) or Unwritten()
-        self.count -= len(found.timers) + len(found.gone)
+        self.count -= len(found.timers) + len(found.tombstones)
         return found
 
-    def place(self, pairs: Rows, boundaries: Boundaries, *, are_gone: bool = False) -> None:
-        """Adds many timers, or gone ones, each to its slot."""
+    def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
+        """Adds many timers, or tombstones, each to its slot."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
-            (unwritten.gone if are_gone else unwritten.timers).extend(pairs[places])
+            (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
         self.count += len(pairs)
 
     def spread(self, slot: Slot, boundaries: Boundaries) -> None:
         """Gives what came for a slot to the slots below it."""
         unwritten = self.pop(slot)
         self.place(unwritten.timers.rows(), boundaries)
-        self.place(unwritten.gone.rows(), boundaries, are_gone=True)
+        self.place(unwritten.tombstones.rows(), boundaries, are_tombstones=True)
 
-    def leave_gone(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Gives the slots below what came for a slot, but not those gone from the slot's own file."""
+    def leave_tombstones(self, slot: Slot, boundaries: Boundaries) -> None:
+        """Gives the slots below what came for a slot, but not tombstones of the slot's own file."""
         unwritten = self.pop(slot)
-        timers, gone = unwritten.timers.rows(), unwritten.gone.rows()
-        self.place(alive(timers, np.sort(gone["timer_offset"])), boundaries)
-        left = alive(gone, np.sort(timers["timer_offset"]))
+        timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
+        self.place(alive(timers, np.sort(tombstones["timer_offset"])), boundaries)
+        left = alive(tombstones, np.sort(timers["timer_offset"]))
         if len(left):
-            self.at(slot).gone.extend(left)
+            self.at(slot).tombstones.extend(left)
             self.count += len(left)
 
 
 def timers_in(layers: Iterator[Fresh], slot: Slot) -> Rows:
-    """The timers of a slot in memory that are not gone, in the order in which they came."""
+    """The timers of a slot in memory that are not deleted, in the order in which they came."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
-def gone_in(layers: Iterator[Fresh], slot: Slot) -> Numbers:
-    """The offsets of the timers of a slot of which memory knows that they are gone, ascending."""
+def tombstones_in(layers: Iterator[Fresh], slot: Slot) -> Numbers:
+    """The offsets of the timers of a slot whose tombstones are in memory, ascending."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 
 def _sorted_offsets(kept: list[Unwritten]) -> Numbers:
-    gone = [unwritten.gone.rows()["timer_offset"] for unwritten in kept]
-    return np.sort(np.concatenate([np.empty(0, np.uint64), *gone]))
+    tombstones = [unwritten.tombstones.rows()["timer_offset"] for unwritten in kept]
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *tombstones]))

@@ -136,7 +136,7 @@ class Burying:
 
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        is_there = queue.min_offset <= offset < queue.next_offset
+        is_there = queue.min_offset <= offset < queue.end_offset
         return self._reading.record(queue.entry(offset), offset) if is_there else None
 
     def _stir(self, key: GroupQueue, lite_topic: str) -> None:

@@ -75,7 +75,7 @@ class DeadLetters:
         offset = max(0 if after is None else after + 1, queue.min_offset)
         letters: list[DeadLetter] = []
         body_bytes = 0
-        while (offset := offsets.open_from(offset)) < queue.next_offset:
+        while (offset := offsets.open_from(offset)) < queue.end_offset:
             if len(letters) == count_max:
                 return DeadLetterPage(letters, letters[-1].queue_offset)
             record = self._reading.record(queue.entry(offset), offset)
@@ -98,8 +98,8 @@ class DeadLetters:
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
         queue = self._store.dispatch.queue(key.topic, 0)
-        count = self._groups.look(key).offsets.open_count(queue.min_offset, queue.next_offset)
-        return DeadLetterCount(group, count, queue.next_offset)
+        count = self._groups.look(key).offsets.open_count(queue.min_offset, queue.end_offset)
+        return DeadLetterCount(group, count, queue.end_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
         """Sends a dead letter again: to its own topic for its group alone, or to the topic `target`.
@@ -128,7 +128,7 @@ class DeadLetters:
     def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         key = _key(group)
         queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
-        is_kept = queue.min_offset <= queue_offset < queue.next_offset
+        is_kept = queue.min_offset <= queue_offset < queue.end_offset
         is_there = is_kept and offsets.open_from(queue_offset) == queue_offset
         record = self._reading.record(queue.entry(queue_offset), queue_offset) if is_there else None
         if record is None:

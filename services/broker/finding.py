@@ -73,7 +73,7 @@ class Finding:
         """(first, next) queue offset of a queue."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.queue(topic, queue_id)
-        return queue.min_offset, queue.next_offset
+        return queue.min_offset, queue.end_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """The first queue offset stored at or after a time (ms since 1970); the queue's end if none was."""

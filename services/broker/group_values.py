@@ -47,17 +47,18 @@ class GroupPolicy:
 class QueueView:
     """A group on one queue.
 
-    Below `low_offset` everything is done, from `fresh_offset` on nothing was given out, `done_above` counts
-    what is done between the two. `waiting` came back or was held back, and will be given out.
-    `oldest_ms` is the store time of the first message that is not done.
+    Below `committed_offset` everything is done, from `next_offset` on nothing was given out;
+    `done_above` counts what is done between the two. The queue goes from `min_offset` up to before
+    `end_offset`. `waiting` came back or was held back, and will be given out. `oldest_ms` is the store time
+    of the first message that is not done.
     """
 
     topic: str
     queue_id: int
     min_offset: int
-    low_offset: int
-    fresh_offset: int
+    committed_offset: int
     next_offset: int
+    end_offset: int
     in_flight: int
     waiting: int
     done_above: int
@@ -66,7 +67,7 @@ class QueueView:
     @property
     def lag(self) -> int:
         """How many messages are not done."""
-        return self.next_offset - self.low_offset - self.done_above
+        return self.end_offset - self.committed_offset - self.done_above
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,7 +89,7 @@ class Move:
     before: int
     after: int
     min_offset: int
-    next_offset: int
+    end_offset: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -127,11 +128,11 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterCount:
-    """How many dead letters of a group are open; those of its topic end before `next_offset`."""
+    """How many dead letters of a group are open; those of its topic end before `end_offset`."""
 
     group: str
     count: int
-    next_offset: int
+    end_offset: int
 
 
 @dataclass(slots=True, frozen=True)

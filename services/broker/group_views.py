@@ -137,18 +137,18 @@ class GroupViews:
 
     def _queue_view(self, key: GroupQueue, queue: ConsumeQueue) -> QueueView:
         flight = self._groups.look(key)
-        low_offset = max(flight.offsets.low_offset, queue.min_offset)
+        committed_offset = max(flight.offsets.committed_offset, queue.min_offset)
         return QueueView(
             topic=key.topic,
             queue_id=key.queue_id,
             min_offset=queue.min_offset,
-            low_offset=low_offset,
-            fresh_offset=max(flight.fresh_offset, low_offset),
-            next_offset=queue.next_offset,
+            committed_offset=committed_offset,
+            next_offset=max(flight.next_offset, committed_offset),
+            end_offset=queue.end_offset,
             in_flight=flight.leased_count,
             waiting=flight.waiting_count,
             done_above=flight.offsets.done_above_count,
-            oldest_ms=self._reading.store_ms(key.topic, key.queue_id, low_offset),
+            oldest_ms=self._reading.store_ms(key.topic, key.queue_id, committed_offset),
         )
 
     def _moves(self, name: str, topic: str, start: Start) -> list[Move]:
@@ -156,10 +156,10 @@ class GroupViews:
             Move(
                 topic,
                 queue_id,
-                max(self._groups.low_offset(GroupQueue(name, topic, queue_id)), queue.min_offset),
+                max(self._groups.committed_offset(GroupQueue(name, topic, queue_id)), queue.min_offset),
                 self._offset(topic, queue_id, queue, start),
                 queue.min_offset,
-                queue.next_offset,
+                queue.end_offset,
             )
             for queue_id, queue in self._queues(topic)
         ]
@@ -168,8 +168,8 @@ class GroupViews:
         """Where a start lies in a queue."""
         if start.kind is From.TIME:
             return self._reading.offset_at(topic, queue_id, start.at)
-        wanted = {From.EARLIEST: queue.min_offset, From.LATEST: queue.next_offset, From.OFFSET: start.at}
-        return min(max(wanted[start.kind], queue.min_offset), queue.next_offset)
+        wanted = {From.EARLIEST: queue.min_offset, From.LATEST: queue.end_offset, From.OFFSET: start.at}
+        return min(max(wanted[start.kind], queue.min_offset), queue.end_offset)
 
     def _queues(self, topic: str) -> list[tuple[int, ConsumeQueue]]:
         count = self._topics.get(topic).queue_count if topic in self._topics else 0

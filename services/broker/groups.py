@@ -117,15 +117,15 @@ class Groups:
         self.in_flight(key).reopened()
         return durable_at
 
-    def low_offset(self, key: GroupQueue) -> int:
+    def committed_offset(self, key: GroupQueue) -> int:
         """Below this the group has done everything of a queue."""
         offsets = self._offsets.get(key)
-        return 0 if offsets is None else offsets.low_offset
+        return 0 if offsets is None else offsets.committed_offset
 
     def lowest_open(self, topic: str, queue_id: int) -> int | None:
         """The lowest offset of a queue that some group has not done; None if no group receives it."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
-        return min(map(self.low_offset, keys), default=None)
+        return min(map(self.committed_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
         """A group no longer receives a topic, or (empty) is forgotten whole; returns what must be durable."""
@@ -261,16 +261,16 @@ class Groups:
         young_offset = next((one.first_offset for one in ages if one.last_store_ms >= young_from_ms), None)
         if young_offset is None:
             return None
-        wanted = (self._wanted_offset(queue, low_offset) for _, queue, low_offset in self.standings())
+        wanted = (self._wanted_offset(queue, committed) for _, queue, committed in self.standings())
         pinning = [offset for offset in wanted if offset is not None and offset >= young_offset]
         return min(pinning, default=None)
 
     def standings(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
-        """Every queue of every topic that a group receives, with the group's low offset there."""
+        """Every queue of every topic that a group receives, with the group's committed offset there."""
         for topic, queue_id, queue in self._store.dispatch.queues():
             for group in self._members.get(topic, ()):
                 key = GroupQueue(group, topic, queue_id)
-                yield key, queue, max(self.low_offset(key), queue.min_offset)
+                yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
         """What a snapshot keeps: the groups of each topic, their policies, and the offsets on each queue."""
@@ -301,10 +301,10 @@ class Groups:
     def lag(self) -> dict[tuple[str, str], int]:
         """How many messages are not done, by topic and group, untouched queues included."""
         lag: Counter[tuple[str, str]] = Counter()
-        for key, queue, low_offset in self.standings():
+        for key, queue, committed_offset in self.standings():
             offsets = self._offsets.get(key)
             done_count = offsets.done_above_count if offsets else 0
-            lag[key.topic, key.group] += queue.next_offset - low_offset - done_count
+            lag[key.topic, key.group] += queue.end_offset - committed_offset - done_count
         return dict(lag)
 
     def _check_room(self, count: int, what: str) -> None:
@@ -314,8 +314,8 @@ class Groups:
                 "tidewheel group delete NAME --yes."
             )
 
-    def _wanted_offset(self, queue: ConsumeQueue, low_offset: int) -> int | None:
-        return queue.entry(low_offset).physical_offset if low_offset < queue.next_offset else None
+    def _wanted_offset(self, queue: ConsumeQueue, committed_offset: int) -> int | None:
+        return queue.entry(committed_offset).physical_offset if committed_offset < queue.end_offset else None
 
     def _made(self, key: GroupQueue) -> GroupOffsets:
         """The group's offsets on a queue; while they are untouched they are no part of the state."""

@@ -143,7 +143,7 @@ class Lending:
         """
         run: list[Lease] = []
         try:
-            for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.fresh_offset):
+            for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.next_offset):
                 record = look.near.get(physical_offset)
                 if record is None or record.queue_offset != offset or not look.is_plain(record):
                     break

@@ -64,7 +64,7 @@ class LiteReceiving:
         """Leases what a lite topic has; whether it must be looked at again without having been stirred."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
-        index.reach(offsets.low_offset)
+        index.reach(offsets.committed_offset)
         while _GAP_CODE in index and (gap := open_from(index, offsets, _GAP_CODE, 0)) is not None:
             self._groups.pass_over(key, gap, gap + 1, look.now_ms)  # what damage has left of a record
         code = lite_code(lite_topic)

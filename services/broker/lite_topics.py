@@ -70,7 +70,7 @@ class LiteTopics:
             if index.is_long:
                 lowest = self._groups.lowest_open(topic, queue_id)
                 index.trim(
-                    self._store.dispatch.queue(topic, queue_id).next_offset if lowest is None else lowest
+                    self._store.dispatch.queue(topic, queue_id).end_offset if lowest is None else lowest
                 )
 
 

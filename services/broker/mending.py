@@ -176,7 +176,7 @@ class Rescue:
     ended_since: Numbers
     """The timers whose ends are not in a run yet: new ones, and those that a start has made again."""
     deviating: dict[int, int]
-    frontier_ms: int
+    watermark_ms: int
     forgotten_ms: int
     """What was last known before this has ended, though it may be forgotten how."""
     segment_bytes: int
@@ -196,7 +196,7 @@ class Rescue:
         try:
             for from_ms, until_ms in self.windows:
                 self._see(disk, from_ms, until_ms)
-            self._leave_out_gone(disk)
+            self._leave_out_deleted(disk)
         except StoreError as error:
             self.blocked = error.detail
             return
@@ -214,7 +214,7 @@ class Rescue:
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _without(wanted, ended)])
         back = present[
-            np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.frontier_ms))
+            np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
         self.revived = np.concatenate([self.revived, back])
 
@@ -228,12 +228,12 @@ class Rescue:
         for slot, file in self.files.items():
             if slot.start_ms >= until_ms or slot.end_ms <= from_ms:
                 continue
-            gone = partition.gone_offsets(disk, slot.path, file.length)
+            tombstones = partition.tombstone_offsets(disk, slot.path, file.length)
             gaps: list[Gap] = []
             row_count = 0
             for rows in partition.parts(disk, slot.path, file.length, gaps):
                 row_count += len(rows)
-                near = within(partition.alive(rows, gone), from_ms, until_ms)
+                near = within(partition.alive(rows, tombstones), from_ms, until_ms)
                 pairs = np.empty(len(near), PAIR)
                 pairs["due_ms"], pairs["timer_offset"] = near["due_ms"], near["timer_offset"]
                 found.append(pairs)
@@ -279,11 +279,12 @@ class Rescue:
         ]
         return self._placed(np.array(found, PAIR), from_ms, until_ms)
 
-    def _leave_out_gone(self, disk: Disk) -> None:
-        """Takes out what files tell is gone, though the row is there whose record is damaged."""
+    def _leave_out_deleted(self, disk: Disk) -> None:
+        """Takes out what has a tombstone in a file, though the row is there whose record is damaged."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
-                self.over.update(partition.gone_offsets(disk, slot.path, self.files[slot].length).tolist())
+                deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
+                self.over.update(deleted.tolist())
         self.over.update(one.timer_offset for one in self.bare if one.due_ms < self.forgotten_ms)
         self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
 
@@ -494,8 +495,8 @@ class Mending:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _waits(self, one: Bare) -> bool:
-        """Whether it has not ended; all that lies before the frontier has, though it may be forgotten how."""
-        is_done = (one.due_ms, one.timer_offset) <= self._partitions.frontier
+        """Whether a timer has not ended; all before the watermark have, though how may be forgotten."""
+        is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and self._timers.ends.ended(one.timer_offset) is None
 
     def _check(self) -> Check:
@@ -534,7 +535,7 @@ class Mending:
             ends=ends.ends.runs,
             ended_since=np.concatenate([_NO_OFFSETS, *_keys(ends.ends)]),
             deviating=dict(self._timers.near.deviating),
-            frontier_ms=self._partitions.frontier[0],
+            watermark_ms=self._partitions.watermark[0],
             forgotten_ms=ends.forgotten_ms,
             segment_bytes=log.segment_bytes,
             end_offset=log.durable_offset,
@@ -549,7 +550,7 @@ class Mending:
             return
         self._applying, self._rebuilt_count, self._lost_count = job, 0, job.unknown_count
         for due_ms, timer_offset in job.revived.tolist():
-            self._partitions.gone(due_ms, timer_offset)
+            self._partitions.delete(due_ms, timer_offset)
         names = self._timers.queues.names
         what = ", ".join(sorted({gap.path for gap in job.gaps}))
         self._left.extend((due_ms, offset, "", what) for due_ms, offset in job.missing.tolist())

@@ -1,11 +1,11 @@
 """Timers due within seconds, in the wheel; and when exactly a timer counts as due.
 
 A timer's *place* is (its due time, its offset). All timers are delivered in the order of their places, and
-the place of the last one, the frontier, tells a restart what is done (`timingwheel.partitions`). So a timer
-that is set when its time is already past takes a place at the frontier instead, never behind it.
+the place of the last one, the watermark, tells a restart what is done (`timingwheel.partitions`). So a timer
+that is set when its time is already past takes a place at the watermark instead, never behind it.
 
-After the clock was set back, the frontier lies in the future. Timers set then are delivered at their own
-time, but their place on disk is still at the frontier; `Near.deviating` remembers where until they end.
+After the clock was set back, the watermark lies in the future. Timers set then are delivered at their own
+time, but their place on disk is still at the watermark; `Near.deviating` remembers where until they end.
 A place is where this broker has put a timer, by its own clock: another one with the same log, or this one
 after a restart, may choose another. So records name timers by their due times, and places are asked of here.
 """

@@ -76,19 +76,19 @@ class Reading:
             found = self.store_ms(topic, queue_id, queue_offset)
             return _NEVER_MS if found is None else found
 
-        return bisect_left(range(queue.next_offset), store_ms, lo=queue.min_offset, key=store_ms_from)
+        return bisect_left(range(queue.end_offset), store_ms, lo=queue.min_offset, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """When the first readable message at or above `queue_offset` was stored; None if there is none."""
         queue = self._store.dispatch.queue(topic, queue_id)
-        following = range(queue_offset, queue.next_offset)
+        following = range(queue_offset, queue.end_offset)
         records = (self.record(queue.entry(offset), offset) for offset in following)
         return next((record.store_ms for record in records if record is not None), None)
 
     def _messages(self, topic: str, queue_id: int, queue_offset: int) -> Iterator[tuple[Entry, int]]:
         """Entries of a queue, which begin with the place in the log, and their offsets."""
         queue = self._store.dispatch.queue(topic, queue_id)
-        for offset in range(max(queue_offset, queue.min_offset), queue.next_offset):
+        for offset in range(max(queue_offset, queue.min_offset), queue.end_offset):
             yield queue.entry(offset), offset
 
     def _shown(self, found: Iterable[tuple[Entry, int]], count: int) -> list[Delivery]:

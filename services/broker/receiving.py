@@ -277,7 +277,7 @@ class Receiving:
             return 0
         is_latest = self._settings.group_start is From.LATEST
         positions = {
-            queue_id: queue.next_offset if is_latest else queue.min_offset
+            queue_id: queue.end_offset if is_latest else queue.min_offset
             for name, queue_id, queue in self._store.dispatch.queues()
             if name == topic and (is_latest or queue.min_offset)
         }
@@ -317,7 +317,7 @@ class Receiving:
             if offset is None:
                 look.is_crowded |= flight.is_crowded
                 return
-            if offset == flight.fresh_offset and self._lease_run(key, queue, flight, look):
+            if offset == flight.next_offset and self._lease_run(key, queue, flight, look):
                 continue
             entry = queue.entry(offset)
             if not look.admits(entry.record_bytes):
@@ -332,15 +332,15 @@ class Receiving:
                 self._lease_or_park(key, queue, flight, record, look)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> bool:
-        """Leases from the fresh offset on what can be leased in one go; whether there was any."""
-        count, offset = min(look.left_count, flight.fresh_room), flight.fresh_offset
+        """Leases from the next offset on what can be leased in one go; whether there was any."""
+        count, offset = min(look.left_count, flight.fresh_room), flight.next_offset
         if look.tags_codes is not None or count < 2:
             return False
         entries = queue.entries(offset, count)
         if entries[0].physical_offset not in look.near:
             look.near = self._reading.near(entries)
         self._lending.lease_run(key, flight, entries, look)
-        return flight.fresh_offset > offset
+        return flight.next_offset > offset
 
     def _record(self, entry: Entry, offset: int, look: Look) -> Record | None:
         """The record of an entry, of those that were read if it is among them."""
@@ -352,8 +352,8 @@ class Receiving:
     def _candidate(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> int | None:
         """The next offset whose tag may match; those before it that cannot are done."""
         while not look.is_tired:
-            offset = flight.candidate(queue.next_offset)
-            if offset is None or look.tags_codes is None or offset != flight.fresh_offset:
+            offset = flight.candidate(queue.end_offset)
+            if offset is None or look.tags_codes is None or offset != flight.next_offset:
                 return offset
             match = queue.next_match(offset, look.tags_codes, ENTRIES_PASSED_AT_ONCE)
             if match == offset:

@@ -102,7 +102,7 @@ class TimerDelivery:
         near = self._near.take(before_ms, max(1, count_max // _NEAR_COUNTS))
         if len(near) < limits.NEAR_RUN_MIN or not self._deliver_near_run(near, now_ms):
             for place in near:
-                self._partitions.frontier = max(self._partitions.frontier, place)
+                self._partitions.watermark = max(self._partitions.watermark, place)
                 self._deliver_near(*place, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near) * _NEAR_COUNTS
@@ -134,7 +134,7 @@ class TimerDelivery:
         by_place = np.argsort(in_log)
         rows = found[by_place]
         rows["due_ms"] = due_ms
-        self._partitions.frontier = max(self._partitions.frontier, near[-1])
+        self._partitions.watermark = max(self._partitions.watermark, near[-1])
         content = bytearray(b"".join([ready[place] for place in by_place.tolist()]))
         self._append(content, rows, self._near_queues, now_ms)
         return True
@@ -146,7 +146,7 @@ class TimerDelivery:
         self._delivered.setdefault((new.topic, self._cause(due_ms)), []).append((due_ms, new.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
-        """Delivers timers of a partition, which lie ready there; the frontier passes them all.
+        """Delivers timers of a partition, which lie ready there; the watermark passes them all.
 
         Those too that are taken out because they have ended, or whose record is damaged: they are done.
         """
@@ -154,7 +154,7 @@ class TimerDelivery:
             return
         last = rows[-1]
         place = (int(last["due_ms"]), int(last["timer_offset"]))
-        self._partitions.frontier = max(self._partitions.frontier, place)
+        self._partitions.watermark = max(self._partitions.watermark, place)
         waiting = self._not_ended(rows) if self._partitions.damage else rows
         if len(waiting):
             self._deliver_waiting(waiting, path, now_ms)

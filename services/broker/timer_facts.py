@@ -57,7 +57,7 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         for ending in endings(found.record) if has_ends else ():
             ended = TimerEnd(ending.end, found.record.store_ms, found.record.physical_offset)
             ends.end(ending.timer_offset, ending.due_ms, ended)
-        ends.spill(min(found.record.store_ms, timers.partitions.frontier[0]))
+        ends.spill(min(found.record.store_ms, timers.partitions.watermark[0]))
     for timer in _waiting(timers, log_from) if has_names else ():
         _name(timers, timer)
     if has_ends:
@@ -107,9 +107,9 @@ def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     """The offsets of all rows of partitions, ascending, and what of them is damaged."""
     found, gaps = [np.empty(0, np.uint64)], list[Gap]()
     for slot, file in timers.partitions.files.items():
-        gone = partition.gone_offsets(disk, slot.path, file.length)
+        tombstones = partition.tombstone_offsets(disk, slot.path, file.length)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
-            found.append(partition.alive(rows, gone)["timer_offset"].copy())
+            found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
     return np.sort(np.concatenate(found)), gaps
 
 

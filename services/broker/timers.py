@@ -12,7 +12,7 @@ the moment the record that says so is appended and applied, and whoever is told 
 
 `services.broker.timer_delivery` takes what is due; this file is the verbs and what their records do.
 `Timers.apply` alone changes names, ends and counts, and takes out what has ended; `publish` arms. Where a
-timer waits (its place, the frontier) is this core's own and follows its clock; that it waits is the log's.
+timer waits (its place, the watermark) is this core's own and follows its clock; that it waits is the log's.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ class Timers:
 
     def spill(self) -> None:
         """Writes what is too much for memory, while a start replays the log."""
-        self.ends.spill(min(self._store.last_store_ms, self.partitions.frontier[0]))
+        self.ends.spill(min(self._store.last_store_ms, self.partitions.watermark[0]))
 
     # Snapshots.
 
@@ -370,12 +370,12 @@ class Timers:
 
     def _take_out(self, timer_offset: int, due_ms: int) -> None:
         if not self._unarmed.drop(timer_offset):
-            self.partitions.gone(self.near.end(timer_offset, due_ms), timer_offset)
+            self.partitions.delete(self.near.end(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
-        """Which timers the frontier has not passed, as it has those that were delivered from their places."""
-        frontier_ms, frontier_offset = self.partitions.frontier
-        is_passed = (due_ms < frontier_ms) | ((due_ms == frontier_ms) & (timer_offsets <= frontier_offset))
+        """Which timers the watermark has not passed; those delivered from their places it has."""
+        watermark_ms, watermark_offset = self.partitions.watermark
+        is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
         is_passed &= timer_offsets < self._unarmed.first_offset
         if self.near.deviating:
             is_passed &= ~np.isin(timer_offsets, list(self.near.deviating))

@@ -15,7 +15,7 @@ PAUSES_SHOWN_MAX = 6
 EMPTY = "no consumer group yet. One is made by its first receive, or by:  tidewheel group create shop"
 GROUPS = ("group", "topics", "lag", "oldest", "in flight", "waiting", "consumers", "state")
 LAGS = ("group", "topic", "lag", "oldest", "in flight", "waiting")
-QUEUES = ("topic", "queue", "first", "done below", "next", "lag", "in flight", "waiting", "oldest")
+QUEUES = ("topic", "queue", "first", "committed", "end", "lag", "in flight", "waiting", "oldest")
 MOVES = ("topic", "queue", "before", "after", "")
 CLIENTS = ("client", "kind", "library", "leased", "polls", "heard")
 
@@ -85,7 +85,7 @@ def queue_rows(queues: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
     """Yield a line for every queue."""
     for queue in queues:
         counts = (f"{queue[name]:,}" for name in ("lag", "in_flight", "waiting"))
-        offsets = (f"{int(queue[name]):,}" for name in ("min_offset", "low_offset", "next_offset"))
+        offsets = (f"{int(queue[name]):,}" for name in ("min_offset", "committed_offset", "end_offset"))
         yield queue["topic"], str(queue["queue_id"]), *offsets, *counts, age(queue["oldest_ms"])
 
 

@@ -46,10 +46,10 @@ def print_info(found: Info) -> None:
     if found.groups:
         print()
         groups = (
-            (one.group, one.topic, one.queue_id, one.low_offset, one.next_offset, one.lag)
+            (one.group, one.topic, one.queue_id, one.committed_offset, one.end_offset, one.lag)
             for one in found.groups
         )
-        output.print_table(("group", "topic", "queue", "done below", "next", "lag"), groups)
+        output.print_table(("group", "topic", "queue", "committed", "end", "lag"), groups)
     print()
     parts = ((one.name, one.file_count, size(one.file_bytes), size(one.disk_bytes)) for one in found.parts)
     output.print_table(("part", "files", "length", "on disk"), parts)

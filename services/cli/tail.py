@@ -59,7 +59,7 @@ def start(api: Api, topic: str, from_start: bool, since: str) -> str:
         since_ms = parse_past_ms(said, "--since")
         queues, offset = api.get("topics", topic, since_ms=since_ms)["queues"], "since_offset"
     else:
-        queues, offset = api.get("topics", topic)["queues"], "min_offset" if from_start else "next_offset"
+        queues, offset = api.get("topics", topic)["queues"], "min_offset" if from_start else "end_offset"
     return ",".join(f"{queue['queue_id']}:{queue[offset]}" for queue in queues)
 
 

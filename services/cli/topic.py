@@ -92,5 +92,5 @@ def show(
     is_lite = topic["message_type"] == TopicType.LITE.name
     lite_topics = f", lite topics: {topic['lite_topics']:,}" if is_lite else ""
     print(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
-    rows = ((queue["queue_id"], queue["min_offset"], queue["next_offset"]) for queue in topic["queues"])
-    output.print_table(("queue", "first", "next"), rows)
+    rows = ((queue["queue_id"], queue["min_offset"], queue["end_offset"]) for queue in topic["queues"])
+    output.print_table(("queue", "first", "end"), rows)

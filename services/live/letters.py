@@ -65,7 +65,7 @@ async def pages(
 def end_offset(live: LiveBroker, group: str) -> int:
     """Return the offset of a group's next dead letter; raises `IllegalGroup`."""
     check_group_name(group)
-    return live.core.dead_letters.count(group).next_offset
+    return live.core.dead_letters.count(group).end_offset
 
 
 def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:

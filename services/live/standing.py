@@ -1,9 +1,9 @@
 """How far consumer groups are, by topic and group, over the topic's queues.
 
-    min        low                fresh                 next
+    min        committed          next                  end
      | all done | done, leased,    | never given out     |
      |          | waiting          |                     |
-                 `---------- lag ----------------------'    minus what is done above low
+                 `---------- lag ----------------------'    minus what is done above `committed`
                                     `------- ready -----'    and what waits
 
 - lag: not done; its latency is the age of the oldest of them.
@@ -41,16 +41,16 @@ def in_flight(queues: list[QueueView]) -> int:
 
 def ready(queues: list[QueueView]) -> int:
     """Return how many messages wait to be given out."""
-    return sum(queue.next_offset - queue.fresh_offset + queue.waiting for queue in queues)
+    return sum(queue.end_offset - queue.next_offset + queue.waiting for queue in queues)
 
 
-def fresh_ms(live: LiveBroker, queue: QueueView) -> int | None:
+def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
     """Return when the first message that was never given out was stored; None if there is none."""
-    if queue.fresh_offset >= queue.next_offset:
+    if queue.next_offset >= queue.end_offset:
         return None
-    if queue.fresh_offset == queue.low_offset:
+    if queue.next_offset == queue.committed_offset:
         return queue.oldest_ms
-    found = live.look(live.core.finding.read, queue.topic, queue.queue_id, queue.fresh_offset, 1)
+    found = live.look(live.core.finding.read, queue.topic, queue.queue_id, queue.next_offset, 1)
     return found[0].store_ms if found else None
 
 

@@ -37,7 +37,7 @@ class QueueAnswer(TypedDict):
 
     queue_id: int
     min_offset: str
-    next_offset: str
+    end_offset: str
     since_offset: NotRequired[str]
 
 

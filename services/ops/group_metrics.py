@@ -14,7 +14,7 @@ from typing import Any
 from services.broker.group_values import GroupView
 from services.live.consumers import ConsumerView
 from services.live.live_broker import LiveBroker
-from services.live.standing import age_ms, by_topic, fresh_ms, in_flight, lag, ready
+from services.live.standing import age_ms, by_topic, in_flight, lag, next_ms, ready
 
 Rows = list[tuple[Any, ...]]
 Family = tuple[str, str, Rows]
@@ -36,7 +36,7 @@ def standings(live: LiveBroker, groups: list[GroupView]) -> Iterator[Family]:
     yield "rocketmq_consumer_inflight_messages", "Messages leased.", rows(in_flight)
     yield "rocketmq_consumer_ready_messages", "Messages to be given out.", rows(ready)
     oldest = rows(lambda queues: age_ms([one.oldest_ms for one in queues], now_ms))
-    fresh = rows(lambda queues: age_ms([fresh_ms(live, one) for one in queues], now_ms))
+    fresh = rows(lambda queues: age_ms([next_ms(live, one) for one in queues], now_ms))
     for unit in ("", "_milliseconds"):
         yield f"rocketmq_consumer_lag_latency{unit}", "Age of the oldest not done, in ms.", oldest
         yield f"rocketmq_consumer_queueing_latency{unit}", "Age of the first not come to yet, in ms.", fresh

@@ -27,18 +27,19 @@ RetryAfterMs = Annotated[int, Field(ge=0, le=limits.INVISIBLE_MS_MAX)]
 
 
 class QueueOfGroupAnswer(TypedDict):
-    """A group on one queue: below `low_offset` all is done, from `fresh_offset` on nothing was given out.
+    """A group on one queue, which goes from `min_offset` up to before `end_offset`.
 
-    `lag` messages are not done: `in_flight` are leased, `waiting` came back or are held back, the rest are
-    fresh. `oldest_ms` is when the first of them was stored.
+    Below `committed_offset` all is done, from `next_offset` on nothing was given out. `lag` messages are not
+    done: `in_flight` are leased, `waiting` came back or are held back, the rest were never given out.
+    `oldest_ms` is when the first of them was stored.
     """
 
     topic: str
     queue_id: int
     min_offset: str
-    low_offset: str
-    fresh_offset: str
+    committed_offset: str
     next_offset: str
+    end_offset: str
     lag: int
     in_flight: int
     waiting: int
@@ -93,7 +94,7 @@ class MoveAnswer(TypedDict):
     before: str
     after: str
     min_offset: str
-    next_offset: str
+    end_offset: str
 
 
 class ResetAnswer(TypedDict):
@@ -259,9 +260,9 @@ def queue_of_group_shape(queue: QueueView) -> QueueOfGroupAnswer:
         "topic": queue.topic,
         "queue_id": queue.queue_id,
         "min_offset": str(queue.min_offset),
-        "low_offset": str(queue.low_offset),
-        "fresh_offset": str(queue.fresh_offset),
+        "committed_offset": str(queue.committed_offset),
         "next_offset": str(queue.next_offset),
+        "end_offset": str(queue.end_offset),
         "lag": queue.lag,
         "in_flight": queue.in_flight,
         "waiting": queue.waiting,
@@ -282,7 +283,7 @@ def move_shape(move: Move) -> MoveAnswer:
         "before": str(move.before),
         "after": str(move.after),
         "min_offset": str(move.min_offset),
-        "next_offset": str(move.next_offset),
+        "end_offset": str(move.end_offset),
     }
 
 

@@ -133,7 +133,7 @@ def topic_shape(topic: Topic) -> TopicAnswer:
 
 def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
     """Return a queue's first and next offset as JSON has them."""
-    return {"queue_id": queue_id, "min_offset": str(offsets[0]), "next_offset": str(offsets[1])}
+    return {"queue_id": queue_id, "min_offset": str(offsets[0]), "end_offset": str(offsets[1])}
 
 
 def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:

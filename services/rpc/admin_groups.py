@@ -13,7 +13,7 @@ from commitlog.errors import ClientMistake, NotFound
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.broker.group_values import From, GroupView, QueueView, Start
 from services.live.live_broker import LiveBroker
-from services.live.standing import age_ms, fresh_ms, in_flight, lag, ready
+from services.live.standing import age_ms, in_flight, lag, next_ms, ready
 from services.rpc.caller import Caller
 from services.rpc.generated import admin_pb2 as wire
 from services.rpc.generated.definition_pb2 import Broker, Code, FilterExpression, MessageQueue, Status
@@ -138,7 +138,7 @@ class AdminGroups:
         return len(filters) <= 1 and members == len(one.subscribers)
 
     def _accumulation(self, queues: list[QueueView]) -> Any:
-        fresh = [fresh_ms(self._live, queue) for queue in queues]
+        fresh = [next_ms(self._live, queue) for queue in queues]
         return wire.DescribeGroupAccumulationResponse.GroupAccumulation(
             inflight_messages=in_flight(queues),
             ready_messages=ready(queues),
@@ -153,14 +153,14 @@ class AdminGroups:
                 topic=wire_name(queue.topic, namespace), id=queue.queue_id, broker=broker
             ),
             min_timestamp=self._stored_ms(queue, queue.min_offset),
-            max_timestamp=self._stored_ms(queue, queue.next_offset - 1),
-            consume_timestamp=self._stored_ms(queue, queue.low_offset - 1),
+            max_timestamp=self._stored_ms(queue, queue.end_offset - 1),
+            consume_timestamp=self._stored_ms(queue, queue.committed_offset - 1),
             delay_time_ms=age_ms([queue.oldest_ms], self._live.now_ms()),
         )
 
     def _stored_ms(self, queue: QueueView, offset: int) -> int:
         """When a message of a queue was stored; 0 if it is not there."""
-        if not queue.min_offset <= offset < queue.next_offset:
+        if not queue.min_offset <= offset < queue.end_offset:
             return 0
         found = self._live.look(self._live.core.finding.read, queue.topic, queue.queue_id, offset, 1)
         return found[0].store_ms if found else 0

@@ -83,11 +83,11 @@ def kind_of(record: Record) -> str:
 def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -> Iterator[Line]:
     """The entries that one queue's files hold; raises `TopicNotFound` if there are no such files."""
     files = QueueFiles(store, topic, queue_id)
-    if files.next_offset == 0:
+    if files.end_offset == 0:
         raise TopicNotFound(
             f"There are no files of {topic!r} queue {queue_id}. See what there is: tidewheel store info"
         )
-    for queue_offset in range(max(from_offset, files.first_offset), files.next_offset):
+    for queue_offset in range(max(from_offset, files.first_offset), files.end_offset):
         entry = files.entry(queue_offset)
         if entry is not None:
             yield {

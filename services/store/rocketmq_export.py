@@ -293,7 +293,7 @@ def _refuse_many_sizes(store: OpenStore) -> None:
 def _group_offsets(groups: list[GroupState]) -> dict[tuple[str, str], dict[int, int]]:
     offsets: dict[tuple[str, str], dict[int, int]] = {}
     for one in groups:
-        offsets.setdefault((one.topic, one.group), {})[one.queue_id] = one.low_offset
+        offsets.setdefault((one.topic, one.group), {})[one.queue_id] = one.committed_offset
     return offsets
 
 

@@ -63,20 +63,20 @@ class HalfState:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """How far a group is on one queue: all below `low_offset` is done, and of what follows the ranges
+    """How far a group is on one queue: all below `committed_offset` is done, and of what follows the ranges
     (first, count) in `done_above`."""
 
     group: str
     topic: str
     queue_id: int
-    low_offset: int
+    committed_offset: int
     done_above: tuple[tuple[int, int], ...]
-    next_offset: int
+    end_offset: int
 
     @property
     def lag(self) -> int:
         """How many messages wait or are in consumers' hands."""
-        return self.next_offset - self.low_offset - sum(count for _, count in self.done_above)
+        return self.end_offset - self.committed_offset - sum(count for _, count in self.done_above)
 
 
 @dataclass(frozen=True, slots=True)

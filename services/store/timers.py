@@ -95,7 +95,7 @@ class StoredTimers:
     ) -> StoredTimers:
         """What a broker takes away for a checkpoint."""
         partitions = taken.partitions
-        listing = _listing(disk, partitions.files, (partitions.writing,), partitions.frontier)
+        listing = _listing(disk, partitions.files, (partitions.writing,), partitions.watermark)
         names, ends = FactSource.of(taken.ends.names), FactSource.of(taken.ends.ends)
         return cls(disk, listing, names, ends, parts["timers"]["pending"], read)
 
@@ -171,6 +171,6 @@ def runs_of(folder: str, frozen: Any) -> tuple[FactRun, ...]:
     return tuple(FactRun(folder, *fields) for fields in frozen or [])
 
 
-def _listing(disk: Disk, files: Any, layers: tuple[Fresh, ...], frontier: Any) -> Listing:
-    place = (int(frontier[0]), int(frontier[1]))
+def _listing(disk: Disk, files: Any, layers: tuple[Fresh, ...], watermark: Any) -> Listing:
+    place = (int(watermark[0]), int(watermark[1]))
     return Listing(disk, files, layers, place, [], TIMER_ROWS_READ_AHEAD_MAX)

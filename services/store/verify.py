@@ -220,6 +220,6 @@ def _waiting(state: State, rules: Invariants, kept: KeepFiles, now_ms: int) -> I
         if not (offset in rules.halves.stored or offset in kept.offsets or rules.is_copied(offset)):
             yield Finding("half", "", offset, offset, "a half waits, but its record cannot be read")
     for group in state.groups:
-        if group.low_offset > group.next_offset:
+        if group.committed_offset > group.end_offset:
             what = f"group {group.group} is past the end of {group.topic} queue {group.queue_id}"
-            yield Finding("group", "", group.next_offset, group.low_offset, what)
+            yield Finding("group", "", group.end_offset, group.committed_offset, what)

@@ -27,7 +27,7 @@ from services.store.timers import FactSource, runs_of
 from timingwheel import partition
 from timingwheel.boundaries import Slot, slot_named
 from timingwheel.cascade import File
-from timingwheel.partition import GONE, HEAD, WITH_RECORDS, Batch, Gap, Rows, Window
+from timingwheel.partition import HEAD, TOMBSTONE, WITH_RECORDS, Batch, Gap, Rows, Window
 
 PARTITION: Final = "partition"
 _FETCHED_FIELDS: Final = ("timer_offset", "record_bytes", "queue", "tags_code", *NAME_COLUMNS)
@@ -140,8 +140,8 @@ class _FileCheck:
     def _batch(self, batch: Batch) -> Iterator[Finding]:
         for length, counts in self._counts.items():
             if batch.end <= length:
-                counts[batch.kind == GONE] += len(batch.rows)
-        if batch.kind == GONE:
+                counts[batch.kind == TOMBSTONE] += len(batch.rows)
+        if batch.kind == TOMBSTONE:
             return
         offsets, due_ms = batch.rows["timer_offset"], batch.rows["due_ms"]
         if bool(np.any(offsets[1:] <= offsets[:-1])):
@@ -202,7 +202,7 @@ class _FileCheck:
 
     def _counted(self, end: int) -> Iterator[Finding]:
         for file in self._files if self._is_whole else ():
-            if end >= file.length and self._counts[file.length] != [file.row_count, file.gone_count]:
+            if end >= file.length and self._counts[file.length] != [file.row_count, file.tombstone_count]:
                 what = (
                     f"holds {self._counts[file.length]} timers and ends, a snapshot counts {list(file[1:])}"
                 )

@@ -42,7 +42,7 @@ class QueueFiles:
         self._views = {int(name): store.files.view(f"{self.folder}/{name}").by(_LOOK_BYTES) for name in names}
         self.first_offset = min(self._views, default=0) // ENTRY_BYTES
         last = max(self._views, default=0)
-        self.next_offset = (last + len(self._views.get(last, _NOTHING))) // ENTRY_BYTES
+        self.end_offset = (last + len(self._views.get(last, _NOTHING))) // ENTRY_BYTES
 
     def entry(self, queue_offset: int) -> Entry | None:
         """One entry; None where there is no file so far."""
@@ -181,7 +181,7 @@ def _folders(store: OpenStore) -> Iterator[tuple[str, str]]:
 
 
 def _unseen(queue: _Queue) -> Iterator[tuple[int, Entry]]:
-    tail = range(queue.seen_offset + 1, queue.files.next_offset)
+    tail = range(queue.seen_offset + 1, queue.files.end_offset)
     for queue_offset in chain(*queue.unseen, tail):
         stored = queue.files.entry(queue_offset)
         if stored is not None:
@@ -199,13 +199,13 @@ def _told(queue: _Queue, queue_offsets: list[int], adopted_count: int, what: str
 
 def _short(queue: _Queue, adopted_count: int) -> Iterator[Finding]:
     files = queue.files
-    if files.next_offset < adopted_count:
-        what = f"ends at entry {files.next_offset}, the newest snapshot counts on {adopted_count}"
-        yield Finding("queue", files.folder, files.next_offset, adopted_count, what)
+    if files.end_offset < adopted_count:
+        what = f"ends at entry {files.end_offset}, the newest snapshot counts on {adopted_count}"
+        yield Finding("queue", files.folder, files.end_offset, adopted_count, what)
     elif queue.short_count:
         what = f"is {queue.short_count} entries behind the log; the next start catches up"
         yield Finding(
-            "queue", files.folder, files.next_offset, files.next_offset + queue.short_count, what, False
+            "queue", files.folder, files.end_offset, files.end_offset + queue.short_count, what, False
         )
 
 

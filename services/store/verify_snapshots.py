@@ -92,16 +92,16 @@ def _groups(
     done = {(one.group, one.topic, one.queue_id): one for one in stored}
     for one in folded:
         there = done.get((one.group, one.topic, one.queue_id))
-        first_offset = first_offsets.get((one.topic, one.queue_id), one.next_offset)
+        first_offset = first_offsets.get((one.topic, one.queue_id), one.end_offset)
         if there is None or not _covers(there, one, first_offset):
             yield f"group {one.group} has done less on {one.topic} queue {one.queue_id} than the log says"
 
 
 def _covers(more: GroupState, less: GroupState, first_offset: int) -> bool:
-    low_offset = max(more.low_offset, first_offset)
+    committed_offset = max(more.committed_offset, first_offset)
     done = OffsetRanges(more.done_above)
-    return less.low_offset <= low_offset and all(
-        max(done.behind(max(first, low_offset)), low_offset) >= first + count
+    return less.committed_offset <= committed_offset and all(
+        max(done.behind(max(first, committed_offset)), committed_offset) >= first + count
         for first, count in less.done_above
     )
 

@@ -6,7 +6,7 @@ what is not kept: `queue_offset`, `half_offset`, `verb`, `replaces` and `cancels
 is that of the copy.
 
 Read are the files that the newest snapshot names, up to the lengths that it names, without the timers that
-the files say are gone, and only what lay before the log's beginning. A copy that does not match its CRC is
+have tombstones there, and only what lay before the log's beginning. A copy that does not match its CRC is
 damage. Bytes between sound batches name no log offset and have no row: `tidewheel store verify` tells of
 them. When a file goes while it is read, its timers are delivered or lie in other files: then the snapshot is
 read anew. Cost: what lies in these files, and 8 bytes of memory for each timer.
@@ -126,11 +126,11 @@ class _Files:
 
 def _chunks(part: KeptTimers, path: str, length: int, seen: Integers) -> Iterator[Chunk]:
     disk = cast(Disk, _Files(part.store))  # all that is asked of it is to read, and how much there is
-    gone = partition.gone_offsets(disk, path, length)
+    tombstones = partition.tombstone_offsets(disk, path, length)
     window = Window(disk, path, length)
     for batch in partition.batches(window, []):
         if batch.kind == WITH_RECORDS:
-            rows = partition.alive(batch.rows, gone)
+            rows = partition.alive(batch.rows, tombstones)
             rows = rows[(rows["timer_offset"] < part.before_offset) & (rows["record_bytes"] > 0)]
             rows = rows[~np.isin(rows["timer_offset"].astype(np.int64), seen)]
             if len(rows):

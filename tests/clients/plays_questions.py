@@ -33,6 +33,6 @@ def consumer_of(play: Play) -> str:
 def place_of(play: Play) -> dict[str, int]:
     """Where the only message of the play's topic lies."""
     queues = play.ask("GET", f"topics/{play.topic}")["queues"]
-    held = [one for one in queues if int(one["next_offset"]) > int(one["min_offset"])]
+    held = [one for one in queues if int(one["end_offset"]) > int(one["min_offset"])]
     assert len(held) == 1
     return {"queue_id": held[0]["queue_id"], "queue_offset": int(held[0]["min_offset"])}

@@ -98,7 +98,7 @@ def test_topics_and_groups_are_taken_over(store: tuple[Path, Told, ImportSummary
     assert topics["unused"] == ("MIXED", 4)
     assert topics["long" * 50] == ("MIXED", 1)
     assert not [name for name in topics if name.startswith(("RMQ", "rmq", "SCHEDULE", "TBW102"))]
-    low = {(one.group, one.topic, one.queue_id): one.low_offset for one in state.groups}
+    low = {(one.group, one.topic, one.queue_id): one.committed_offset for one in state.groups}
     next_offset = state.next_offsets[("orders", 1)]
     assert low == {("shop", "orders", 0): 10, ("shop", "orders", 1): next_offset, ("audit", "orders", 3): 2}
 

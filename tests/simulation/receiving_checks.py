@@ -222,7 +222,7 @@ class Checks(Machine):
         queue_id = view.queue_id
         flight = in_flight_of(self.broker, course.group, course.topic, queue_id)
         first, end = self.broker.finding.queue_range(course.topic, queue_id)
-        assert (view.min_offset, view.next_offset) == (first, end)
+        assert (view.min_offset, view.end_offset) == (first, end)
         held = {place[1] for place in course.held if place[0] == queue_id}
         done = {at for at in range(first, end) if flight.offsets.is_done(at)}
         for at in range(first, end):
@@ -231,12 +231,12 @@ class Checks(Machine):
             assert is_open or at in done, f"{stored} is done, and {course.group} does not know it"
             is_unwanted = not self.wants(course.group, stored) or not self._is_kept(stored)
             assert at not in done or not is_open or is_unwanted, f"{course.group} has lost {stored}"
-        low = next((at for at in range(first, end) if at not in done), max(end, view.low_offset))
-        assert view.low_offset == low
+        low = next((at for at in range(first, end) if at not in done), max(end, view.committed_offset))
+        assert view.committed_offset == low
         assert view.done_above == sum(at > low for at in done)
         assert view.lag == end - first - len(done)
         assert view.in_flight == len(held)
-        waiting = set(range(low, min(view.fresh_offset, end))) - done - held
+        waiting = set(range(low, min(view.next_offset, end))) - done - held
         assert view.waiting == len(waiting), f"{view}, yet {waiting} wait"
         limit = limits.IN_FLIGHT_PER_QUEUE_MAX + limits.PARKED_PER_QUEUE_MAX
         assert view.in_flight + view.waiting <= limit, f"{view} is beyond the limits"

@@ -299,12 +299,12 @@ class Machine:
     def _retired(self, retirement: Retirement) -> None:
         """What a group had still wanted of the deleted messages is counted."""
         skipped, wanted = self.broker.statistics.skipped.copy(), {}
-        for key, queue, low_offset in self.broker.groups.standings():
-            wanted[key] = low_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())
+        for key, queue, committed_offset in self.broker.groups.standings():
+            wanted[key] = committed_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())
         self.broker.retired(retirement, self.now_ms)
         expected: Counter[tuple[str, str]] = Counter()
-        for (group, topic, _), (low_offset, queue, done) in wanted.items():
-            gone = set(range(low_offset, queue.min_offset))
+        for (group, topic, _), (committed_offset, queue, done) in wanted.items():
+            gone = set(range(committed_offset, queue.min_offset))
             expected[topic, group] += len(gone - done)
         assert self.broker.statistics.skipped - skipped == +expected
 

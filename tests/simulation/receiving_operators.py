@@ -62,7 +62,7 @@ class Operators(Checks):
         assert (dry.durable_at, self._everything()) == (0, before), "a dry run has changed something"
         expected = self._starts(course.topic, start)
         assert {move.queue_id: move.after for move in dry.moves} == expected
-        lows = {one.queue_id: one.low_offset for one in self.broker.group_views.one(course.group).queues
+        lows = {one.queue_id: one.committed_offset for one in self.broker.group_views.one(course.group).queues
                 if one.topic == course.topic}  # fmt: skip
         assert {move.queue_id: move.before for move in dry.moves} == lows
         done = self.broker.group_views.reset(course.group, course.topic, start, False, self.now_ms)

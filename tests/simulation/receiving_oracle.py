@@ -280,7 +280,7 @@ class _Recovery:
     def _recount(self, place: Place) -> None:
         """Attempts whose record was durable are known; of the others as many as the broker remembers."""
         failures, held = self.course.failures[place], self.course.held.get(place)
-        if place in self.course.done or place in self.gone or place[1] < self.flight.offsets.low_offset:
+        if place in self.course.done or place in self.gone or place[1] < self.flight.offsets.committed_offset:
             return
         found = self.flight.attempts(place[1])
         count = found.made - (held is not None)

@@ -46,7 +46,7 @@ def tables(broker: Broker) -> dict[str, Any]:
     found["timers.ends"] = _facts(timers.ends.ends, broker.store.last_store_ms)
     found["keys"] = _keys(broker)
     found["queues"] = [
-        (topic, queue_id, queue.min_offset, queue.next_offset)
+        (topic, queue_id, queue.min_offset, queue.end_offset)
         for topic, queue_id, queue in broker.store.dispatch.queues()
     ]
     return {name: _plain(value) for name, value in found.items()}

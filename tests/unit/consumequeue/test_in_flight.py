@@ -41,7 +41,7 @@ def test_each_message_is_done_leased_or_comes_again_lowest_returned_first(
             leased.discard(offset)
             returned.add(offset)
         assert flight.leased_count == len(leased)
-        assert flight.offsets.low_offset == min(set(range(QUEUE_END + 1)) - done)
+        assert flight.offsets.committed_offset == min(set(range(QUEUE_END + 1)) - done)
 
 
 def test_an_attempt_under_way_counts_beside_those_that_ended() -> None:
@@ -69,7 +69,7 @@ def test_a_lease_that_is_a_record_stands_after_a_start_and_nothing_passes_over_i
     assert flight.unleased_until(0, 9) == 2
     assert flight.unleased_until(3, 9) == 9
     assert not flight.message_groups.is_free("a", 4)
-    assert [flight.candidate(9), flight.fresh_offset] == [0, 0]
+    assert [flight.candidate(9), flight.next_offset] == [0, 0]
     offsets.finish(0, 2)
     flight.finished([0])
     assert flight.candidate(9) == 3, "what is leased is passed by"

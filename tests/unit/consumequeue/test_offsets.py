@@ -76,7 +76,7 @@ def test_what_is_not_done_keeps_its_attempts_and_its_lease_until_that_ends(
                 if said.kind is Kind.LEASED:
                     leases[at] = said
         assert {at for at in range(QUEUE_END) if offsets.is_done(at)} == {at for at in done if at < QUEUE_END}
-        assert offsets.low_offset == min(set(range(2 * QUEUE_END)) - done)
+        assert offsets.committed_offset == min(set(range(2 * QUEUE_END)) - done)
         assert {at: offsets.attempts(at) for at in range(QUEUE_END) if offsets.was_given(at)} == attempts
         assert offsets.leases == leases
         assert offsets.is_untouched == (not done and not attempts)

@@ -44,7 +44,7 @@ def test_only_messages_and_commits_are_queued() -> None:
     assert dispatch.dispatch(Record(topic="t", body=b"", queue_id=1, queue_offset=1, sys_flag=8), 100)
     assert not dispatch.dispatch(Record(topic="t", body=b"", queue_id=1, queue_offset=2, sys_flag=12), 100)
     assert dispatch.queue("t", 1).get(0, 9)[0] == Entry(300, 120, entry.tags_code("TagA"))
-    assert dispatch.queue("t", 1).next_offset == 2
+    assert dispatch.queue("t", 1).end_offset == 2
 
 
 def test_a_gap_keeps_later_entries_in_their_places() -> None:
@@ -78,7 +78,7 @@ def test_offsets_that_begin_anew_replace_the_old_ones_in_an_imported_log_only() 
     dispatch.dispatch(Record(topic="t", body=b"", queue_offset=0, physical_offset=950), 50)
     queue = dispatch.queue("t", 0)
     assert [one.physical_offset for one in queue.get(0, 10)] == [950]
-    assert queue.next_offset == 1
+    assert queue.end_offset == 1
     with pytest.raises(AssertionError, match="already given"):
         dispatch.dispatch(Record(topic="t", body=b"", queue_offset=0, physical_offset=1000), 50)
 

@@ -62,7 +62,7 @@ class Caller:
         self.pending |= set(places)
 
     def cancel(self, place: Place) -> None:
-        self._do("gone", place)
+        self._do("delete", place)
         self.pending.discard(place)
 
     def look(self) -> None:
@@ -178,7 +178,7 @@ class Caller:
                 self.wheel.add(place)
             return
         self.wheel.discard(place)
-        if verb == "gone":
-            self.partitions.gone(*place)
+        if verb == "delete":
+            self.partitions.delete(*place)
         else:
-            self.partitions.frontier = place
+            self.partitions.watermark = place

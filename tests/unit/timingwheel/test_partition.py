@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from commitlog.limits import TIMER_BATCH_BYTES_MAX
 from tests.memory_disk import MemoryDisk
 from timingwheel import partition
-from timingwheel.partition import BARE, GONE, HEAD, IN_LOG, PAIR, ROW, WITH_RECORDS, Gap, Window
+from timingwheel.partition import BARE, HEAD, IN_LOG, PAIR, ROW, TOMBSTONE, WITH_RECORDS, Gap, Window
 
 PATH = "timers/0-00000000000000000000"
 
@@ -32,7 +32,7 @@ def stored() -> tuple[MemoryDisk, int, list[int]]:
     for encode in (
         lambda position: first,
         lambda position: partition.encode_pairs(position, BARE, pairs_of(3, 4)),
-        lambda position: partition.encode_pairs(position, GONE, pairs_of(1)),
+        lambda position: partition.encode_pairs(position, TOMBSTONE, pairs_of(1)),
     ):
         starts.append(length)
         for batch in encode(length):
@@ -50,7 +50,7 @@ def read(disk: MemoryDisk, length: int) -> tuple[list[tuple[int, list[int]]], li
 
 def test_what_was_written_is_read() -> None:
     disk, length, _ = stored()
-    assert read(disk, length) == ([(WITH_RECORDS, [1, 2]), (BARE, [3, 4]), (GONE, [1])], [])
+    assert read(disk, length) == ([(WITH_RECORDS, [1, 2]), (BARE, [3, 4]), (TOMBSTONE, [1])], [])
     batch = next(partition.batches(Window(disk, PATH, length), []))
     at, size = batch.rows["record_at"].tolist(), batch.rows["record_bytes"].tolist()
     assert [disk.read(PATH, *where) for where in zip(at, size, strict=True)] == [b"one", b"twice"]
@@ -114,6 +114,6 @@ def test_a_timer_without_its_record_says_that_it_is_in_the_log() -> None:
     assert (rows["record_at"].tolist(), rows["record_bytes"].tolist()) == ([IN_LOG], [0])
 
 
-def test_the_gone_are_left_out() -> None:
-    gone = np.array([2, 3, 9], np.uint64)
-    assert partition.alive(rows_of(1, 2, 3, 4), gone)["timer_offset"].tolist() == [1, 4]
+def test_the_deleted_are_left_out() -> None:
+    tombstones = np.array([2, 3, 9], np.uint64)
+    assert partition.alive(rows_of(1, 2, 3, 4), tombstones)["timer_offset"].tolist() == [1, 4]

@@ -208,7 +208,7 @@ def test_files_go_when_neither_of_the_two_last_snapshots_names_them() -> None:
     (name,) = caller.disk.list("timers")
     caller.now_ms += 120_000
     caller.settle()
-    caller.partitions.frontier = (caller.now_ms, 0)
+    caller.partitions.watermark = (caller.now_ms, 0)
     write(caller)
     assert caller.disk.list("timers") == [name]
     write(caller)
@@ -278,7 +278,7 @@ def test_a_timer_that_cannot_be_fetched_is_told_of_and_the_others_are_written() 
     caller.partitions.written(checkpoint)
     [place] = checkpoint.unreadable
     assert [offset for _, offset in caller.listed()] == [1, 2, 3, 4, 5], "its caller is to end it"
-    caller.partitions.gone(*place)
+    caller.partitions.delete(*place)
     assert [offset for _, offset in caller.listed()] == [1, 2, 4, 5]
     assert caller.partitions.count(0, START_MS + DAY_MS) == 4
 

@@ -49,7 +49,7 @@ LATE: Final = [
     ("set", [("a", "m1", "", NOW_MS + 10**9, 0, None)]), ("flush", None), ("come due", 1),
     ("set", [("a", "m2", "", NOW_MS, 0, None)]), ("flush", None), ("come due", 1),
 ]  # fmt: skip
-"""The clock was set back: the second timer is due before the frontier, and its place is there."""
+"""The clock was set back: the second timer is due before the watermark, and its place is there."""
 
 
 class Pair:
@@ -112,13 +112,13 @@ class Pair:
         return record
 
     def _come_due(self, count: int) -> None:
-        """The first timers that wait in partitions are delivered, and the frontier passes them."""
+        """The first timers that wait in partitions are delivered, and the watermark passes them."""
         known = {timer.physical_offset: timer for timer in self.set}
         rows = [row for rows, _ in self.by_run.timers.partitions.scan(0, 1 << 62) for row in rows.tolist()]
         due = list(takewhile(lambda row: row[1] not in self.by_run.timers.near, rows))[:count]
         if due:
             for broker in (self.by_run, self.by_row):
-                broker.timers.partitions.frontier = due[-1][:2]
+                broker.timers.partitions.watermark = due[-1][:2]
             self._append(self._deliveries([known[row[1]] for row in due]))
 
     def _set(self, given: list[Any]) -> None:

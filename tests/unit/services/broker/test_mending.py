@@ -320,7 +320,7 @@ def test_a_rebuilt_timer_says_why_in_the_log() -> None:
     assert all("was damaged" in one for one in reasons)
 
 
-def test_the_frontier_passes_a_timer_that_was_delivered_from_the_log_as_its_row_was_damaged() -> None:
+def test_the_watermark_passes_a_timer_that_was_delivered_from_the_log_as_its_row_was_damaged() -> None:
     """Else a start would take it for one that waits."""
     store = Store()
     last = store.send("last", MINUTE)
@@ -330,7 +330,7 @@ def test_the_frontier_passes_a_timer_that_was_delivered_from_the_log_as_its_row_
         spoil_record(store, path)
     store.go(2 * MINUTE)
     assert [one.message_id for one in store.delivered()] == ["last"]
-    assert store.broker.timers.partitions.frontier >= (store.now_ms - MINUTE, last)
+    assert store.broker.timers.partitions.watermark >= (store.now_ms - MINUTE, last)
     store.checkpoint()
     store.crash()
     store.go(MINUTE)

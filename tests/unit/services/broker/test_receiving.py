@@ -362,7 +362,7 @@ def test_one_crowded_message_group_parks_only_so_many(bench: Bench, monkeypatch:
     bench.send("cold")
     got = bench.receive()
     (view,) = bench.broker.group_views.one("g").queues
-    assert (view.in_flight, view.waiting, view.fresh_offset) == (1, 4, 5)
+    assert (view.in_flight, view.waiting, view.next_offset) == (1, 4, 5)
     seen = []
     while got:
         seen += [one.message.message_id for one in got]
@@ -388,7 +388,7 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
     first, *_ = bench.receive()
     bench.ack(first)
     plan = bench.broker.group_views.reset("g", "t", Start(From.EARLIEST), True, NOW_MS)
-    assert [(one.before, one.after, one.next_offset) for one in plan.moves] == [(1, 0, 4)]
+    assert [(one.before, one.after, one.end_offset) for one in plan.moves] == [(1, 0, 4)]
     assert bench.ids() == []
     bench.broker.group_views.reset("g", "", Start(From.OFFSET, 2), False, NOW_MS)
     bench.flush()

@@ -273,7 +273,7 @@ def test_what_waits_outlives_the_log_that_it_was_written_to() -> None:
     assert "goes" not in arrived_ids
 
 
-def test_the_frontier_has_passed_what_is_forgotten() -> None:
+def test_the_watermark_has_passed_what_is_forgotten() -> None:
     """A start that replays deliveries does not move it; it alone tells of them once the rest is deleted."""
     store = Store(timer_history_ms=HOUR)
     store.checkpoint()
@@ -282,12 +282,12 @@ def test_the_frontier_has_passed_what_is_forgotten() -> None:
     store.go(5 * MINUTE)
     store.crash()
     partitions, ends = store.broker.timers.partitions, store.broker.timers.ends
-    assert partitions.frontier == (0, 0)
+    assert partitions.watermark == (0, 0)
     store.go(2 * HOUR)
     store.send("newest", None)
     store.checkpoint()
     assert ends.forgotten_ms == store.now_ms - HOUR
-    assert partitions.frontier >= (ends.forgotten_ms - 1, 0)
+    assert partitions.watermark >= (ends.forgotten_ms - 1, 0)
     assert store.waiting() == ["waits"]
 
 
@@ -310,7 +310,7 @@ def test_the_history_of_a_timer_that_waits_is_not_forgotten_however_late_it_is()
 
 
 def test_a_late_timer_that_was_not_durable_before_a_later_delivery_comes_after_a_restart() -> None:
-    """The replay places it at its own due time, before that of the delivery: the frontier stays before it."""
+    """The replay places it at its own due time, before that of the delivery; the watermark stays before."""
     store = Store()
     store.checkpoint()
     store.send("early", MINUTE)

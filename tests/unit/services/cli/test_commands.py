@@ -104,7 +104,7 @@ def test_a_message_sent_for_later_is_seen_by_tail(serving: Serving) -> None:
     assert int(message["store_ms"]) >= int(message["delivery_ms"])
     assert "lite topics" not in run("topic", "show", "later", broker=serving).stdout
     shown = run("topic", "show", "later", "--json", broker=serving)
-    assert sum(int(queue["next_offset"]) for queue in json.loads(shown.stdout)["queues"]) == 1
+    assert sum(int(queue["end_offset"]) for queue in json.loads(shown.stdout)["queues"]) == 1
 
 
 def test_topics_are_listed_for_people_and_for_programs(serving: Serving) -> None:

@@ -10,7 +10,7 @@ from services.cli.group_views import group_lines, group_row, lag_rows, moved, re
 
 def queue(**more: Any) -> dict[str, Any]:
     """Return a queue as the HTTP interface shows it."""
-    offsets = {"min_offset": "0", "low_offset": "0", "fresh_offset": "0", "next_offset": "9"}
+    offsets = {"min_offset": "0", "committed_offset": "0", "next_offset": "0", "end_offset": "9"}
     counts = {"lag": 9, "in_flight": 0, "waiting": 0, "oldest_ms": None}
     return {"topic": "orders", "queue_id": 1} | offsets | counts | more
 

@@ -405,6 +405,6 @@ def test_a_virtual_clock_is_advanced_and_times_are_shown_in_real_time() -> None:
         found = (await stage.http.get("/api/messages", params={"topic": "b", "key": "k"})).json()["messages"]
         assert {one["store_ms"] for one in found} == {str(NOW_MS - 30_000), str(NOW_MS - 29_999)}
         topic = (await stage.http.get("/api/topics/b", params={"since_ms": NOW_MS - 29_999})).json()
-        assert sum(int(queue["next_offset"]) - int(queue["since_offset"]) for queue in topic["queues"]) == 1
+        assert sum(int(queue["end_offset"]) - int(queue["since_offset"]) for queue in topic["queues"]) == 1
 
     play(scenario, "virtual")

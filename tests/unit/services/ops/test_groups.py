@@ -52,7 +52,7 @@ def test_a_group_is_there_from_its_first_receive_on_and_shows_what_it_has_to_do(
         assert "queues" not in group
         [queue] = (await call(desk, "GET", "/g"))["queues"]
         assert (await call(desk, "GET", "?queues=true"))["groups"][0]["queues"] == [queue]
-        offsets = [queue[name] for name in ("min_offset", "low_offset", "fresh_offset", "next_offset")]
+        offsets = [queue[name] for name in ("min_offset", "committed_offset", "next_offset", "end_offset")]
         assert offsets == ["0", "1", "2", "3"]
 
     at_desk(scenario)
@@ -62,7 +62,7 @@ def test_a_group_is_made_at_a_place_before_it_first_receives(at_desk: AtDesk) ->
     async def scenario(desk: Desk) -> None:
         await send(desk, "t", "a", "b", "c")
         made = await call(desk, "POST", "", {"name": "late", "topic": "t", "start": "latest"}, 201)
-        assert (made["lag"], made["queues"][0]["low_offset"]) == (0, "3")
+        assert (made["lag"], made["queues"][0]["committed_offset"]) == (0, "3")
         made = await call(desk, "POST", "", {"name": "some", "topic": "t", "start": "offset:1"}, 201)
         assert made["lag"] == 2
         made = await call(desk, "POST", "", {"name": "young", "topic": "t", "start": "30m ago"}, 201)
@@ -154,7 +154,7 @@ def test_a_reset_says_what_it_would_move_before_it_does(at_desk: AtDesk) -> None
             await desk.live.call(desk.live.core.receiving.ack, "g", "t", handle)
         shown = await call(desk, "POST", "/g/reset", {"to": "offset:1", "topic": "t", "dry_run": True})
         [move] = shown["moves"]
-        assert (shown["dry_run"], move["before"], move["after"], move["next_offset"]) == (True, "3", "1", "3")
+        assert (shown["dry_run"], move["before"], move["after"], move["end_offset"]) == (True, "3", "1", "3")
         assert await take(desk, "g", "t") == []
         done = await call(desk, "POST", "/g/reset", {"to": "offset:1", "topic": "t"})
         assert (done["dry_run"], done["moves"]) == (False, [move])

@@ -45,7 +45,9 @@ def held(broker: Broker, now_ms: int) -> dict[str, Any]:
         "groups": [
             [
                 view.name,
-                sorted([one.topic, one.queue_id, one.low_offset, one.done_above] for one in view.queues),
+                sorted(
+                    [one.topic, one.queue_id, one.committed_offset, one.done_above] for one in view.queues
+                ),
             ]
             for view in groups
         ],
