@@ -21,7 +21,7 @@ from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMERS_FETCHED_AT_ONCE_MAX
 from timingwheel import partition
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
-from timingwheel.due_run import Place, behind
+from timingwheel.due_run import SortKey, behind
 from timingwheel.partition import BARE, PAIR, TOMBSTONE, WITH_RECORDS, Batch, Gap, Rows, Window, alive
 from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, Unwritten
@@ -64,7 +64,7 @@ class PartitionsToWrite:
     split: tuple[Slot, ...]
     writing: Fresh
     files: dict[Slot, File]
-    watermark: Place
+    watermark: SortKey
     damaged: frozenset[str]
     """Names of files that could not be read whole; they are never deleted."""
     shared: Shared
@@ -72,7 +72,7 @@ class PartitionsToWrite:
     """The last timer set."""
     mended: frozenset[Gap] = frozenset()
     """Damage whose timers are all accounted for."""
-    unreadable: list[Place] = field(default_factory=list)
+    unreadable: list[SortKey] = field(default_factory=list)
     """The timers whose records `fetch` could not read; they wait without one until somebody ends them."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None

@@ -21,15 +21,15 @@ from commitlog.disk import Disk
 from timingwheel.boundaries import Numbers, Slot
 from timingwheel.partition import ROW, Gap, Rows, alive, as_rows, parts, tombstone_offsets
 
-Place = tuple[int, int]
+SortKey = tuple[int, int]
 """(due_ms, timer_offset): the order of delivery."""
 
 NO_ROWS: Final = np.empty(0, ROW)
 LAST_OFFSET: Final = (1 << 64) - 1
 
 
-def behind(rows: Rows, after: Place) -> Rows:
-    """The rows that come after a place."""
+def behind(rows: Rows, after: SortKey) -> Rows:
+    """The rows that come after a sort key."""
     after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
     due_ms = rows["due_ms"].copy()
     if not len(rows) or due_ms.min() > after_ms:
@@ -69,7 +69,7 @@ def _joined(held: list[Rows]) -> Rows:
 def _in_order(due_ms: Numbers) -> Numbers:
     """The places of the times in ascending order, equal ones as they come.
 
-    Time and place fit one number nearly always; numbers sort several times as fast as places by time.
+    Time and position fit one number nearly always; numbers sort several times as fast as positions by time.
     """
     if not len(due_ms):
         return due_ms
@@ -119,7 +119,7 @@ class ReadAhead:
     slot: Slot
     length: int
     has_tombstones: bool
-    after: Place
+    after: SortKey
     count_max: int
     rows: Rows = field(default_factory=NO_ROWS.copy)
     is_last: bool = False
@@ -154,7 +154,7 @@ class Reading:
         self._length, self._has_tombstones = length, has_tombstones
         self._known_tombstones = known_tombstones
         self._tombstones: set[int] = set()
-        self._after: Place = (max(0, slot.start_ms - 1), LAST_OFFSET)
+        self._after: SortKey = (max(0, slot.start_ms - 1), LAST_OFFSET)
         self._runs: deque[Rows] = deque()
         self._taken = 0
         self.is_read = False
@@ -185,7 +185,7 @@ class Reading:
         """A timer of this slot is deleted."""
         self._tombstones.add(timer_offset)
 
-    def job(self, watermark: Place, count_max: int) -> ReadAhead:
+    def job(self, watermark: SortKey, count_max: int) -> ReadAhead:
         """The next read, for what is behind the last one and behind what has been delivered."""
         after = max(self._after, watermark)
         return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max)

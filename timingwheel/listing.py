@@ -18,7 +18,7 @@ from commitlog.disk import Disk
 from timingwheel import partition
 from timingwheel.boundaries import Numbers, Slot
 from timingwheel.cascade import File
-from timingwheel.due_run import Place, behind, first_in_due_order, within
+from timingwheel.due_run import SortKey, behind, first_in_due_order, within
 from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import Fresh, timers_in, tombstones_in
 
@@ -36,22 +36,22 @@ class Listing:
     disk: Disk
     files: dict[Slot, File]
     layers: tuple[Fresh, ...]
-    watermark: Place
+    watermark: SortKey
     damage: list[Gap]
     rows_max: int
     counted: frozenset[str] = frozenset()
     """Files of which bytes were damaged: their rows are counted, for fewer are there than were written."""
 
-    def scan(self, from_ms: int, until_ms: int, after: Place | None) -> Iterator[tuple[Rows, str | None]]:
+    def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
         """Live timers due in the window and behind `after`, in due order, with the file of their records."""
         after = max(after or (0, 0), self.watermark)
         for slots in _together(self._slots(max(from_ms, after[0]), until_ms)):
-            place, is_last, rows_max = after, False, min(_FIRST_ROWS, self.rows_max)
+            sort_key, is_last, rows_max = after, False, min(_FIRST_ROWS, self.rows_max)
             while not is_last:
-                rows, is_last = self._next(slots, from_ms, until_ms, place, rows_max)
+                rows, is_last = self._next(slots, from_ms, until_ms, sort_key, rows_max)
                 rows_max = min(_GROWTH * rows_max, self.rows_max)
                 if len(rows):
-                    place = int(rows["due_ms"][-1]), int(rows["timer_offset"][-1])
+                    sort_key = int(rows["due_ms"][-1]), int(rows["timer_offset"][-1])
                     yield from self._by_file(slots, rows)
 
     def count(self, from_ms: int, until_ms: int) -> int:
@@ -78,9 +78,9 @@ class Listing:
         return sorted(inside, key=lambda slot: slot.start_ms)
 
     def _next(
-        self, slots: list[Slot], from_ms: int, until_ms: int, after: Place, rows_max: int
+        self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, rows_max: int
     ) -> tuple[Rows, bool]:
-        """The next rows of slots that overlap, each row's place marked with the number of its slot."""
+        """The next rows of slots that overlap, each row's `record_at` marked with the number of its slot."""
         found = (
             _marked(behind(within(rows, from_ms, until_ms), after), number)
             for number, slot in enumerate(slots)

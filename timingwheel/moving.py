@@ -19,7 +19,7 @@ from commitlog.disk import Disk
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from timingwheel.boundaries import LEVEL_COUNT, TOP, Boundaries, Slot, containing
 from timingwheel.cascade import File, PartitionsToWrite
-from timingwheel.due_run import Place, ReadAhead, Reading, behind
+from timingwheel.due_run import ReadAhead, Reading, SortKey, behind
 from timingwheel.partition import Gap
 from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, timers_in, tombstones_in
@@ -62,7 +62,7 @@ class MovingLevels:
         self._must_look, self._must_split = False, False
         self._shared = Shared()
         self._last_offset = self._written_offset = 0
-        self.watermark: Place = (0, 0)
+        self.watermark: SortKey = (0, 0)
         """The last timer delivered, set by the caller; all at or before it are done."""
         self.damage = Gaps()
         """What of the files could not be read, and whose timers are not accounted for."""

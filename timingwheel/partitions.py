@@ -39,7 +39,7 @@ from commitlog.layout import TIMERS
 from commitlog.limits import TIMERS_UNWRITTEN_MAX
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.cascade import File, PartitionsToWrite, named_files
-from timingwheel.due_run import LAST_OFFSET, NO_ROWS, Look, Place, ReadAhead, Reading
+from timingwheel.due_run import LAST_OFFSET, NO_ROWS, Look, ReadAhead, Reading, SortKey
 from timingwheel.listing import Listing
 from timingwheel.moving import Gaps, MovingLevels
 from timingwheel.partition import Gap, Rows
@@ -84,7 +84,7 @@ class Partitions(MovingLevels):
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
         """Remembers timers (due time, offset), due behind the watermark, in the order of their offsets.
 
-        Those due before `near_until_ms` are the caller's to place, too.
+        Those due before `near_until_ms` are the caller's to schedule, too.
         """
         start_ms = end_ms = 0
         for due_ms, timer_offset in timers:
@@ -117,7 +117,7 @@ class Partitions(MovingLevels):
         return Look(self._next_job(), near)
 
     def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Takes over what a job has read; none are left to be placed, for `look` gave them already."""
+        """Takes over what a job has read; none are left to be scheduled, for `look` gave them already."""
         self._job = None
         for reading in self._queue:
             if reading.slot == job.slot:
@@ -165,7 +165,7 @@ class Partitions(MovingLevels):
         return min((time for time in times if time is not None), default=None)
 
     def scan(
-        self, from_ms: int, until_ms: int, after: Place | None = None
+        self, from_ms: int, until_ms: int, after: SortKey | None = None
     ) -> Iterator[tuple[Rows, str | None]]:
         """All live timers due in the window and behind `after`, in due order, and the file they are in.
 

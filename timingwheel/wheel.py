@@ -63,7 +63,7 @@ class Wheel:
         """When the pending `timer` is due; KeyError if it is not pending."""
         return self._due_ms[timer]
 
-    def place(self, timer: int, due_ms: int) -> None:
+    def schedule(self, timer: int, due_ms: int) -> None:
         """Sets or moves a timer; one that is due already comes with the next `advance`."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
@@ -75,7 +75,7 @@ class Wheel:
         if was_pending:
             self._left_behind(1)
 
-    def place_many(self, timers: Sequence[int], due_ms: int) -> None:
+    def schedule_many(self, timers: Sequence[int], due_ms: int) -> None:
         """Sets timers, none of which is pending, all at one time."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"{len(timers)} timers are due beyond the wheel"
@@ -108,7 +108,7 @@ class Wheel:
         """The same timers on a wheel at `now_ms`: for a clock that was set back."""
         wheel = Wheel(now_ms)
         for timer, due_ms in self._due_ms.items():
-            wheel.place(timer, due_ms)
+            wheel.schedule(timer, due_ms)
         return wheel
 
     def next_due_ms(self) -> int | None:

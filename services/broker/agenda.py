@@ -43,15 +43,17 @@ class Agenda:
         self.is_changed = True
         """Whether anything was set or forgotten since somebody who plans ahead has said that not."""
 
-    def place(self, purpose: Purpose, subject: int, due_ms: int) -> None:
+    def schedule(self, purpose: Purpose, subject: int, due_ms: int) -> None:
         """Sets or moves the timer of a subject."""
         self.is_changed = True
-        self._wheel(purpose).place(subject << _PURPOSE_BITS | purpose, due_ms)
+        self._wheel(purpose).schedule(subject << _PURPOSE_BITS | purpose, due_ms)
 
-    def place_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
+    def schedule_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
         """Sets the timers of subjects that have none, all at one time."""
         self.is_changed = True
-        self._wheel(purpose).place_many([subject << _PURPOSE_BITS | purpose for subject in subjects], due_ms)
+        self._wheel(purpose).schedule_many(
+            [subject << _PURPOSE_BITS | purpose for subject in subjects], due_ms
+        )
 
     def cancel(self, purpose: Purpose, subject: int) -> bool:
         """Forgets the timer of a subject; False if there was none."""

@@ -291,7 +291,7 @@ class Broker:
         broker.housekeeping.see_to_room()
         broker._read_ahead_now(now_ms)
         broker.mending.begin(now_ms)
-        broker._agenda.place(Purpose.HOUSE, 0, now_ms)
+        broker._agenda.schedule(Purpose.HOUSE, 0, now_ms)
         return broker
 
     @property
@@ -428,7 +428,7 @@ class Broker:
 
     def postpone_housekeeping(self, until_ms: int) -> None:
         """Looks at the room on disk next at `until_ms`: a clock that leaps need not stop for it."""
-        self._agenda.place(Purpose.HOUSE, 0, until_ms)
+        self._agenda.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
@@ -594,7 +594,7 @@ class Broker:
         retirement = self.housekeeping.look(now_ms, is_checkpointing=is_checkpointing)
         refusal = self.housekeeping.refusal()
         self.lite.keep_house(now_ms)
-        self._agenda.place(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
+        self._agenda.schedule(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
         if (refusal is not None) != self._is_refusing:
             self._is_refusing = refusal is not None

@@ -178,7 +178,7 @@ class Housekeeping:
         said = json.loads(record.body)
         if "queues" in said and said["done"]:
             self._running, self._deletable_offset = None, said["cut_offset"]
-            self._agenda.place(Purpose.HOUSE, 0, 0)
+            self._agenda.schedule(Purpose.HOUSE, 0, 0)
 
     def follow(self) -> None:
         """Moves queues and groups up to the log's start, when that is known; finds what was to be deleted.

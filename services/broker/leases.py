@@ -50,7 +50,7 @@ class Leases:
         self._leases.update(zip(generations, leases, strict=True))
         if leases:
             _, first = leases[0]
-            self._agenda.place_many(Purpose.LEASE, generations, first.visible_ms)
+            self._agenda.schedule_many(Purpose.LEASE, generations, first.visible_ms)
             if first.client_id:
                 self._generations_of[first.client_id].update(generations)
 
@@ -75,7 +75,7 @@ class Leases:
 
     def run_out_again(self, generation: int) -> None:
         """The lease ends with the next tick, if its time is over, though an earlier tick let it stand."""
-        self._agenda.place(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
+        self._agenda.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""
@@ -109,7 +109,7 @@ class Leases:
             lease = self._leases[generation][1]
             lease.is_gone = is_gone
             lease.visible_ms = min(visible_ms, lease.renewed_until_ms)
-            self._agenda.place(Purpose.LEASE, generation, lease.visible_ms)
+            self._agenda.schedule(Purpose.LEASE, generation, lease.visible_ms)
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:

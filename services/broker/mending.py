@@ -60,7 +60,7 @@ _FOREVER_MS: Final = 1 << 62
 
 
 class Bare(NamedTuple):
-    """A row that is sound and whose record is not: its place, and the number of its queue."""
+    """A row that is sound and whose record is not: its position, and the number of its queue."""
 
     due_ms: int
     timer_offset: int
@@ -257,15 +257,17 @@ class Rescue:
         return _once(np.concatenate(found)), is_sure
 
     def _deviated(self, from_ms: int, until_ms: int) -> Rows:
-        """The timers whose place is in the window, though they are due at another time."""
-        near = [(place, offset) for offset, place in self.deviating.items() if from_ms <= place < until_ms]
+        """The timers sorted within the window, though they are due at another time."""
+        sort_ms = self.deviating.items()
+        near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
 
     def _placed(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
-        """Without those whose place is elsewhere."""
+        """Without those that are sorted elsewhere."""
         if not self.deviating or not len(pairs):
             return pairs
-        elsewhere = [offset for offset, place in self.deviating.items() if not from_ms <= place < until_ms]
+        sort_ms = self.deviating.items()
+        elsewhere = [offset for offset, at_ms in sort_ms if not from_ms <= at_ms < until_ms]
         return _without(pairs, np.array(sorted(elsewhere), np.uint64))
 
     def _logged(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:

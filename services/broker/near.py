@@ -1,13 +1,14 @@
 """Timers due within seconds, in the wheel; and when exactly a timer counts as due.
 
-A timer's *place* is (its due time, its offset). All timers are delivered in the order of their places, and
-the place of the last one, the watermark, tells a restart what is done (`timingwheel.partitions`). So a timer
-that is set when its time is already past takes a place at the watermark instead, never behind it.
+A timer's *sort key* is (sort_ms, timer_offset); `sort_ms` is its due time, nearly always. All timers are
+delivered in the order of their sort keys, and that of the last one, the watermark, tells a restart what is
+done (`timingwheel.partitions`). So a timer that is set when its time is already past gets the time of the
+watermark instead, never an earlier one.
 
 After the clock was set back, the watermark lies in the future. Timers set then are delivered at their own
-time, but their place on disk is still at the watermark; `Near.deviating` remembers where until they end.
-A place is where this broker has put a timer, by its own clock: another one with the same log, or this one
-after a restart, may choose another. So records name timers by their due times, and places are asked of here.
+time, but are sorted on disk at the watermark; `Near.deviating` remembers their `sort_ms` until they end. It
+follows this broker's own clock: another broker with the same log, or this one after a restart, may choose
+another. So records name timers by their due times, and sort keys are asked of here.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ class Near:
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
 
-    def place_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
-        """The due time of a new timer's place, which lies at `free_ms` at least."""
-        place_ms = max(due_ms, free_ms, self._wheel.now_ms)
-        if place_ms != due_ms:
-            self.deviating[timer_offset] = place_ms
-        return place_ms
+    def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
+        """Choose the `sort_ms` of a new timer: its due time, but `free_ms` at least."""
+        sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
+        if sort_ms != due_ms:
+            self.deviating[timer_offset] = sort_ms
+        return sort_ms
 
-    def placed_ms(self, timer_offset: int, due_ms: int) -> int:
-        """The due time of the place of a timer that waits."""
+    def sort_ms(self, timer_offset: int, due_ms: int) -> int:
+        """Return the `sort_ms` of a timer that waits."""
         return self.deviating.get(timer_offset, due_ms)
 
     def put(self, timer_offset: int, due_ms: int) -> None:
         """Sets a timer, for its own time or at once."""
-        self._wheel.place(timer_offset, due_ms)
+        self._wheel.schedule(timer_offset, due_ms)
 
     def end(self, timer_offset: int, due_ms: int) -> int:
-        """Forgets a timer, if it is among these; returns the due time of its place."""
+        """Forget a timer, if the wheel has it; return its `sort_ms`."""
         self._wheel.cancel(timer_offset)
         return self.deviating.pop(timer_offset, due_ms)
 

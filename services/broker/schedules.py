@@ -161,10 +161,10 @@ class Schedules:
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
             if self._housekeeping.is_full:
-                self._agenda.place(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
+                self._agenda.schedule(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
                 return
             if self._is_late(one, due_ms, now_ms) and not self._may_decide(one):
-                self._agenda.place(Purpose.SCHEDULE, number, now_ms)
+                self._agenda.schedule(Purpose.SCHEDULE, number, now_ms)
                 return
             if self._is_wanted(one, due_ms, now_ms):
                 self._send(one, due_ms, now_ms)
@@ -281,7 +281,7 @@ class Schedules:
         """Puts what is pending into the wheel."""
         due_ms = None if one.is_paused else self._next_ms(one)
         if due_ms is not None:
-            self._agenda.place(Purpose.SCHEDULE, one.number, due_ms)
+            self._agenda.schedule(Purpose.SCHEDULE, one.number, due_ms)
 
     # What records do.
 
@@ -342,7 +342,7 @@ class Schedules:
     def _look_at(self, one: _Running) -> None:
         """Lets the next tick compute what is pending."""
         if not one.is_paused:
-            self._agenda.place(Purpose.SCHEDULE, one.number, 0)
+            self._agenda.schedule(Purpose.SCHEDULE, one.number, 0)
 
     # Looks.
 

@@ -6,7 +6,7 @@
                                                `NEAR_RUN_MIN` on, made ready
                                                together (`timer_source`)
 
-Both are merged by place, due runs first where places tie, since they were set earlier. Delivery pauses while
+Both are merged by sort key, due runs first where times tie: they were set earlier. Delivery pauses while
 `UNFLUSHED_BYTES_MAX` wait for the disk. A timer of the wheel costs 47 to 65 us alone, its share of the
 flush among them, and 13 to 18 in a run of 2,000.
 
@@ -101,9 +101,9 @@ class TimerDelivery:
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
         near = self._near.take(before_ms, max(1, count_max // _NEAR_COUNTS))
         if len(near) < limits.NEAR_RUN_MIN or not self._deliver_near_run(near, now_ms):
-            for place in near:
-                self._partitions.watermark = max(self._partitions.watermark, place)
-                self._deliver_near(*place, now_ms)
+            for sort_key in near:
+                self._partitions.watermark = max(self._partitions.watermark, sort_key)
+                self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near) * _NEAR_COUNTS
         next_ms = self._near.next_due_ms()
@@ -153,8 +153,8 @@ class TimerDelivery:
         if not len(rows):
             return
         last = rows[-1]
-        place = (int(last["due_ms"]), int(last["timer_offset"]))
-        self._partitions.watermark = max(self._partitions.watermark, place)
+        sort_key = (int(last["due_ms"]), int(last["timer_offset"]))
+        self._partitions.watermark = max(self._partitions.watermark, sort_key)
         waiting = self._not_ended(rows) if self._partitions.damage else rows
         if len(waiting):
             self._deliver_waiting(waiting, path, now_ms)

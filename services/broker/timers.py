@@ -12,7 +12,7 @@ the moment the record that says so is appended and applied, and whoever is told 
 
 `services.broker.timer_delivery` takes what is due; this file is the verbs and what their records do.
 `Timers.apply` alone changes names, ends and counts, and takes out what has ended; `publish` arms. Where a
-timer waits (its place, the watermark) is this core's own and follows its clock; that it waits is the log's.
+timer waits (sort key, watermark) is this core's own and follows its clock; that it waits is the log's.
 """
 
 from __future__ import annotations
@@ -194,15 +194,15 @@ class Timers:
     def publish(self, timer_offsets: Iterable[int]) -> None:
         """Arms timers, which are durable: they are delivered when due, unless they have ended already."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
-        places = []
+        sort_keys = []
         for timer_offset in timer_offsets:
             due_ms = self._unarmed.take(timer_offset)
             if due_ms is not None:
-                place_ms = self.near.place_ms(timer_offset, due_ms, free_ms)
-                places.append((place_ms, timer_offset))
-                if place_ms < near_until_ms:
+                sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
+                sort_keys.append((sort_ms, timer_offset))
+                if sort_ms < near_until_ms:
                     self.near.put(timer_offset, due_ms)
-        self.partitions.put(places)
+        self.partitions.put(sort_keys)
 
     # Verbs.
 
@@ -282,10 +282,10 @@ class Timers:
             return unarmed
         with suppress(StoreDamaged):
             return self._store.log.read(timer_offset)
-        place = self.partitions.find(self.near.placed_ms(timer_offset, due_ms), timer_offset)
-        if place is None or int(place[1]["record_at"][0]) == IN_LOG:
+        found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
+        if found is None or int(found[1]["record_at"][0]) == IN_LOG:
             raise self._nowhere(timer_offset, due_ms)
-        path, row = place
+        path, row = found
         return self.read_row(path, int(row["record_at"][0]), int(row["record_bytes"][0]))
 
     def _nowhere(self, timer_offset: int, due_ms: int) -> StoreDamaged:

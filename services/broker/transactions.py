@@ -135,7 +135,7 @@ class Transactions:
             for half_offset, waiting in due_together:
                 self.outcomes.stored(half_offset, waiting)
                 offsets.append(half_offset)
-            self._agenda.place_many(Purpose.CHECK, offsets, first_ms)
+            self._agenda.schedule_many(Purpose.CHECK, offsets, first_ms)
         self.outcomes.forget(published_offset)
 
     def check_room(self) -> None:
@@ -311,7 +311,7 @@ class Transactions:
             self.unasked.add(waiting.topic, offset)
         elif not self.unasked.holds(waiting.topic, offset):
             # By hand before its time; what waits has no timer, also when the clock was set back since.
-            self._agenda.place(Purpose.CHECK, offset, waiting.next_check_ms)
+            self._agenda.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:
         """A producer of a topic can be asked, perhaps again: halves that wait for one are due now."""
@@ -327,7 +327,7 @@ class Transactions:
             waiting = self.outcomes.waiting(offset)
             if waiting is not None and self.policy(topic).is_exhausted(waiting.check_count):
                 self.unasked.discard(topic, offset)
-                self._agenda.place(Purpose.CHECK, offset, now_ms)
+                self._agenda.schedule(Purpose.CHECK, offset, now_ms)
         return changed
 
     def freeze(self) -> Any:
@@ -338,7 +338,7 @@ class Transactions:
         """Takes a snapshot's part over."""
         self.outcomes.thaw(frozen)
         for half_offset, (_, next_check_ms, *_) in self.outcomes.open.items():
-            self._agenda.place(Purpose.CHECK, half_offset, next_check_ms)
+            self._agenda.schedule(Purpose.CHECK, half_offset, next_check_ms)
 
     def _end(
         self,
@@ -410,11 +410,11 @@ class Transactions:
         waiting = self.outcomes.asked(record.half_offset, record.reconsume_times, next_check_ms)
         if waiting is not None:
             self.unasked.discard(waiting.topic, record.half_offset)
-            self._agenda.place(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
+            self._agenda.schedule(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
 
     def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
         for offset in self.unasked.take(topic, count_max):
-            self._agenda.place(Purpose.CHECK, offset, now_ms)
+            self._agenda.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read(self, half_offset: int) -> Record | None:
         """A half that is to be asked about, or to expire; None if damage has taken it."""

@@ -90,7 +90,7 @@ async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> lis
 async def page(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
 ) -> TimerPage:
-    """Return up to `count_max` timers by due time, from behind the place `after`."""
+    """Return up to `count_max` timers by due time, from behind the sort key `after`."""
     if is_simple(wanted):
         return live.timers(wanted, after, count_max)
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))

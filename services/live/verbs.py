@@ -220,8 +220,8 @@ class LiveVerbs(ABC):
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
         """Look at delayed messages that wait, by due time."""
-        place = None if after is None else (after[0] + self.clock.offset_ms, after[1])
-        return self.look(self._broker.timer_views.page, wanted, place, count_max)
+        sort_key = None if after is None else (after[0] + self.clock.offset_ms, after[1])
+        return self.look(self._broker.timer_views.page, wanted, sort_key, count_max)
 
     def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
         """Count delayed messages that wait by windows of due time."""

@@ -172,5 +172,5 @@ def runs_of(folder: str, frozen: Any) -> tuple[FactRun, ...]:
 
 
 def _listing(disk: Disk, files: Any, layers: tuple[Fresh, ...], watermark: Any) -> Listing:
-    place = (int(watermark[0]), int(watermark[1]))
-    return Listing(disk, files, layers, place, [], TIMER_ROWS_READ_AHEAD_MAX)
+    sort_key = (int(watermark[0]), int(watermark[1]))
+    return Listing(disk, files, layers, sort_key, [], TIMER_ROWS_READ_AHEAD_MAX)

@@ -377,7 +377,7 @@ class Machine:
         timer = self.oracle.timers.get(record.physical_offset)
         assert timer is not None, f"nobody set the timer at {record.physical_offset}"
         assert due_ms_of(record) == timer.due_ms
-        timer.armed_at, timer.place_ms = self.broker.end_offset, max(timer.due_ms, self.seen_ms)
+        timer.armed_at, timer.sort_ms = self.broker.end_offset, max(timer.due_ms, self.seen_ms)
         timer.is_late_set = self.went_back or timer.due_ms <= self.seen_ms
         for replaced in endings(record):
             old = self._named(replaced.timer_offset)
@@ -412,7 +412,7 @@ class Machine:
         if last is not None and timer.armed_at is not None and not self.went_back:
             was_there = timer.armed_at <= last.ended_offset
             is_earlier = (timer.due_ms, timer.offset) < (last.due_ms, last.offset)
-            is_before = (timer.place_ms, timer.offset) < (last.place_ms, last.offset)
+            is_before = (timer.sort_ms, timer.offset) < (last.sort_ms, last.offset)
             # A damaged record is read by itself, before others; one that a gap of the log took comes again.
             is_excused = self.faults.has_hit(layout.TIMERS) or bool(self.faults.gaps)
             assert is_excused or not (was_there and is_earlier and is_before), (

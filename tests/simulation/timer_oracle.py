@@ -29,7 +29,7 @@ VERDICTS = {
 class Timer:
     """One timer; `ended` and `ended_offset` say how and where.
 
-    `armed_at` is the log's end when it was armed, `place_ms` is its due time or that moment if it is later.
+    `armed_at` is the log's end when it was armed, `sort_ms` is its due time or that moment if it is later.
     """
 
     offset: int
@@ -37,7 +37,7 @@ class Timer:
     due_ms: int
     stored_ms: int
     armed_at: int | None = None
-    place_ms: int = 0
+    sort_ms: int = 0
     is_late_set: bool = False
     ended: str = ""
     ended_offset: int = -1

@@ -15,7 +15,7 @@ from timingwheel.due_run import ReadAhead
 from timingwheel.partition import IN_LOG, ROW, Rows
 from timingwheel.partitions import Partitions
 
-Place = tuple[int, int]
+SortKey = tuple[int, int]
 FOREVER_MS = 1 << 60
 
 
@@ -37,10 +37,10 @@ class Caller:
     def __init__(self, disk: Disk, now_ms: int, rows_max: int = 5) -> None:
         self.disk, self.now_ms, self.rows_max = disk, now_ms, rows_max
         self.partitions = Partitions(disk, now_ms, rows_max)
-        self.pending: set[Place] = set()
-        self.delivered: list[Place] = []
-        self.wheel: set[Place] = set()
-        self.log: list[tuple[str, Place]] = []
+        self.pending: set[SortKey] = set()
+        self.delivered: list[SortKey] = []
+        self.wheel: set[SortKey] = set()
+        self.log: list[tuple[str, SortKey]] = []
         self.offset = 0
         self.snapshot: tuple[Any, int] = (None, 0)
         self.job: ReadAhead | None = None
@@ -55,15 +55,15 @@ class Caller:
     def put_many(self, dues_ms: list[int]) -> None:
         offsets = range(self.offset + 1, self.offset + 1 + len(dues_ms))
         self.offset += len(dues_ms)
-        places = list(zip(dues_ms, offsets, strict=True))
-        self.partitions.put(places)
-        self.log += [("put", place) for place in places]
-        self.wheel |= {place for place in places if place[0] < self.partitions.near_until_ms}
-        self.pending |= set(places)
+        sort_keys = list(zip(dues_ms, offsets, strict=True))
+        self.partitions.put(sort_keys)
+        self.log += [("put", sort_key) for sort_key in sort_keys]
+        self.wheel |= {sort_key for sort_key in sort_keys if sort_key[0] < self.partitions.near_until_ms}
+        self.pending |= set(sort_keys)
 
-    def cancel(self, place: Place) -> None:
-        self._do("delete", place)
-        self.pending.discard(place)
+    def cancel(self, sort_key: SortKey) -> None:
+        self._do("delete", sort_key)
+        self.pending.discard(sort_key)
 
     def look(self) -> None:
         look = self.partitions.look(self.now_ms)
@@ -109,8 +109,8 @@ class Caller:
         self.wheel, self.job, self.checkpoint = set(), None, None
         frozen, logged_count = self.snapshot
         self.partitions.adopt(frozen, self.now_ms)
-        for verb, place in self.log[logged_count:]:
-            self._apply(verb, place)
+        for verb, sort_key in self.log[logged_count:]:
+            self._apply(verb, sort_key)
 
     def settle(self) -> None:
         """Delivers all that is due by now, with whatever reading and writing that takes."""
@@ -143,8 +143,10 @@ class Caller:
         self._deliver(first)
         return True
 
-    def listed(self, from_ms: int = 0, until_ms: int = FOREVER_MS, after: Place | None = None) -> list[Place]:
-        found: list[Place] = []
+    def listed(
+        self, from_ms: int = 0, until_ms: int = FOREVER_MS, after: SortKey | None = None
+    ) -> list[SortKey]:
+        found: list[SortKey] = []
         for rows, path in self.partitions.scan(from_ms, until_ms, after):
             for row in rows:
                 self._check_record(row, path)
@@ -159,26 +161,26 @@ class Caller:
         assert record == record_of(int(row["timer_offset"]))
         assert int(row["queue"]) == int(row["timer_offset"]) % 7
 
-    def _deliver(self, place: Place) -> None:
-        assert place in self.pending, f"{place} is not pending"
-        assert place[0] <= self.now_ms, "early"
-        assert not self.delivered or place > self.delivered[-1], "not in due order"
-        self.pending.discard(place)
-        self.delivered.append(place)
-        self._do("fired", place)
+    def _deliver(self, sort_key: SortKey) -> None:
+        assert sort_key in self.pending, f"{sort_key} is not pending"
+        assert sort_key[0] <= self.now_ms, "early"
+        assert not self.delivered or sort_key > self.delivered[-1], "not in due order"
+        self.pending.discard(sort_key)
+        self.delivered.append(sort_key)
+        self._do("fired", sort_key)
 
-    def _do(self, verb: str, place: Place) -> None:
-        self.log.append((verb, place))
-        self._apply(verb, place)
+    def _do(self, verb: str, sort_key: SortKey) -> None:
+        self.log.append((verb, sort_key))
+        self._apply(verb, sort_key)
 
-    def _apply(self, verb: str, place: Place) -> None:
+    def _apply(self, verb: str, sort_key: SortKey) -> None:
         if verb == "put":
-            self.partitions.put([place])
-            if place[0] < self.partitions.near_until_ms:
-                self.wheel.add(place)
+            self.partitions.put([sort_key])
+            if sort_key[0] < self.partitions.near_until_ms:
+                self.wheel.add(sort_key)
             return
-        self.wheel.discard(place)
+        self.wheel.discard(sort_key)
         if verb == "delete":
-            self.partitions.delete(*place)
+            self.partitions.delete(*sort_key)
         else:
-            self.partitions.watermark = place
+            self.partitions.watermark = sort_key

@@ -68,7 +68,7 @@ def act(caller: Caller, action: str, number: int) -> None:
 
 def settle(caller: Caller) -> None:
     caller.settle()
-    assert not [place for place in caller.pending if place[0] <= caller.now_ms]
+    assert not [sort_key for sort_key in caller.pending if sort_key[0] <= caller.now_ms]
     assert not caller.partitions.is_waiting
 
 
@@ -92,7 +92,7 @@ def agree(caller: Caller) -> None:
     assert caller.partitions.count(0, FOREVER_MS) == len(expected)
     middle = expected[len(expected) // 2] if expected else (START_MS, 0)
     assert caller.partitions.count(0, middle[0]) == len([p for p in expected if p[0] < middle[0]])
-    assert caller.listed(after=middle) == [place for place in expected if place > middle]
+    assert caller.listed(after=middle) == [sort_key for sort_key in expected if sort_key > middle]
 
 
 def run_out(caller: Caller) -> None:
@@ -276,9 +276,9 @@ def test_a_timer_that_cannot_be_fetched_is_told_of_and_the_others_are_written() 
     checkpoint = caller.partitions.to_write(START_MS)
     checkpoint.write(caller.disk, lambda offsets: fetch(offsets[offsets != 3]))
     caller.partitions.written(checkpoint)
-    [place] = checkpoint.unreadable
+    [sort_key] = checkpoint.unreadable
     assert [offset for _, offset in caller.listed()] == [1, 2, 3, 4, 5], "its caller is to end it"
-    caller.partitions.delete(*place)
+    caller.partitions.delete(*sort_key)
     assert [offset for _, offset in caller.listed()] == [1, 2, 4, 5]
     assert caller.partitions.count(0, START_MS + DAY_MS) == 4
 

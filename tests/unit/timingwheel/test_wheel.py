@@ -42,10 +42,10 @@ def test_agrees_with_a_sorted_list_while_it_is_swept_all_the_time(
 def test_timers_that_are_cancelled_long_before_their_time_leave_little_behind() -> None:
     wheel = Wheel(START_MS)
     for timer in range(10):
-        wheel.place(timer, START_MS + 1_000 + timer)
+        wheel.schedule(timer, START_MS + 1_000 + timer)
     for timer in range(10, 200_000):
-        wheel.place(timer, START_MS + 43_200_000 + timer)
-        wheel.place(timer, START_MS + 43_200_000)
+        wheel.schedule(timer, START_MS + 43_200_000 + timer)
+        wheel.schedule(timer, START_MS + 43_200_000)
         assert wheel.cancel(timer)
     held = sum(len(slot) for level in wheel._slots for slot in level.values()) // 2
     assert held < 50_000
@@ -61,12 +61,12 @@ def agree(steps: list[tuple[str, int, int]]) -> None:
         if action == "place":
             due_ms = max(now_ms, wheel.now_ms) + delay_ms
             oracle[number] = due_ms
-            wheel.place(number, due_ms)
+            wheel.schedule(number, due_ms)
         elif action == "place many":
             timers = [timer for timer in range(number, number + 4) if timer not in oracle]
             due_ms = max(now_ms, wheel.now_ms) + delay_ms
             oracle |= dict.fromkeys(timers, due_ms)
-            wheel.place_many(timers, due_ms)
+            wheel.schedule_many(timers, due_ms)
         elif action == "cancel":
             assert wheel.cancel(number) == (oracle.pop(number, None) is not None)
         else:
@@ -91,18 +91,18 @@ def test_ties_come_in_the_order_of_placing_from_whichever_level() -> None:
     wheel = Wheel(START_MS)
     due_ms = START_MS + 70_000
     for timer in (5, 3):
-        wheel.place(timer, due_ms)
+        wheel.schedule(timer, due_ms)
     wheel.advance(due_ms - 300, 10)
-    wheel.place(9, due_ms)
+    wheel.schedule(9, due_ms)
     wheel.advance(due_ms - 1, 10)
-    wheel.place(1, due_ms)
+    wheel.schedule(1, due_ms)
     assert [timer for _, timer in wheel.advance(due_ms, 10)] == [5, 3, 9, 1]
 
 
 def test_next_due_reaches_every_timer_in_few_steps() -> None:
     wheel = Wheel(START_MS)
     due_ms = START_MS + 40 * 86_400_000 + 17
-    wheel.place(1, due_ms)
+    wheel.schedule(1, due_ms)
     steps = 0
     while not wheel.advance(wheel.next_due_ms() or 0, 10):
         steps += 1
@@ -113,7 +113,7 @@ def test_next_due_reaches_every_timer_in_few_steps() -> None:
 
 def test_time_that_goes_back_changes_nothing() -> None:
     wheel = Wheel(START_MS)
-    wheel.place(1, START_MS + 50)
+    wheel.schedule(1, START_MS + 50)
     assert wheel.advance(START_MS - 10_000, 10) == []
     assert wheel.now_ms == START_MS
     assert wheel.advance(START_MS + 50, 10) == [(START_MS + 50, 1)]
@@ -122,18 +122,18 @@ def test_time_that_goes_back_changes_nothing() -> None:
 def test_a_timer_moved_after_it_expired_but_before_it_was_taken_waits_for_its_new_time() -> None:
     wheel = Wheel(START_MS)
     for timer in (1, 2):
-        wheel.place(timer, START_MS + 5)
+        wheel.schedule(timer, START_MS + 5)
     assert wheel.advance(START_MS + 5, 1) == [(START_MS + 5, 1)]
-    wheel.place(2, START_MS + 9)
+    wheel.schedule(2, START_MS + 9)
     assert wheel.advance(START_MS + 5, 10) == []
     assert wheel.advance(START_MS + 9, 10) == [(START_MS + 9, 2)]
 
 
 def test_a_clock_set_back_is_followed_by_what_is_placed_afterwards() -> None:
     wheel = Wheel(START_MS)
-    wheel.place(1, START_MS + 50)
+    wheel.schedule(1, START_MS + 50)
     wheel.advance(START_MS + 40, 10)
     back = wheel.rebased(START_MS - 3_600_000)
-    back.place(2, START_MS - 3_599_000)
+    back.schedule(2, START_MS - 3_599_000)
     assert back.advance(START_MS - 3_599_000, 10) == [(START_MS - 3_599_000, 2)]
     assert back.advance(START_MS + 50, 10) == [(START_MS + 50, 1)]
