@@ -100,7 +100,7 @@ CLOCK_OFFSET_MS_MAX = 10 * DELAY_MS_MAX
 DEDUPE_MS = 600_000
 TIMER_HISTORY_MS = 7 * 86_400_000
 DELIVERIES_PER_TICK_MAX = 2_000
-AGENDA_PER_TICK_MAX = 500  # leases that end, halves to be checked: 10 to 20 us each
+SCHEDULER_PER_TICK_MAX = 500  # leases that end, halves to be checked: 10 to 20 us each
 NEAR_RUN_MIN = 48  # timers of the wheel that are due together are delivered as columns from here on
 
 SCHEDULE_COUNT_MAX = 10_000

@@ -38,7 +38,6 @@ from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived, timer_facts
 from services.broker.access import Access
-from services.broker.agenda import Agenda, Purpose
 from services.broker.burying import Burying
 from services.broker.carrying import Carrying
 from services.broker.checkpoint import Checkpoint
@@ -59,6 +58,7 @@ from services.broker.lite_topics import LiteTopics
 from services.broker.mending import Check, Mending, Rescue
 from services.broker.reading import Reading
 from services.broker.receiving import Receiving
+from services.broker.scheduler import Purpose, Scheduler
 from services.broker.schedules import Schedules
 from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
@@ -116,7 +116,7 @@ class Broker:
         self._log = log
         self._ticked_ms = now_ms
         self._checkpoint_offset = log.first_offset
-        self._agenda = Agenda(now_ms)
+        self._scheduler = Scheduler(now_ms)
         self.store = Store(disk, log, settings.store_host)
         self.epoch = Epoch(self.store)
         self.access = Access(self.store)
@@ -127,13 +127,13 @@ class Broker:
         self.timer_views = TimerViews(self.timers)
         carrying = Carrying(self.timers)
         self.transactions = Transactions(
-            self.store, self._agenda, self.topics, self.timers, carrying, settings, self.statistics
+            self.store, self._scheduler, self.topics, self.timers, carrying, settings, self.statistics
         )
         self.half_views = HalfViews(self.store, self.transactions)
         self.groups = Groups(self.store, settings)
         self.lite_topics = LiteTopics(self.store, self.topics, self.groups, settings)
         self.housekeeping = Housekeeping(
-            disk, self.store, self._agenda, self.groups, self.transactions, settings, self.statistics
+            disk, self.store, self._scheduler, self.groups, self.transactions, settings, self.statistics
         )
         self._housekeeping_ms = settings.housekeeping_ms
         self.sending = Sending(
@@ -149,13 +149,13 @@ class Broker:
         )
         self.schedules = Schedules(
             self.store,
-            self._agenda,
+            self._scheduler,
             self.topics,
             self.sending,
             self.housekeeping,
             settings,
         )
-        leases = Leases(self._agenda, now_ms)
+        leases = Leases(self._scheduler, now_ms)
         self._reading = Reading(self.store, self.statistics)
         self.dead_letters = DeadLetters(
             self.store, self.topics, self.groups, self._reading, self.housekeeping, self.statistics
@@ -291,7 +291,7 @@ class Broker:
         broker.housekeeping.see_to_room()
         broker._read_ahead_now(now_ms)
         broker.mending.begin(now_ms)
-        broker._agenda.schedule(Purpose.HOUSE, 0, now_ms)
+        broker._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         return broker
 
     @property
@@ -350,7 +350,7 @@ class Broker:
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
         others = self._tick_timers(now_ms)
-        for purpose, subject in self._agenda.advance(now_ms, limits.AGENDA_PER_TICK_MAX):
+        for purpose, subject in self._scheduler.advance(now_ms, limits.SCHEDULER_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
                 woken[self.receiving.expire(subject, now_ms)] = None
             elif purpose is Purpose.SCHEDULE:
@@ -372,14 +372,14 @@ class Broker:
         Found anew only where that may have changed: messages that come in and go to the disk change nothing.
         """
         is_behind = self.store.is_behind
-        if self._has_new_plan or self._agenda.is_changed or is_behind != self._was_behind:
-            self._has_new_plan = self._agenda.is_changed = False
+        if self._has_new_plan or self._scheduler.is_changed or is_behind != self._was_behind:
+            self._has_new_plan = self._scheduler.is_changed = False
             self._was_behind = is_behind
             self._planned_ms = self._next_due_ms()
         return self._planned_ms
 
     def _next_due_ms(self) -> int | None:
-        moments = [self._agenda.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
+        moments = [self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
         if self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more():
             return self._ticked_ms
         if self.mending.is_wanted:
@@ -428,7 +428,7 @@ class Broker:
 
     def postpone_housekeeping(self, until_ms: int) -> None:
         """Looks at the room on disk next at `until_ms`: a clock that leaps need not stop for it."""
-        self._agenda.schedule(Purpose.HOUSE, 0, until_ms)
+        self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
         """What to write now; None if there is nothing, or enough flushes are under way."""
@@ -594,7 +594,7 @@ class Broker:
         retirement = self.housekeeping.look(now_ms, is_checkpointing=is_checkpointing)
         refusal = self.housekeeping.refusal()
         self.lite.keep_house(now_ms)
-        self._agenda.schedule(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
+        self._scheduler.schedule(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
         if (refusal is not None) != self._is_refusing:
             self._is_refusing = refusal is not None

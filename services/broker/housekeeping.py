@@ -38,8 +38,8 @@ from commitlog.kinds import RETENTION_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
-from services.broker.agenda import Agenda, Purpose
 from services.broker.groups import Groups
+from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -55,7 +55,7 @@ class Housekeeping:
         self,
         disk: Disk,
         store: Store,
-        agenda: Agenda,
+        scheduler: Scheduler,
         groups: Groups,
         transactions: Transactions,
         settings: BrokerSettings,
@@ -63,7 +63,7 @@ class Housekeeping:
     ) -> None:
         self._disk = disk
         self._store = store
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._groups = groups
         self._transactions = transactions
         self._policy = settings.retention
@@ -178,7 +178,7 @@ class Housekeeping:
         said = json.loads(record.body)
         if "queues" in said and said["done"]:
             self._running, self._deletable_offset = None, said["cut_offset"]
-            self._agenda.schedule(Purpose.HOUSE, 0, 0)
+            self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def follow(self) -> None:
         """Moves queues and groups up to the log's start, when that is known; finds what was to be deleted.

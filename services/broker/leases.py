@@ -14,8 +14,8 @@ from typing import Final
 from commitlog import limits
 from consumequeue.attempts import Cause, Failure
 from consumequeue.in_flight import Lease
-from services.broker.agenda import Agenda, Purpose
 from services.broker.groups import GroupQueue
+from services.broker.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
 
@@ -23,8 +23,8 @@ _GENERATIONS_PER_MS: Final = 1 << 16
 class Leases:
     """All leases of a broker that starts at `now_ms`."""
 
-    def __init__(self, agenda: Agenda, now_ms: int) -> None:
-        self._agenda = agenda
+    def __init__(self, scheduler: Scheduler, now_ms: int) -> None:
+        self._scheduler = scheduler
         self._generation = now_ms * _GENERATIONS_PER_MS
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
@@ -50,7 +50,7 @@ class Leases:
         self._leases.update(zip(generations, leases, strict=True))
         if leases:
             _, first = leases[0]
-            self._agenda.schedule_many(Purpose.LEASE, generations, first.visible_ms)
+            self._scheduler.schedule_many(Purpose.LEASE, generations, first.visible_ms)
             if first.client_id:
                 self._generations_of[first.client_id].update(generations)
 
@@ -75,7 +75,7 @@ class Leases:
 
     def run_out_again(self, generation: int) -> None:
         """The lease ends with the next tick, if its time is over, though an earlier tick let it stand."""
-        self._agenda.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
+        self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """The lease is over; returns what it was."""
@@ -94,7 +94,7 @@ class Leases:
 
     def unplan(self, generations: Iterable[int]) -> None:
         """Leases that are over do not run out."""
-        self._agenda.cancel_many(Purpose.LEASE, generations)
+        self._scheduler.cancel_many(Purpose.LEASE, generations)
 
     def extend(self, client_id: str, visible_ms: int) -> None:
         """Moves the end of all leases kept for a client, but never beyond what a lease may last."""
@@ -109,7 +109,7 @@ class Leases:
             lease = self._leases[generation][1]
             lease.is_gone = is_gone
             lease.visible_ms = min(visible_ms, lease.renewed_until_ms)
-            self._agenda.schedule(Purpose.LEASE, generation, lease.visible_ms)
+            self._scheduler.schedule(Purpose.LEASE, generation, lease.visible_ms)
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:

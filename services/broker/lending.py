@@ -46,7 +46,7 @@ class Look:
     now_ms: int
     deliveries: list[Delivery] = field(default_factory=list)
     leases: list[tuple[GroupQueue, Lease]] = field(default_factory=list)
-    """What it has leased, to be placed in the agenda at its end."""
+    """What it has leased, to be scheduled at its end."""
     near: dict[int, Record | None] = field(default_factory=dict)
     """Records that it has read, by log offset, and is about to come upon."""
     runs: Counter[str] = field(default_factory=Counter)

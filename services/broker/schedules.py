@@ -39,7 +39,6 @@ from commitlog.kinds import SCHEDULE_TOPIC
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker import missed
-from services.broker.agenda import Agenda, Purpose
 from services.broker.housekeeping import Housekeeping
 from services.broker.schedule import (
     Occurrence,
@@ -52,6 +51,7 @@ from services.broker.schedule import (
     freeze_schedule,
     thaw_schedule,
 )
+from services.broker.scheduler import Purpose, Scheduler
 from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
@@ -86,14 +86,14 @@ class Schedules:
     def __init__(
         self,
         store: Store,
-        agenda: Agenda,
+        scheduler: Scheduler,
         topics: Topics,
         sending: Sending,
         housekeeping: Housekeeping,
         settings: BrokerSettings,
     ) -> None:
         self._store = store
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._topics = topics
         self._sending = sending
         self._housekeeping = housekeeping
@@ -161,10 +161,10 @@ class Schedules:
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
             if self._housekeeping.is_full:
-                self._agenda.schedule(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
+                self._scheduler.schedule(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
                 return
             if self._is_late(one, due_ms, now_ms) and not self._may_decide(one):
-                self._agenda.schedule(Purpose.SCHEDULE, number, now_ms)
+                self._scheduler.schedule(Purpose.SCHEDULE, number, now_ms)
                 return
             if self._is_wanted(one, due_ms, now_ms):
                 self._send(one, due_ms, now_ms)
@@ -281,7 +281,7 @@ class Schedules:
         """Puts what is pending into the wheel."""
         due_ms = None if one.is_paused else self._next_ms(one)
         if due_ms is not None:
-            self._agenda.schedule(Purpose.SCHEDULE, one.number, due_ms)
+            self._scheduler.schedule(Purpose.SCHEDULE, one.number, due_ms)
 
     # What records do.
 
@@ -308,14 +308,14 @@ class Schedules:
         del self._by_name[one.schedule.name]
         del self._by_number[one.number]
         self._body_bytes -= len(one.schedule.body)
-        self._agenda.cancel(Purpose.SCHEDULE, one.number)
+        self._scheduler.cancel(Purpose.SCHEDULE, one.number)
         self._spent_ms[one.schedule.name] = one.cursor_ms
         if len(self._spent_ms) > limits.SCHEDULE_COUNT_MAX:
             del self._spent_ms[next(iter(self._spent_ms))]
 
     def _paused(self, one: _Running, body: dict[str, Any]) -> None:
         one.is_paused = True
-        self._agenda.cancel(Purpose.SCHEDULE, one.number)
+        self._scheduler.cancel(Purpose.SCHEDULE, one.number)
 
     def _resumed(self, one: _Running, body: dict[str, Any]) -> None:
         one.is_paused, one.cursor_ms = False, body["after_ms"]
@@ -342,7 +342,7 @@ class Schedules:
     def _look_at(self, one: _Running) -> None:
         """Lets the next tick compute what is pending."""
         if not one.is_paused:
-            self._agenda.schedule(Purpose.SCHEDULE, one.number, 0)
+            self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
     # Looks.
 

@@ -23,9 +23,9 @@ from commitlog.errors import InvalidTransactionId, StoreDamaged, TooManyHalves, 
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
-from services.broker.agenda import Agenda, Purpose
 from services.broker.carrying import Carrying
 from services.broker.half_receipts import AT_ONCE, HalfReceipts
+from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -52,7 +52,7 @@ class Transactions:
     def __init__(
         self,
         store: Store,
-        agenda: Agenda,
+        scheduler: Scheduler,
         topics: Topics,
         timers: Timers,
         carrying: Carrying,
@@ -60,7 +60,7 @@ class Transactions:
         statistics: Statistics,
     ) -> None:
         self._store = store
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._topics = topics
         self._timers = timers
         self._carrying = carrying
@@ -112,7 +112,7 @@ class Transactions:
 
     def apply_end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
         """The same of an end, by what its record says."""
-        self._agenda.cancel(Purpose.CHECK, half_offset)
+        self._scheduler.cancel(Purpose.CHECK, half_offset)
         if len(self.unasked) and (waiting := self.outcomes.waiting(half_offset)):
             self.unasked.discard(waiting.topic, half_offset)
         self.outcomes.end(half_offset, outcome, ended_ms, ended_offset)
@@ -135,7 +135,7 @@ class Transactions:
             for half_offset, waiting in due_together:
                 self.outcomes.stored(half_offset, waiting)
                 offsets.append(half_offset)
-            self._agenda.schedule_many(Purpose.CHECK, offsets, first_ms)
+            self._scheduler.schedule_many(Purpose.CHECK, offsets, first_ms)
         self.outcomes.forget(published_offset)
 
     def check_room(self) -> None:
@@ -307,11 +307,11 @@ class Transactions:
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
             self._wake(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
-            self._agenda.cancel(Purpose.CHECK, offset)
+            self._scheduler.cancel(Purpose.CHECK, offset)
             self.unasked.add(waiting.topic, offset)
         elif not self.unasked.holds(waiting.topic, offset):
             # By hand before its time; what waits has no timer, also when the clock was set back since.
-            self._agenda.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
+            self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:
         """A producer of a topic can be asked, perhaps again: halves that wait for one are due now."""
@@ -327,7 +327,7 @@ class Transactions:
             waiting = self.outcomes.waiting(offset)
             if waiting is not None and self.policy(topic).is_exhausted(waiting.check_count):
                 self.unasked.discard(topic, offset)
-                self._agenda.schedule(Purpose.CHECK, offset, now_ms)
+                self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
         return changed
 
     def freeze(self) -> Any:
@@ -338,7 +338,7 @@ class Transactions:
         """Takes a snapshot's part over."""
         self.outcomes.thaw(frozen)
         for half_offset, (_, next_check_ms, *_) in self.outcomes.open.items():
-            self._agenda.schedule(Purpose.CHECK, half_offset, next_check_ms)
+            self._scheduler.schedule(Purpose.CHECK, half_offset, next_check_ms)
 
     def _end(
         self,
@@ -410,11 +410,11 @@ class Transactions:
         waiting = self.outcomes.asked(record.half_offset, record.reconsume_times, next_check_ms)
         if waiting is not None:
             self.unasked.discard(waiting.topic, record.half_offset)
-            self._agenda.schedule(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
+            self._scheduler.schedule(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
 
     def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
         for offset in self.unasked.take(topic, count_max):
-            self._agenda.schedule(Purpose.CHECK, offset, now_ms)
+            self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read(self, half_offset: int) -> Record | None:
         """A half that is to be asked about, or to expire; None if damage has taken it."""

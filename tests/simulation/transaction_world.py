@@ -20,8 +20,8 @@ from commitlog import limits, properties
 from commitlog.errors import InvalidTransactionId, TransactionEnded
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
-from services.broker.agenda import Purpose
 from services.broker.broker import Broker
+from services.broker.scheduler import Purpose
 from services.broker.values import (
     CheckBack,
     Effect,
@@ -219,7 +219,7 @@ class TransactionWorld(World):
             del waiting[at]
         for at in list(waiting)[:count_max]:
             del waiting[at]
-            due_ms = self.broker._agenda.due_ms(Purpose.CHECK, at)
+            due_ms = self.broker._scheduler.due_ms(Purpose.CHECK, at)
             assert due_ms <= self.now_ms or self.went_back, "not asked about at once"
 
     def _reopen(self, trusted_offset: int | None) -> None:

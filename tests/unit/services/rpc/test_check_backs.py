@@ -52,11 +52,11 @@ def test_halves_without_a_producer_are_neither_read_nor_looked_at_until_one_come
         await send_halves(front)
         front.pass_time(limits.CHECK_IMMUNITY_MS)
         log_reads.clear()
-        due_ms = front.live.core._agenda.next_due_ms()
+        due_ms = front.live.core._scheduler.next_due_ms()
         for _ in range(30):
             front.pass_time(1_000)
         assert log_reads == []
-        assert front.live.core._agenda.next_due_ms() == due_ms, "no half has a timer"
+        assert front.live.core._scheduler.next_due_ms() == due_ms, "no half has a timer"
         telemetry = Telemetry(front, "late")
         await telemetry.introduce(PRODUCER)
         front.pass_time(0)

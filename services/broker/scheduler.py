@@ -31,7 +31,7 @@ class Purpose(IntEnum):
     SCHEDULE = 4
 
 
-class Agenda:
+class Scheduler:
     """Everything that will happen later, from `now_ms` on.
 
     Leases come and go by the thousand, checks of halves lie there by the hundred thousand: in one wheel the
