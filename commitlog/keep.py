@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from typing import Final
 
-from commitlog import foreign, record
+from commitlog import imported, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEEP, OFFSET_DIGITS
@@ -34,7 +34,7 @@ class Keep:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._own_from = foreign.read_imported(disk)
+        self._imported_until = imported.read(disk)
         self._places: Places = {}
         self._undecided: dict[str, list[int]] = {}
         """By file the records that were not found to be unneeded; the last is looked at first."""
@@ -53,7 +53,7 @@ class Keep:
         """Takes over the file that was written when the log was deleted up to `cut_offset`."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
-        places = places_in(path, stored, self._own_from)
+        places = places_in(path, stored, self._imported_until)
         self.add(cut_offset, places)
         sound_bytes = sum(record_bytes for _, _, record_bytes in places.values())
         if sound_bytes < len(stored):
@@ -98,21 +98,21 @@ def path_of(cut_offset: int) -> str:
     return f"{KEEP}/{cut_offset:0{OFFSET_DIGITS}d}"
 
 
-def places_in(path: str, stored: bytes, own_from: int) -> Places:
-    """Where the sound records of a keep file lie; `own_from` as in `records`."""
-    return {offset: (path, position, length) for offset, position, length in records(stored, own_from)}
+def places_in(path: str, stored: bytes, imported_until: int) -> Places:
+    """Where the sound records of a keep file lie; `imported_until` as in `records`."""
+    return {offset: (path, position, length) for offset, position, length in records(stored, imported_until)}
 
 
-def records(stored: bytes, own_from: int) -> Iterator[tuple[int, int, int]]:
+def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]]:
     """(physical offset, position, length) of each sound record in a keep file; damage is stepped over.
 
-    Below log offset `own_from` records were imported (see `commitlog.foreign`).
+    Below log offset `imported_until` records were imported (see `commitlog.imported`).
     """
     position = 0
     while 0 <= position < len(stored):
         record_bytes = int.from_bytes(stored[position : position + _HEAD_BYTES], "big")
         one = stored[position : position + record_bytes]
-        if is_sound(one, own_from):
+        if is_sound(one, imported_until):
             yield _OFFSET.unpack_from(one, _OFFSET_AT)[0], position, record_bytes
             position += record_bytes
         else:
@@ -120,9 +120,9 @@ def records(stored: bytes, own_from: int) -> Iterator[tuple[int, int, int]]:
             position = magic.start() - _HEAD_BYTES if magic else -1
 
 
-def is_sound(stored: bytes, own_from: int) -> bool:
+def is_sound(stored: bytes, imported_until: int) -> bool:
     """Whether these bytes are one whole record, as it was written to the log."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)
-    return record.is_sound(stored, may_lack_crc=physical_offset < own_from)
+    return record.is_sound(stored, may_lack_crc=physical_offset < imported_until)

@@ -11,7 +11,7 @@
     keep/<20 digits>                           records that outlive their segment, see `commitlog.keep`
     reserve                                    an empty segment for when the disk is full
     durable                                    the published durable offset, see below
-    imported                                   only after an import: see `commitlog.foreign`
+    imported                                   only after an import: see `commitlog.imported`
     clock                                      only of a virtual clock: its offset, see below
     format                                     version and size of segments, see `commitlog.store_format`
     lock                                       see `commitlog.lock`

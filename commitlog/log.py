@@ -19,7 +19,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Final
 
-from commitlog import foreign, layout, record
+from commitlog import imported, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, Publisher, Sync
@@ -55,8 +55,8 @@ class CommitLog:
         self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
         self._disk = disk
-        self.own_from: Final = foreign.read_imported(disk)
-        """Below this the log was imported (see `commitlog.foreign`)."""
+        self.imported_until: Final = imported.read(disk)
+        """Below this the log was imported (see `commitlog.imported`)."""
         self._gathered: list[Part] = []
         self._makes_segment = False
         self._flying: deque[Flush] = deque()
@@ -189,7 +189,7 @@ class CommitLog:
         Raises `StoreDamaged` where no whole record with a right CRC lies there.
         """
         stored = self._read_bytes(physical_offset, length)
-        if not record.is_sound(stored, may_lack_crc=physical_offset < self.own_from):
+        if not record.is_sound(stored, may_lack_crc=physical_offset < self.imported_until):
             raise StoreDamaged(
                 f"The record at log offset {physical_offset} does not match its CRC. It is skipped; "
                 "restore the segment from a backup to get it back."
@@ -210,7 +210,7 @@ class CommitLog:
                 stored = self._disk.read(path, position, end - first)
         for physical_offset, record_bytes, _ in places:
             one = stored[physical_offset - first : physical_offset - first + record_bytes]
-            is_sound = record.is_sound(one, may_lack_crc=physical_offset < self.own_from)
+            is_sound = record.is_sound(one, may_lack_crc=physical_offset < self.imported_until)
             yield record.decode(one) if is_sound else None
 
     def _read_bytes(self, physical_offset: int, length: int) -> bytes:

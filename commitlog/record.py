@@ -200,7 +200,7 @@ def crc_holds(record_bytes: bytes | memoryview) -> bool:
 def is_sound(record_bytes: bytes | memoryview, *, may_lack_crc: bool) -> bool:
     """Whether one whole record's bytes are what was written, by its CRC property.
 
-    With `may_lack_crc` (see `commitlog.foreign`) a record that has no such property is sound when its
+    With `may_lack_crc` (see `commitlog.imported`) a record that has no such property is sound when its
     lengths add up and its body matches the body CRC.
     """
     if crc_holds(record_bytes):

@@ -1,7 +1,7 @@
 """Where the log ends after any stop, and what in it is damaged.
 
 Every record from the first segment on is checked: magic, its own physical offset, its CRC (records of an
-imported log as `commitlog.foreign` says). At the first bytes that are no record:
+imported log as `commitlog.imported` says). At the first bytes that are no record:
 
 * below the published durable offset it is damage: reading resumes at the next magic whose record names its
   own offset and has a right CRC; the region between is reported, nothing behind it is lost;
@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from commitlog import foreign, layout, record
+from commitlog import imported, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from commitlog.record import Record
@@ -75,7 +75,7 @@ class LogScan:
         self._start_at = start_at
         self._stop_at = stop_at
         self.segments = Segments.of(disk, segment_bytes)
-        self._own_from = foreign.read_imported(disk)
+        self._imported_until = imported.read(disk)
         found = layout.published(disk)
         self._proven_offset = max(found.offset, start_at)
         self._by_proof = not found.is_sound and bool(self.segments.first_offsets)
@@ -156,7 +156,7 @@ class LogScan:
             view = view.upto(self._stop_at - first_offset)
         position = self.end_offset - first_offset
         while 0 <= position < min(until, len(view)):
-            found = _record_at(view, position, first_offset + position, self._own_from)
+            found = _record_at(view, position, first_offset + position, self._imported_until)
             if found is None:
                 position = self._step_over(view, position, first_offset, until)
                 continue
@@ -185,7 +185,7 @@ class LogScan:
             return -1
         if first_offset + position >= self.durable_offset and not self._by_proof:
             return -1
-        resumed = _next_record(view, position + 1, first_offset, self._own_from)
+        resumed = _next_record(view, position + 1, first_offset, self._imported_until)
         if resumed >= 0:
             self._note_damage(first_offset + resumed)
         return resumed
@@ -194,7 +194,7 @@ class LogScan:
         """Whether a sound record in this segment or a later one proves that the log goes on so far."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
-        return any(_next_record(view, 0, one, self._own_from) >= 0 for one, view in views)
+        return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
 
     def _note_damage(self, end_offset: int) -> None:
         self.damaged.append(Damage(self.end_offset, end_offset))
@@ -231,7 +231,7 @@ def _missing(first_offset: int) -> StoreError:
     )
 
 
-def _record_at(view: View, position: int, offset: int, own_from: int) -> Found | None:
+def _record_at(view: View, position: int, offset: int, imported_until: int) -> Found | None:
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
     head = view[position : position + record.RECORD_BYTES_MIN]
@@ -241,7 +241,7 @@ def _record_at(view: View, position: int, offset: int, own_from: int) -> Found |
     if _OFFSET_FIELD.unpack_from(head, _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
-    if not record.is_sound(stored, may_lack_crc=offset < own_from):
+    if not record.is_sound(stored, may_lack_crc=offset < imported_until):
         return None
     return Found(record.decode(stored), record_bytes)
 
@@ -253,9 +253,9 @@ def _is_blank(view: View, position: int, until: int) -> bool:
     return bool(magic == record.MAGIC_BLANK and left_bytes == until - position)
 
 
-def _next_record(view: View, position: int, first_offset: int, own_from: int) -> int:
+def _next_record(view: View, position: int, first_offset: int, imported_until: int) -> int:
     for found in view.find(_MAGIC, position, _MAGIC_BYTES):
         start = found - 4
-        if start >= position and _record_at(view, start, first_offset + start, own_from) is not None:
+        if start >= position and _record_at(view, start, first_offset + start, imported_until) is not None:
             return start
     return -1

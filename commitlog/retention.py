@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from commitlog import foreign, keep, layout
+from commitlog import imported, keep, layout
 from commitlog.disk import Disk
 from commitlog.limits import RECORD_BYTES_MAX
 from commitlog.segments import Segments
@@ -115,13 +115,13 @@ class Keeping:
         """Writes the keep file; the shell may run it in a worker thread. Raises OSError."""
         if not self.needed_offsets:
             return
-        own_from = foreign.read_imported(disk)
+        imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
-        kept = [before[at : at + length] for _, at, length in keep.records(before, own_from)]
+        kept = [before[at : at + length] for _, at, length in keep.records(before, imported_until)]
         kept += (self._read(disk, offset) for offset in self.needed_offsets)
-        content = b"".join(one for one in kept if keep.is_sound(one, own_from))
-        self.places.update(keep.places_in(path, content, own_from))
+        content = b"".join(one for one in kept if keep.is_sound(one, imported_until))
+        self.places.update(keep.places_in(path, content, imported_until))
         disk.delete(fresh)
         disk.write(fresh, 0, content)
         disk.sync(fresh)

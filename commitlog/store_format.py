@@ -78,10 +78,10 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """
     found = read(disk)
     if found is None:
-        foreign = [name for name in disk.list("") if name not in layout.KNOWN_NAMES]
-        if foreign:
+        unknown = [name for name in disk.list("") if name not in layout.KNOWN_NAMES]
+        if unknown:
             raise NotAStore(
-                f"It holds {foreign[0]!r}. Nothing was touched; choose an empty folder with --store."
+                f"It holds {unknown[0]!r}. Nothing was touched; choose an empty folder with --store."
             )
         write(disk, encode(wanted_bytes))
         return Format(VERSION, wanted_bytes)

@@ -51,10 +51,10 @@ class EntriesToWrite:
 class Dispatch:
     """All queues of a store; empty until a snapshot's are adopted or records are dispatched."""
 
-    def __init__(self, disk: Disk, own_from: int = 0) -> None:
-        """`own_from`: the log below this offset was imported (see `commitlog.foreign`)."""
+    def __init__(self, disk: Disk, imported_until: int = 0) -> None:
+        """`imported_until`: the log below this offset was imported (see `commitlog.imported`)."""
         self._disk = disk
-        self._own_from = own_from
+        self._imported_until = imported_until
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: dict[ConsumeQueue, None] = {}  # in order, so that a seed replays
         self._unsynced: dict[ConsumeQueue, None] = {}
@@ -73,7 +73,7 @@ class Dispatch:
             return False
         key = (record.topic, record.queue_id)
         queue = self._queues.get(key) or self.queue(*key)
-        if record.physical_offset < self._own_from and record.queue_offset < queue.end_offset:
+        if record.physical_offset < self._imported_until and record.queue_offset < queue.end_offset:
             queue.cut(record.queue_offset)
         for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
             queue.put(queue_offset, entry_of(record, record_bytes, queue_offset))

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from commitlog import foreign, layout, limits, properties, snapshot, store_format
+from commitlog import imported, layout, limits, properties, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.flush import Flush, Sync
 from commitlog.kinds import (
@@ -262,7 +262,7 @@ class Broker:
         found_format = store_format.open_format(disk, settings.segment_bytes)
         start = snapshot.newest(disk)
         unsound_snapshots = snapshot.unsound(disk)
-        foreign.check_start(disk, start)
+        imported.check_start(disk, start)
         scan = LogScan(disk, found_format.segment_bytes, start.offset if start else 0, acknowledged_offset)
         snapshot.check_reach(start, scan.first_offset)
         log = CommitLog(

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from commitlog import bulk, foreign, limits
+from commitlog import bulk, imported, limits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.flush import Flush
@@ -53,7 +53,7 @@ class Store:
 
     def __init__(self, disk: Disk, log: CommitLog, host: Host) -> None:
         self.log = log
-        self.dispatch = Dispatch(disk, foreign.read_imported(disk))
+        self.dispatch = Dispatch(disk, imported.read(disk))
         self.keys = KeyIndex(disk)
         self.last_store_ms = 0
         self.host = host

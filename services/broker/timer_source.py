@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import bulk, foreign, properties, record
+from commitlog import bulk, imported, properties, record
 from commitlog.disk import Disk
 from commitlog.record import Record
 from commitlog.segments import Segments
@@ -79,14 +79,14 @@ class TimerSource:
         self._disk = disk
         self._segments = segments
         self._queues = queues
-        self._own_from = foreign.read_imported(disk)
+        self._imported_until = imported.read(disk)
 
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
         """Rows (without due time and place) and records of the timers that can be read; offsets ascend."""
         offsets, stored = self._sound(timer_offsets.tolist())
         rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
         rows["timer_offset"] = offsets
-        first_own = bisect_left(offsets, self._own_from)
+        first_own = bisect_left(offsets, self._imported_until)
         cut = Cut(stored[first_own:], offsets[first_own:])
         places = [first_own + place for place in cut.places]
         for place, encoded in zip(places, cut.records(), strict=True):

@@ -202,7 +202,7 @@ class Transactions:
         if self.outcomes.state(offset) is not None:
             return True
         log = self._store.log
-        is_ours = max(log.own_from, log.first_offset) <= offset < log.durable_offset
+        is_ours = max(log.imported_until, log.first_offset) <= offset < log.durable_offset
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def ended(self, record: Record) -> Ended | None:

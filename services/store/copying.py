@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from commitlog import foreign, layout, snapshot, store_format
+from commitlog import imported, layout, snapshot, store_format
 from commitlog.disk import FOLDER_MODE
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
@@ -162,7 +162,7 @@ def _write_segments(taken: _Taken, disk: RealDisk, progress: Progress) -> int:
 
 
 def _small_files(taken: _Taken) -> Iterator[str]:
-    for path in (foreign.IMPORTED, layout.CLOCK):
+    for path in (imported.PATH, layout.CLOCK):
         if taken.store.files.size(path) >= 0:
             yield path
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from commitlog import foreign, snapshot, store_format
+from commitlog import imported, snapshot, store_format
 from services.store.opening import OpenStore, open_store
 from services.store.state import GroupState, State, TopicState, fold
 
@@ -90,7 +90,7 @@ def info(root: Path, now_ms: int) -> Info:
         first_offset=store.first_offset,
         durable_offset=store.durable_offset,
         epoch=state.epoch,
-        imported_until=foreign.read_imported(store.overlay()),
+        imported_until=imported.read(store.overlay()),
         snapshots=list(_snapshots(store)),
         topics=[TopicSize(topic, _message_count(state, topic.name)) for topic in state.topics],
         groups=state.groups,

@@ -47,12 +47,12 @@ class Pairs:
 class Invariants:
     """The rules over one log; show it every record in log order.
 
-    `damaged` may grow while the records are seen, as `LogScan.damaged` does. Below `own_from` the log was
-    copied from another broker. `kept` are the records that outlive their segments.
+    `damaged` may grow while the records are seen, as `LogScan.damaged` does. Below `imported_until` the log
+    was copied from another broker. `kept` are the records that outlive their segments.
     """
 
     def __init__(
-        self, first_offset: int, damaged: Sequence[Damage], own_from: int = 0, kept: Container[int] = ()
+        self, first_offset: int, damaged: Sequence[Damage], imported_until: int = 0, kept: Container[int] = ()
     ) -> None:
         self.halves = Pairs("half")
         self._expiries = Pairs("half", self.halves.stored)
@@ -61,8 +61,8 @@ class Invariants:
         self.next_offsets: dict[tuple[str, int], int] = {}
         self._last_places: dict[tuple[str, int], int] = {}
         self._epoch = 0
-        self._known_from = max(first_offset, own_from)
-        self._own_from = own_from
+        self._known_from = max(first_offset, imported_until)
+        self._imported_until = imported_until
         self._damaged = damaged
         self._kept = kept
 
@@ -96,7 +96,7 @@ class Invariants:
 
     def is_copied(self, offset: int) -> bool:
         """Whether another broker wrote this place of the log."""
-        return offset < self._own_from
+        return offset < self._imported_until
 
     def _begin_epoch(self, record: Record) -> Iterator[Breach]:
         before, self._epoch = self._epoch, epoch_of(record)
@@ -141,10 +141,10 @@ class Invariants:
 
 
 def breaches(
-    records: Iterable[Found], first_offset: int, damaged: Sequence[Damage], own_from: int = 0
+    records: Iterable[Found], first_offset: int, damaged: Sequence[Damage], imported_until: int = 0
 ) -> list[Breach]:
     """All breaches of a log, given by its records in order."""
-    rules = Invariants(first_offset, damaged, own_from)
+    rules = Invariants(first_offset, damaged, imported_until)
     return [breach for found in records for breach in rules.see(found.record)]
 
 

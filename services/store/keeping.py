@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from commitlog import foreign, keep, layout
+from commitlog import imported, keep, layout
 from commitlog.disk import Disk
 from commitlog.recovery import Damage
 from services.store.findings import Finding
@@ -19,14 +19,14 @@ class KeepFiles:
     def __init__(self, store: OpenStore) -> None:
         self.offsets: set[int] = set()
         self.findings: list[Finding] = []
-        self._own_from = foreign.read_imported(store.overlay())
+        self._imported_until = imported.read(store.overlay())
         for name in filter(str.isdigit, store.files.list(layout.KEEP)):
             path = f"{layout.KEEP}/{name}"
             self._read(path, bytes(store.files.view(path)))
 
     def _read(self, path: str, stored: bytes) -> None:
         sound_bytes = 0
-        for physical_offset, _, record_bytes in keep.records(stored, self._own_from):
+        for physical_offset, _, record_bytes in keep.records(stored, self._imported_until):
             self.offsets.add(physical_offset)
             sound_bytes += record_bytes
         if sound_bytes < len(stored):

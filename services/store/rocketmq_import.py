@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import foreign, layout, store_format
+from commitlog import imported, layout, store_format
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore
 from commitlog.lock import StoreLock
@@ -147,7 +147,7 @@ class _Import:
                 self._copy_segment(first_offset)
         layout.reset_durable(self._disk, self._log.end_offset)
         if self._log.end_offset:
-            foreign.write_imported(self._disk, self._log.end_offset)
+            imported.write(self._disk, self._log.end_offset)
 
     def _copy_segment(self, first_offset: int) -> None:
         path = layout.segment_path(first_offset)
@@ -264,13 +264,13 @@ def _check_empty(disk: Disk, name: str) -> None:
     if not there:
         return
     what = f"{name} holds {there[0]!r}"
-    if foreign.IMPORTED in there and layout.FORMAT in there:
+    if imported.PATH in there and layout.FORMAT in there:
         what = f"{name} is a store already, made by an import that took everything over: a broker can start"
     raise NotAStore(f"{what}. An import needs an empty folder; nothing was touched.")
 
 
 def _empty(disk: Disk) -> None:
     """Deletes what an import made; the file that says that this is half of one goes last."""
-    ours = (layout.KNOWN_NAMES | {foreign.IMPORTED}) - {"lock", layout.FORMAT}
+    ours = (layout.KNOWN_NAMES | {imported.PATH}) - {"lock", layout.FORMAT}
     for name in [*sorted(ours & set(disk.list(""))), layout.FORMAT]:
         disk.delete(name)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from commitlog import foreign, layout
+from commitlog import imported, layout
 from commitlog.errors import NotAStore, StoreError, StoreLocked
 from commitlog.limits import SEGMENT_BYTES_DEFAULT
 from commitlog.recovery import Damage, Found, LogScan
@@ -55,7 +55,7 @@ class RocketmqLog:
         behind = self.segment_offsets[-1] + self.segment_bytes if self.segment_offsets else 0
         disk = Overlay(self.files)
         if behind:
-            foreign.write_imported(disk, behind)
+            imported.write(disk, behind)
         layout.reset_durable(disk, behind)
         return LogScan(disk, self.segment_bytes)
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from commitlog import foreign, layout, record, snapshot
+from commitlog import imported, layout, record, snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.recovery import Damage, Found, LogScan
@@ -71,8 +71,8 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     verdict = Verdict(store.first_offset, store.durable_offset)
     kept = KeepFiles(store)
     scan = store.scan()
-    own_from = foreign.read_imported(store.overlay())
-    rules = Invariants(scan.first_offset, scan.damaged, own_from, kept.offsets)
+    imported_until = imported.read(store.overlay())
+    rules = Invariants(scan.first_offset, scan.damaged, imported_until, kept.offsets)
     queues, index, deleted_to = QueueCheck(store), IndexCheck(store), 0
     for found in _records(scan, verdict, progress):
         queues.see(found)

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from commitlog import foreign, snapshot
+from commitlog import imported, snapshot
 from commitlog.recovery import Damage
 from consumequeue.offset_ranges import OffsetRanges
 from services.store.comparing import NO_OFFSETS, beyond, kinds, unrecorded_offsets
@@ -31,7 +31,7 @@ def check_snapshots(
     store: OpenStore, damaged: Collection[Damage], first_offsets: FirstOffsets, now_ms: int
 ) -> Iterator[Finding]:
     """What is wrong with the snapshots of a store; `first_offsets` are those that the log still holds."""
-    imported_offset = foreign.read_imported(store.overlay())
+    imported_offset = imported.read(store.overlay())
     base = 0 if store.first_offset == 0 == imported_offset else None
     for offset in store.snapshot_offsets:
         path = snapshot.path_of(offset)

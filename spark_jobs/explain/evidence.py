@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from commitlog import foreign, keep, layout, limits, record
+from commitlog import imported, keep, layout, limits, record
 from commitlog.errors import Busy, StoreDamaged
 from commitlog.record import Record
 from spark_jobs.log.segments import open_log
@@ -108,13 +108,13 @@ def never() -> bool:
 class SearchedLog:
     """The durable part of a log, to be searched; log offsets.
 
-    Records before `own_from` were imported and may lack a CRC. `stops` is asked between windows.
+    Records before `imported_until` were imported and may lack a CRC. `stops` is asked between windows.
     """
 
     name: str
     files: Files
     end_offset: int
-    own_from: int = 0
+    imported_until: int = 0
     stops: Callable[[], bool] = never
 
     @classmethod
@@ -124,8 +124,8 @@ class SearchedLog:
         Raises `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
         """
         log = open_log(store)
-        own_from = log.own_from if log.ours else log.end_offset
-        return cls(str(store), Folder(store), log.end_offset, own_from)
+        imported_until = log.imported_until if log.ours else log.end_offset
+        return cls(str(store), Folder(store), log.end_offset, imported_until)
 
     @property
     def first_offset(self) -> int:
@@ -168,7 +168,7 @@ class SearchedLog:
                 stored = self.files.read(f"{layout.KEEP}/{name}", 0, _WHOLE_FILE_BYTES)
             except FileNotFoundError:  # nothing in it is needed any more
                 continue
-            for physical_offset, position, _ in keep.records(stored, self.own_from):
+            for physical_offset, position, _ in keep.records(stored, self.imported_until):
                 if physical_offset < self.first_offset and physical_offset not in seen:
                     seen.add(physical_offset)
                     yield record.decode(stored, position)
@@ -227,7 +227,7 @@ class SearchedLog:
         if magic not in _MAGICS or not is_its_own or not place < end <= segment.length:
             return None
         whole = segment.read(start, record_bytes)
-        if not record.is_sound(whole, may_lack_crc=physical_offset < self.own_from):
+        if not record.is_sound(whole, may_lack_crc=physical_offset < self.imported_until):
             return None
         try:
             return Found(record.decode(whole), end)
@@ -237,9 +237,9 @@ class SearchedLog:
 
 def imported_until(files: Files) -> int:
     """The log offset from which on every record carries a CRC; 0 unless the store was imported."""
-    if foreign.IMPORTED not in files.list(""):
+    if imported.PATH not in files.list(""):
         return 0
-    return layout.parse_durable(files.read(foreign.IMPORTED, 0, _WHOLE_FILE_BYTES))
+    return layout.parse_durable(files.read(imported.PATH, 0, _WHOLE_FILE_BYTES))
 
 
 def _all_places(window: bytes, needle: bytes) -> Iterator[int]:

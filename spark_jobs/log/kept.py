@@ -29,7 +29,7 @@ class Kept:
 
     folder: str
     before_offset: int
-    own_from: int
+    imported_until: int
 
 
 def kept_parts(store: Path, log: StoreLog) -> list[Kept | KeptTimers]:
@@ -38,9 +38,9 @@ def kept_parts(store: Path, log: StoreLog) -> list[Kept | KeptTimers]:
         return []
     parts: list[Kept | KeptTimers] = []
     if _holds_files(store / layout.KEEP):
-        parts.append(Kept(str(store / layout.KEEP), log.first_offset, log.own_from))
+        parts.append(Kept(str(store / layout.KEEP), log.first_offset, log.imported_until))
     if _holds_files(store / layout.TIMERS):
-        parts.append(KeptTimers(str(store), log.first_offset, log.own_from))
+        parts.append(KeptTimers(str(store), log.first_offset, log.imported_until))
     return parts
 
 
@@ -57,7 +57,7 @@ def kept_batches(part: Kept, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         except FileNotFoundError:
             continue
         positions = []
-        for physical_offset, position, _ in records(stored, part.own_from):
+        for physical_offset, position, _ in records(stored, part.imported_until):
             if physical_offset < part.before_offset and physical_offset not in seen:
                 seen.add(physical_offset)
                 positions.append(position)

@@ -50,7 +50,7 @@ class KeptTimers:
 
     store: str
     before_offset: int
-    own_from: int
+    imported_until: int
 
 
 def timer_batches(part: KeptTimers, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -134,10 +134,10 @@ def _chunks(part: KeptTimers, path: str, length: int, seen: Integers) -> Iterato
             rows = rows[(rows["timer_offset"] < part.before_offset) & (rows["record_bytes"] > 0)]
             rows = rows[~np.isin(rows["timer_offset"].astype(np.int64), seen)]
             if len(rows):
-                yield _chunk(window, batch, rows[np.argsort(rows["record_at"])], part.own_from)
+                yield _chunk(window, batch, rows[np.argsort(rows["record_at"])], part.imported_until)
 
 
-def _chunk(window: Window, batch: Batch, rows: Any, own_from: int) -> Chunk:
+def _chunk(window: Window, batch: Batch, rows: Any, imported_until: int) -> Chunk:
     """The records of these rows; those that are not what was written, as damage."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     data = np.frombuffer(stored, np.uint8)
@@ -146,7 +146,7 @@ def _chunk(window: Window, batch: Batch, rows: Any, own_from: int) -> Chunk:
     inside = (positions >= 0) & (lengths >= RECORD_BYTES_MIN) & (positions + lengths <= len(data))
     flags = inside.copy()
     found = Records.at(data, positions[inside])
-    flags[inside] = _are_sound(found, offsets[inside], lengths[inside], own_from)
+    flags[inside] = _are_sound(found, offsets[inside], lengths[inside], imported_until)
     damaged = [
         Damage(offset, offset + length)
         for offset, length in zip(offsets[~flags].tolist(), lengths[~flags].tolist(), strict=True)
@@ -154,11 +154,11 @@ def _chunk(window: Window, batch: Batch, rows: Any, own_from: int) -> Chunk:
     return Chunk(found.chosen(flags[inside]), damaged)
 
 
-def _are_sound(found: Records, offsets: Integers, lengths: Integers, own_from: int) -> Flags:
+def _are_sound(found: Records, offsets: Integers, lengths: Integers, imported_until: int) -> Flags:
     flags: Flags = found.adds_up & (found.lengths == lengths)
     flags &= found.numbers("physical_offset") == offsets
-    flags &= lengths >= RECORD_BYTES_MIN + CRC_BYTES * (offsets >= own_from)
+    flags &= lengths >= RECORD_BYTES_MIN + CRC_BYTES * (offsets >= imported_until)
     for may_lack_crc in (False, True):
-        some = flags & ((offsets < own_from) == may_lack_crc)
+        some = flags & ((offsets < imported_until) == may_lack_crc)
         flags[some] = crcs_hold(found.chosen(some), may_lack_crc)
     return flags

@@ -69,7 +69,7 @@ class Index:
                 max(wanted.first_offset, segment.first_offset),
                 min(end_offset, segment.end_offset),
                 min(segment.segment_bytes, log.end_offset - segment.first_offset),
-                segment.first_offset < log.own_from,
+                segment.first_offset < log.imported_until,
             )
             for segment in log.segments
             if segment.end_offset > wanted.first_offset and segment.first_offset < end_offset
@@ -81,7 +81,7 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
     if not log.ours:
         found = files_of(store, topics)
         return None if found is None else Index(believed_until(store, log), tuple(found))
-    if log.own_from or any(topic.startswith(_UNINDEXED_PREFIX) for topic in topics):
+    if log.imported_until or any(topic.startswith(_UNINDEXED_PREFIX) for topic in topics):
         return None
     until, parts = newest_parts(store, log)
     queues: list[Any] = parts.get("queues", [])

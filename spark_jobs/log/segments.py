@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from commitlog import foreign, layout, record, store_format
+from commitlog import imported, layout, record, store_format
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
 from commitlog.recovery import Damage
 
@@ -58,7 +58,7 @@ class Slice:
 
     `end` is where readable bytes end. `has_tail`: sound records simply stop somewhere in this segment,
     so bytes without any sound record behind them are its unwritten end, not damage. `may_lack_crc`: its
-    records were imported (see `commitlog.foreign`).
+    records were imported (see `commitlog.imported`).
     """
 
     segment: Segment
@@ -73,14 +73,14 @@ class Slice:
 class StoreLog:
     """The log of one store at one moment.
 
-    `ours`: written by Tidewheel, so every record from `own_from` on carries a CRC; those before are imported.
+    `ours`: written by Tidewheel, so every record from `imported_until` on carries a CRC.
     Of a log that is not ours no record need have one.
     """
 
     segments: tuple[Segment, ...]
     durable_offset: int | None
     ours: bool
-    own_from: int = 0
+    imported_until: int = 0
 
     @property
     def first_offset(self) -> int:
@@ -105,8 +105,8 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     if not folder.is_dir() and not ours:
         raise NotAStore(f"{store} has no folder '{layout.COMMITLOG}'. Give --store the folder of a broker.")
     published = read_durable(store) if durable_offset is None else durable_offset
-    own_from = _read_imported(store) if ours else _NONE_OWN
-    log = StoreLog(_written_segments(folder, published or 0), published, ours, own_from)
+    imported_until = _read_imported(store) if ours else _NONE_OWN
+    log = StoreLog(_written_segments(folder, published or 0), published, ours, imported_until)
     if not log.segments or log.end_offset <= log.first_offset:
         raise StoreError(f"{store} holds no records yet. Send messages to its broker first.")
     return log
@@ -134,10 +134,12 @@ def slices(
         if begin >= stop:
             continue
         has_tail = log.durable_offset is None and segment is log.segments[-1]
-        own_from = min(max(log.own_from - segment.first_offset, 0), end)
-        starts = sorted({*range(begin, stop, slice_bytes), *((own_from,) if begin < own_from < stop else ())})
+        imported_until = min(max(log.imported_until - segment.first_offset, 0), end)
+        starts = sorted(
+            {*range(begin, stop, slice_bytes), *((imported_until,) if begin < imported_until < stop else ())}
+        )
         for start, until in pairwise([*starts, stop]):
-            parts.append(Slice(segment, start, until, end, has_tail, may_lack_crc=start < own_from))
+            parts.append(Slice(segment, start, until, end, has_tail, may_lack_crc=start < imported_until))
     return parts
 
 
@@ -154,7 +156,7 @@ def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -
 
 
 def _read_imported(store: Path) -> int:
-    path = store / foreign.IMPORTED
+    path = store / imported.PATH
     return layout.parse_durable(path.read_bytes()) if path.exists() else 0
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from commitlog import foreign, layout
+from commitlog import imported, layout
 from commitlog.errors import StoreError, TidewheelError
 from commitlog.message import Message
 from commitlog.recovery import LogScan
@@ -174,7 +174,7 @@ def build() -> World:
     _round(world, 9)
     world.flush()
     layout.begin_clock(world.disk)
-    foreign.write_imported(world.disk, 1)
+    imported.write(world.disk, 1)
     return world
 
 

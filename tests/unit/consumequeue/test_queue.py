@@ -71,7 +71,7 @@ def test_entries_go_on_in_the_next_file(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_offsets_that_begin_anew_replace_the_old_ones_in_an_imported_log_only() -> None:
     disk = MemoryDisk()
-    dispatch = Dispatch(disk, own_from=1000)
+    dispatch = Dispatch(disk, imported_until=1000)
     for number in range(10):
         dispatch.dispatch(Record(topic="t", body=b"", queue_offset=number, physical_offset=number * 91), 91)
     dispatch.write()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commitlog import foreign, layout, properties, record
+from commitlog import imported, layout, properties, record
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.segments import Segments
@@ -75,7 +75,7 @@ def fetched(timers: list[Record], *, are_imported: bool = False) -> tuple[Any, l
         offsets.append(end)
         end += len(encoded)
     if are_imported:
-        foreign.write_imported(disk, end)
+        imported.write(disk, end)
     queues = QueueTable()
     rows, records = TimerSource(disk, Segments.of(disk, SEGMENT_BYTES), queues).fetch(
         np.array(offsets, np.uint64)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import foreign
+from commitlog import imported
 from commitlog.errors import ClientMistake, InvalidTransactionId, KeyPending, TransactionEnded
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
@@ -259,7 +259,7 @@ def test_what_became_of_an_imported_half_is_not_guessed(
     half = bench.send()
     bench.end(half, Resolution.COMMIT)
     bench.broker.checkpoint(bench.now_ms).write(bench.disk)
-    foreign.write_imported(bench.disk, bench.broker.end_offset)
+    imported.write(bench.disk, bench.broker.end_offset)
     bench.restart()
     assert bench.broker.half_views.one(half.transaction_id).state is State.COMMITTED
     monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 0)

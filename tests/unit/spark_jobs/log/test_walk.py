@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commitlog import foreign, layout
+from commitlog import imported, layout
 from commitlog import record as codec
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
@@ -176,7 +176,7 @@ def test_imported_records_may_lack_a_crc_and_our_own_may_not(
     disk = RealDisk(tmp_path)
     disk.write(layout.FORMAT, 0, b"1\n")
     disk.write(layout.segment_path(0), 0, log.ljust(4096, b"\0"))
-    foreign.write_imported(disk, offsets[3])
+    imported.write(disk, offsets[3])
     layout.reset_durable(disk, len(log))
     rows = read_log(tmp_path, slice_bytes=slice_bytes)
     assert numbers(rows) == [0, 1, 2, 3]

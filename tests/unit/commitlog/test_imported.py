@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import foreign, layout, record
+from commitlog import imported, layout, record
 from commitlog.errors import StoreDamaged
 from commitlog.log import CommitLog
 from commitlog.record import Record
@@ -33,7 +33,7 @@ def stored(disk: MemoryDisk, *, with_crc: bool) -> tuple[int, int]:
 def test_a_copied_record_needs_no_crc_property() -> None:
     disk = MemoryDisk()
     second, end = stored(disk, with_crc=False)
-    foreign.write_imported(disk, end)
+    imported.write(disk, end)
     scan = LogScan(disk, SEGMENT_BYTES)
     assert [found.record.body for found in scan] == [b"paid 0", b"paid 1"]
     assert scan.damaged == []
@@ -43,7 +43,7 @@ def test_a_copied_record_needs_no_crc_property() -> None:
 def test_behind_the_copied_log_a_record_without_crc_is_damage() -> None:
     disk = MemoryDisk()
     second, end = stored(disk, with_crc=False)
-    foreign.write_imported(disk, second)
+    imported.write(disk, second)
     scan = LogScan(disk, SEGMENT_BYTES)
     assert [found.record.body for found in scan] == [b"paid 0"]
     assert scan.damaged == [Damage(second, end)]
@@ -55,7 +55,7 @@ def test_behind_the_copied_log_a_record_without_crc_is_damage() -> None:
 def test_a_flipped_bit_in_a_copied_record_is_seen(with_crc: bool, place: int) -> None:
     disk = MemoryDisk()
     second, end = stored(disk, with_crc=with_crc)
-    foreign.write_imported(disk, end)
+    imported.write(disk, end)
     disk.write(layout.segment_path(0), end + place, b"?")
     scan = LogScan(disk, SEGMENT_BYTES)
     assert len(list(scan)) == 1
@@ -64,16 +64,16 @@ def test_a_flipped_bit_in_a_copied_record_is_seen(with_crc: bool, place: int) ->
 
 def test_an_unreadable_mark_is_refused_before_records_are_called_damaged() -> None:
     disk = MemoryDisk()
-    disk.write(foreign.IMPORTED, 0, b"x")
+    disk.write(imported.PATH, 0, b"x")
     with pytest.raises(StoreDamaged, match="imported"):
-        foreign.read_imported(disk)
+        imported.read(disk)
 
 
 def test_an_imported_store_without_snapshots_is_not_started_from_its_log() -> None:
     disk = MemoryDisk()
-    foreign.check_start(disk, None)
-    foreign.write_imported(disk, 500)
-    foreign.check_start(disk, Snapshot(500, {}))
+    imported.check_start(disk, None)
+    imported.write(disk, 500)
+    imported.check_start(disk, Snapshot(500, {}))
     for start in (None, Snapshot(499, {})):
         with pytest.raises(StoreDamaged, match="import again"):
-            foreign.check_start(disk, start)
+            imported.check_start(disk, start)

@@ -21,15 +21,15 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.snapshot import Snapshot
 
-IMPORTED: Final = "imported"
+PATH: Final = "imported"
 
 
-def read_imported(disk: Disk) -> int:
+def read(disk: Disk) -> int:
     """The log offset from which all records are our own; 0 in a store that was never imported."""
-    size = disk.size(IMPORTED)
+    size = disk.size(PATH)
     if size < 0:
         return 0
-    offset = layout.parse_durable(disk.read(IMPORTED, 0, size))
+    offset = layout.parse_durable(disk.read(PATH, 0, size))
     if offset == 0:
         raise StoreDamaged(
             "The file 'imported' does not say where the imported log ended. Restore it from a backup, "
@@ -38,15 +38,15 @@ def read_imported(disk: Disk) -> int:
     return offset
 
 
-def write_imported(disk: Disk, offset: int) -> None:
+def write(disk: Disk, offset: int) -> None:
     """Says, durably, that the log below `offset` was copied."""
-    disk.write(IMPORTED, 0, layout.durable_lines(offset))
-    disk.sync(IMPORTED)
+    disk.write(PATH, 0, layout.durable_lines(offset))
+    disk.sync(PATH)
 
 
 def check_start(disk: Disk, start: Snapshot | None) -> None:
     """Raises `StoreDamaged` if a start would have to read what only RocketMQ could have understood."""
-    imported_offset = read_imported(disk)
+    imported_offset = read(disk)
     if imported_offset and (start is None or start.offset < imported_offset):
         raise StoreDamaged(
             "The store was imported and its snapshots are gone: what was delivered, ended or acknowledged "
