@@ -73,19 +73,19 @@ class DeadLetters:
         key = _key(group)
         queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
         offset = max(0 if after is None else after + 1, queue.min_offset)
-        letters: list[DeadLetter] = []
+        dead_letters: list[DeadLetter] = []
         body_bytes = 0
         while (offset := offsets.open_from(offset)) < queue.end_offset:
-            if len(letters) == count_max:
-                return DeadLetterPage(letters, letters[-1].queue_offset)
+            if len(dead_letters) == count_max:
+                return DeadLetterPage(dead_letters, dead_letters[-1].queue_offset)
             record = self._reading.record(queue.entry(offset), offset)
             if record is not None:
                 body_bytes += len(record.body)
-                if letters and body_bytes > limits.LOOK_BYTES_MAX:
-                    return DeadLetterPage(letters, letters[-1].queue_offset)
-                letters.append(_letter(record))
+                if dead_letters and body_bytes > limits.LOOK_BYTES_MAX:
+                    return DeadLetterPage(dead_letters, dead_letters[-1].queue_offset)
+                dead_letters.append(_dead_letter(record))
             offset += 1
-        return DeadLetterPage(letters, None)
+        return DeadLetterPage(dead_letters, None)
 
     def counts(self) -> list[DeadLetterCount]:
         """How many are open of every group that ever gave a message up, by name."""
@@ -173,7 +173,7 @@ def _copy(record: Record, topic: str, marks: dict[str, str]) -> Record:
     )
 
 
-def _letter(record: Record) -> DeadLetter:
+def _dead_letter(record: Record) -> DeadLetter:
     stored = properties.decode(record.properties)
     return DeadLetter(
         queue_offset=record.queue_offset,

@@ -139,5 +139,5 @@ class DeadLetterCount:
 class DeadLetterPage:
     """Dead letters, the oldest first; `after` asks for the next page, None when there is none."""
 
-    letters: list[DeadLetter]
+    dead_letters: list[DeadLetter]
     after: int | None

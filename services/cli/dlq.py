@@ -11,13 +11,13 @@ from commitlog.errors import ConfigurationError
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.dlq_views import (
+    DEAD_LETTERS,
     GROUPS,
-    LETTERS,
     NONE_AT_ALL,
     TASKS,
+    dead_letter_lines,
+    dead_letter_row,
     group_row,
-    letter_lines,
-    letter_row,
     task_row,
 )
 from services.cli.listing import lists
@@ -66,7 +66,7 @@ ReasonOption = Annotated[str, many_option("Why you do it; shown with the task an
 
 
 @lists(app)
-def list_letters(
+def list_dead_letters(
     group: Annotated[str, typer.Argument(help="The group; else which groups have dead letters.")] = "",
     topic: TopicOption = "",
     key: KeyOption = "",
@@ -91,8 +91,8 @@ def list_letters(
     page = api.get("dead-letters", "groups", group, limit=limit, **wanted, **more)
     if as_json:
         output.print_json(page)
-    elif page["letters"]:
-        output.print_table(LETTERS, map(letter_row, page["letters"]), prose=("reason",))
+    elif page["dead_letters"]:
+        output.print_table(DEAD_LETTERS, map(dead_letter_row, page["dead_letters"]), prose=("reason",))
     else:
         output.say(f"no dead letters of {group} match." if wanted else f"{group} has no dead letters.")
     if page["after"] and not as_json:
@@ -110,8 +110,8 @@ def show(
 
     Example: tidewheel dlq show shop 12
     """
-    letter = Api(http).get("dead-letters", "groups", group, str(offset))
-    output.print_json(letter) if as_json else print("\n".join(letter_lines(letter)))
+    dead_letter = Api(http).get("dead-letters", "groups", group, str(offset))
+    output.print_json(dead_letter) if as_json else print("\n".join(dead_letter_lines(dead_letter)))
 
 
 @app.command()

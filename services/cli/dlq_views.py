@@ -12,7 +12,7 @@ Answer = dict[str, Any]
 
 NONE_AT_ALL = "no group has dead letters."
 GROUPS = ("group", "dead letters", "the oldest given up")
-LETTERS = ("offset", "topic", "keys", "tag", "attempts", "reason", "given up")
+DEAD_LETTERS = ("offset", "topic", "keys", "tag", "attempts", "reason", "given up")
 TOLD_ABOVE = ("DLQ_ORIGIN_", "TW_DEAD_")
 TASKS = ("task", "verb", "group", "to", "state", "done", "verdicts", "began", "reason")
 
@@ -22,39 +22,39 @@ def group_row(one: Answer) -> tuple[str, ...]:
     return one["group"], f"{one['count']:,}", both(int(one["oldest_ms"])) if one["oldest_ms"] else "-"
 
 
-def letter_row(letter: Answer) -> tuple[str, ...]:
+def dead_letter_row(dead_letter: Answer) -> tuple[str, ...]:
     """Return a dead letter as a line of the list."""
     return (
-        letter["offset"],
-        letter["topic"],
-        " ".join(letter["keys"]),
-        letter["tag"],
-        str(letter["attempts"]),
-        letter["reason"],
-        both(int(letter["given_up_ms"])),
+        dead_letter["offset"],
+        dead_letter["topic"],
+        " ".join(dead_letter["keys"]),
+        dead_letter["tag"],
+        str(dead_letter["attempts"]),
+        dead_letter["reason"],
+        both(int(dead_letter["given_up_ms"])),
     )
 
 
-def letter_lines(letter: Answer) -> Iterator[str]:
+def dead_letter_lines(dead_letter: Answer) -> Iterator[str]:
     """Say everything about one dead letter."""
-    message = letter["message"]
-    given_up = both(int(letter["given_up_ms"]))
-    yield f"{letter['group']} {letter['offset']}  {letter['topic']}  given up {given_up}"
+    message = dead_letter["message"]
+    given_up = both(int(dead_letter["given_up_ms"]))
+    yield f"{dead_letter['group']} {dead_letter['offset']}  {dead_letter['topic']}  given up {given_up}"
     facts = {
-        "message": letter["message_id"],
-        "keys": " ".join(letter["keys"]),
-        "tag": letter["tag"],
-        "reason": letter["reason"],
-        "attempts": str(letter["attempts"]) if letter["attempts"] else "",
-        "first error": error_text(letter["first_error"]),
-        "last error": error_text(letter["last_error"]) if letter["attempts"] != 1 else "",
+        "message": dead_letter["message_id"],
+        "keys": " ".join(dead_letter["keys"]),
+        "tag": dead_letter["tag"],
+        "reason": dead_letter["reason"],
+        "attempts": str(dead_letter["attempts"]) if dead_letter["attempts"] else "",
+        "first error": error_text(dead_letter["first_error"]),
+        "last error": error_text(dead_letter["last_error"]) if dead_letter["attempts"] != 1 else "",
     }
     yield from (f"  {name:<11} {value}" for name, value in facts.items() if value)
     for name, value in message["properties"].items():
         if not name.startswith(TOLD_ABOVE):
             yield f"  {'property':<11} {name}={value}"
     yield f"  {message.get('body', '(binary)')}"
-    yield f"send it back: tidewheel dlq redrive {letter['group']} {letter['offset']}"
+    yield f"send it back: tidewheel dlq redrive {dead_letter['group']} {dead_letter['offset']}"
 
 
 def error_text(error: Answer | None) -> str:

@@ -188,9 +188,9 @@ def _half(view: HalfView, by_ms: int) -> Changes:
     return _HALF_TIMES(view, by_ms) | {"late": late, "verdict": said[verb_properties.VERDICT]}
 
 
-def _letter(letter: DeadLetter, by_ms: int) -> Changes:
-    errors = {"first_error": letter.first_error, "last_error": letter.last_error}
-    return _STORED(letter, by_ms) | {name: _error(said, by_ms) for name, said in errors.items()}
+def _dead_letter(dead_letter: DeadLetter, by_ms: int) -> Changes:
+    errors = {"first_error": dead_letter.first_error, "last_error": dead_letter.last_error}
+    return _STORED(dead_letter, by_ms) | {name: _error(said, by_ms) for name, said in errors.items()}
 
 
 def _error(error: str, by_ms: int) -> str:
@@ -220,8 +220,8 @@ _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     LiteStart: _start,
     GroupView: _within("queues"),
     QueueView: _times("oldest_ms"),
-    DeadLetter: _letter,
-    DeadLetterPage: _within("letters"),
+    DeadLetter: _dead_letter,
+    DeadLetterPage: _within("dead_letters"),
     Schedule: _times("start_ms", "end_ms"),
     ScheduleView: _schedule_view,
     Occurrence: _times("at_ms"),

@@ -10,7 +10,7 @@ Rules:
 - Every thing has its verdict, or the code of the error that refused it; none is lost from the count.
 - Tasks are in memory: a restart stops them. What they did is durable, what they did not do is not begun.
 
-`services.live.timer_tasks` and `services.live.letter_tasks` say what is done to what.
+`services.live.timer_tasks` and `services.live.dead_letter_tasks` say what is done to what.
 """
 
 from __future__ import annotations

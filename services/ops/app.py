@@ -13,7 +13,7 @@ from commitlog.errors import TidewheelError
 from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, Nobody
 from services.live.consumers import ConsumersOf, nobody
-from services.live.letter_tasks import LetterTasks
+from services.live.dead_letter_tasks import DeadLetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
 from services.ops.access import AccessApi
@@ -53,7 +53,7 @@ def make_app(
     Its `state.tasks` are to be closed, each, before the broker is.
     """
     refusals = refusals or Refusals(live.clock.real_ms)
-    timers, letters, explaining = TimerTasks(live), LetterTasks(live), ExplainApi(live, files)
+    timers, dead_letters, explaining = TimerTasks(live), DeadLetterTasks(live), ExplainApi(live, files)
     parts = (
         Probes(live, metrics, document),
         Api(live),
@@ -61,14 +61,14 @@ def make_app(
         TransactionsApi(live),
         SchedulesApi(live),
         GroupsApi(live, consuming),
-        DeadLettersApi(live, letters),
+        DeadLettersApi(live, dead_letters),
         AccessApi(live, refusals),
         ClientsApi(live, clients or Nobody(), measured),
         explaining,
     )
     app = Starlette(routes=routes(parts), exception_handlers=HANDLERS)
     app.add_middleware(Gate, demands=demands or Demands(), refusals=refusals)
-    app.state.tasks = (timers, letters, explaining)
+    app.state.tasks = (timers, dead_letters, explaining)
     return app
 
 

@@ -8,9 +8,9 @@
     POST   /api/dead-letters/tasks                    does that to all of a filter, or counts them: dry_run
     GET    /api/dead-letters/tasks/ID                 how far that is; DELETE stops it
 
-FILTER is any of topic (where they came from), key, tag, reason, from, until. A letter that goes back to its
-own topic is for the group that gave it up alone, keeps its message id, and has all of its attempts again.
-`services.ops.letter_shapes` has the shapes.
+FILTER is any of topic (where they came from), key, tag, reason, from, until. A dead letter that goes back to
+its own topic is for the group that gave it up alone, keeps its message id, and has all of its attempts again.
+`services.ops.dead_letter_shapes` has the shapes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from starlette.responses import JSONResponse
 
 from commitlog.errors import MessageNotFound
 from services.broker.group_values import DeadLetterCount
-from services.live import letters
-from services.live.letter_tasks import LetterTasks
+from services.live import dead_letters
+from services.live.dead_letter_tasks import DeadLetterTasks
 from services.live.live_broker import LiveBroker
-from services.ops.groups import name_of
-from services.ops.letter_shapes import (
-    LetterGroupAnswer,
-    LettersQuery,
-    NewLetterTask,
+from services.ops.dead_letter_shapes import (
+    DeadLetterGroupAnswer,
+    DeadLettersQuery,
+    NewDeadLetterTask,
     NewRedrive,
-    letter_filter,
-    letter_task_shape,
-    letters_shape,
-    one_letter_shape,
+    dead_letter_filter,
+    dead_letter_task_shape,
+    dead_letters_shape,
+    one_dead_letter_shape,
 )
+from services.ops.groups import name_of
 from services.ops.queries import asked
 from services.ops.shapes import body_of, parse
 
@@ -46,7 +46,7 @@ log = structlog.get_logger()
 class DeadLettersApi:
     """The handlers of `/api/dead-letters`."""
 
-    def __init__(self, live: LiveBroker, tasks: LetterTasks) -> None:
+    def __init__(self, live: LiveBroker, tasks: DeadLetterTasks) -> None:
         self._live, self._tasks = live, tasks
 
     async def groups(self, request: Request) -> JSONResponse:
@@ -56,26 +56,26 @@ class DeadLettersApi:
 
     async def page(self, request: Request) -> JSONResponse:
         """List dead letters of a group."""
-        query, group = asked(LettersQuery, request), name_of(request)
-        wanted = letter_filter(query, self._live.now_ms())
-        letters.check_group(self._live, group)
-        page = await letters.find(self._live, group, wanted, query.after, query.limit)
-        return JSONResponse(letters_shape(group, page))
+        query, group = asked(DeadLettersQuery, request), name_of(request)
+        wanted = dead_letter_filter(query, self._live.now_ms())
+        dead_letters.check_group(self._live, group)
+        page = await dead_letters.find(self._live, group, wanted, query.after, query.limit)
+        return JSONResponse(dead_letters_shape(group, page))
 
     async def one(self, request: Request) -> JSONResponse:
         """Show a dead letter and what it says."""
         group, offset = name_of(request), offset_of(request)
-        return JSONResponse(one_letter_shape(group, letters.one(self._live, group, offset)))
+        return JSONResponse(one_dead_letter_shape(group, dead_letters.one(self._live, group, offset)))
 
     async def redrive(self, request: Request) -> JSONResponse:
         """Send a dead letter back to its topic, or to another."""
         wanted = parse(NewRedrive, await body_of(request))
         group, offset = name_of(request), offset_of(request)
-        letter = letters.one(self._live, group, offset)
+        dead_letter = dead_letters.one(self._live, group, offset)
         if wanted.target:
             self._live.core.topics.get(wanted.target)
         else:
-            letters.check_back(self._live, group, letter.topic)
+            dead_letters.check_back(self._live, group, dead_letter.topic)
         await self._live.groups.redrive(group, offset, wanted.target)
         log.info("dead letter redriven", group=group, offset=offset, target=wanted.target)
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "REDRIVEN"})
@@ -83,35 +83,35 @@ class DeadLettersApi:
     async def purge(self, request: Request) -> JSONResponse:
         """Let a dead letter go for good."""
         group, offset = name_of(request), offset_of(request)
-        letters.one(self._live, group, offset)
+        dead_letters.one(self._live, group, offset)
         await self._live.call(self._live.core.dead_letters.purge, group, offset)
         log.info("dead letter purged", group=group, offset=offset)
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "PURGED"})
 
     async def tasks(self, request: Request) -> JSONResponse:
         """List the tasks over dead letters."""
-        return JSONResponse({"tasks": [letter_task_shape(task) for task in self._tasks.all()]})
+        return JSONResponse({"tasks": [dead_letter_task_shape(task) for task in self._tasks.all()]})
 
     async def start_task(self, request: Request) -> JSONResponse:
         """Redrive or purge all dead letters of a filter, or count them."""
-        wanted = parse(NewLetterTask, await body_of(request))
+        wanted = parse(NewDeadLetterTask, await body_of(request))
         order = wanted.order(self._live.now_ms())
         if not wanted.dry_run:
-            return JSONResponse(letter_task_shape(self._tasks.start(order)), status_code=202)
+            return JSONResponse(dead_letter_task_shape(self._tasks.start(order)), status_code=202)
         self._tasks.check(order)
-        matched = await letters.count(self._live, order.group, order.wanted)
+        matched = await dead_letters.count(self._live, order.group, order.wanted)
         return JSONResponse({"dry_run": True, "matched": matched})
 
     async def task(self, request: Request) -> JSONResponse:
         """Show a task over dead letters."""
-        return JSONResponse(letter_task_shape(self._tasks.get(request.path_params["id"])))
+        return JSONResponse(dead_letter_task_shape(self._tasks.get(request.path_params["id"])))
 
     async def stop_task(self, request: Request) -> JSONResponse:
         """Stop a task over dead letters."""
-        return JSONResponse(letter_task_shape(await self._tasks.stop(request.path_params["id"])))
+        return JSONResponse(dead_letter_task_shape(await self._tasks.stop(request.path_params["id"])))
 
-    def _group_shape(self, one: DeadLetterCount) -> LetterGroupAnswer:
-        oldest = self._live.look(self._live.core.dead_letters.page, one.group, None, 1).letters
+    def _group_shape(self, one: DeadLetterCount) -> DeadLetterGroupAnswer:
+        oldest = self._live.look(self._live.core.dead_letters.page, one.group, None, 1).dead_letters
         return {
             "group": one.group,
             "count": one.count,
@@ -120,7 +120,7 @@ class DeadLettersApi:
 
 
 def offset_of(request: Request) -> int:
-    """Return the letter in a request's path; raises `MessageNotFound` for what is no offset."""
+    """Return the dead letter in a request's path; raises `MessageNotFound` for what is no offset."""
     text: str = request.path_params["offset"]
     if not (text.isascii() and text.isdigit() and len(text) <= OFFSET_DIGITS_MAX):
         raise MessageNotFound(f"{text[:80]!r} is no offset of a dead letter, which is a number.")

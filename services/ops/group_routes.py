@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from services.ops.dead_letter_shapes import (
+    DeadLetterDryRunAnswer,
+    DeadLetterEndAnswer,
+    DeadLetterGroupsAnswer,
+    DeadLettersAnswer,
+    DeadLettersQuery,
+    DeadLetterTaskAnswer,
+    DeadLetterTasksAnswer,
+    NewDeadLetterTask,
+    NewRedrive,
+    OneDeadLetterAnswer,
+)
 from services.ops.dead_letters import DeadLettersApi
 from services.ops.group_shapes import (
     ConsumersAnswer,
@@ -18,24 +30,12 @@ from services.ops.group_shapes import (
     ResetAnswer,
 )
 from services.ops.groups import GroupsApi
-from services.ops.letter_shapes import (
-    LetterDryRunAnswer,
-    LetterEndAnswer,
-    LetterGroupsAnswer,
-    LettersAnswer,
-    LettersQuery,
-    LetterTaskAnswer,
-    LetterTasksAnswer,
-    NewLetterTask,
-    NewRedrive,
-    OneLetterAnswer,
-)
 from services.ops.operation import Operation
 from services.ops.queries import Nothing
 
 ASKED, STORED, DECIDED = (400, 404), (400, 404, 503), (400, 404, 409, 503)
 """The refusals of what only looks, of what stores, and of what may be forbidden by what has happened."""
-GROUP, LETTERS, LETTER_TASKS = (
+GROUP, DEAD_LETTERS, DEAD_LETTER_TASKS = (
     "/api/groups/{group}",
     "/api/dead-letters/groups/{group}",
     "/api/dead-letters/tasks",
@@ -66,37 +66,54 @@ GROUP_OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
         Operation("GET", f"{GROUP}/clients", GroupsApi.clients, {200: ConsumersAnswer}, refusals=ASKED),
     ),
     DeadLettersApi: (
-        Operation("GET", "/api/dead-letters", DeadLettersApi.groups, {200: LetterGroupsAnswer}),
-        Operation("GET", LETTERS, DeadLettersApi.page, {200: LettersAnswer}, LettersQuery, refusals=ASKED),
-        Operation("GET", LETTERS + "/{offset}", DeadLettersApi.one, {200: OneLetterAnswer}, refusals=ASKED),
+        Operation("GET", "/api/dead-letters", DeadLettersApi.groups, {200: DeadLetterGroupsAnswer}),
         Operation(
-            "DELETE", LETTERS + "/{offset}", DeadLettersApi.purge, {200: LetterEndAnswer}, refusals=STORED
+            "GET",
+            DEAD_LETTERS,
+            DeadLettersApi.page,
+            {200: DeadLettersAnswer},
+            DeadLettersQuery,
+            refusals=ASKED,
         ),
         Operation(
-            "POST",
-            LETTERS + "/{offset}/redrive",
-            DeadLettersApi.redrive,
-            {200: LetterEndAnswer},
-            bodies=(NewRedrive,),
-            refusals=DECIDED,
-        ),
-        Operation("GET", LETTER_TASKS, DeadLettersApi.tasks, {200: LetterTasksAnswer}),
-        Operation(
-            "POST",
-            LETTER_TASKS,
-            DeadLettersApi.start_task,
-            {202: LetterTaskAnswer, 200: LetterDryRunAnswer},
-            bodies=(NewLetterTask,),
-            refusals=STORED,
-        ),
-        Operation(
-            "GET", LETTER_TASKS + "/{id}", DeadLettersApi.task, {200: LetterTaskAnswer}, refusals=ASKED
+            "GET", DEAD_LETTERS + "/{offset}", DeadLettersApi.one, {200: OneDeadLetterAnswer}, refusals=ASKED
         ),
         Operation(
             "DELETE",
-            LETTER_TASKS + "/{id}",
+            DEAD_LETTERS + "/{offset}",
+            DeadLettersApi.purge,
+            {200: DeadLetterEndAnswer},
+            refusals=STORED,
+        ),
+        Operation(
+            "POST",
+            DEAD_LETTERS + "/{offset}/redrive",
+            DeadLettersApi.redrive,
+            {200: DeadLetterEndAnswer},
+            bodies=(NewRedrive,),
+            refusals=DECIDED,
+        ),
+        Operation("GET", DEAD_LETTER_TASKS, DeadLettersApi.tasks, {200: DeadLetterTasksAnswer}),
+        Operation(
+            "POST",
+            DEAD_LETTER_TASKS,
+            DeadLettersApi.start_task,
+            {202: DeadLetterTaskAnswer, 200: DeadLetterDryRunAnswer},
+            bodies=(NewDeadLetterTask,),
+            refusals=STORED,
+        ),
+        Operation(
+            "GET",
+            DEAD_LETTER_TASKS + "/{id}",
+            DeadLettersApi.task,
+            {200: DeadLetterTaskAnswer},
+            refusals=ASKED,
+        ),
+        Operation(
+            "DELETE",
+            DEAD_LETTER_TASKS + "/{id}",
             DeadLettersApi.stop_task,
-            {200: LetterTaskAnswer},
+            {200: DeadLetterTaskAnswer},
             refusals=ASKED,
         ),
     ),

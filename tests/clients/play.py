@@ -56,9 +56,9 @@ class Play:
         if policy:
             self.ask("PUT", f"groups/{self.group}", policy)
 
-    def letters(self) -> list[Any]:
+    def listed_dead_letters(self) -> list[Any]:
         """The group's dead letters."""
-        return list(self.ask("GET", f"dead-letters/groups/{self.group}")["letters"])
+        return list(self.ask("GET", f"dead-letters/groups/{self.group}")["dead_letters"])
 
     def dead_letters(self) -> list[str]:
         """What the group's dead letters say."""

@@ -63,10 +63,10 @@ def a_dead_letter_that_is_redriven_comes_back_to_its_group_alone(play: Play) -> 
     [got] = take(consumer, 1)
     consumer.change_invisible(got, 0)
     assert consumer.receive() == []
-    [letter] = play.letters()
+    [letter] = play.listed_dead_letters()
     play.ask("POST", f"dead-letters/groups/{play.group}/{letter['offset']}/redrive", {})
     [again] = take(consumer, 1)
     consumer.ack(again)
     assert (again.body, again.message_id) == ("given up", sent.message_id)
     nothing_comes(play, play.named("other"))
-    assert play.letters() == []
+    assert play.listed_dead_letters() == []

@@ -186,7 +186,7 @@ def a_poisonous_message_is_a_dead_letter_after_the_last_attempt_of_its_group(pla
     play.set_group(attempts_max=2, retry_after_ms=[1_000])
     listener = play.push(poison="poison")
     play.send_all("poison", "good")
-    until(lambda: play.letters() and not play.lag())
+    until(lambda: play.listed_dead_letters() and not play.lag())
     assert bodies(list(listener.seen())) == ["good", "poison", "poison"]
     assert play.dead_letters() == ["poison"]
 
@@ -196,7 +196,7 @@ def a_poisonous_message_holds_its_group_up_only_until_it_is_a_dead_letter(play: 
     play.set_group(attempts_max=2, retry_after_ms=[1_000])
     play.send_all("poison", "next", "last", message_group="customer")
     listener = play.push(poison="poison")
-    until(lambda: play.letters() and not play.lag())
+    until(lambda: play.listed_dead_letters() and not play.lag())
     came = [call.body for call in listener.seen()]
     assert [body for body in came if body != "poison"] == ["next", "last"]
     assert came[0] == "poison"

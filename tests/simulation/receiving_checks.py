@@ -132,28 +132,28 @@ class Checks(Machine):
         """A receive or a tick moves to the dead letters what has had all its attempts, and nothing else."""
         topic = DEAD_LETTER_PREFIX + course.group
         for record in self._appended(topic, before):
-            letter = stored_of(record)
-            if letter.marks[properties.DEAD_LETTER_TOPIC] != course.topic:
+            dead_letter = stored_of(record)
+            if dead_letter.marks[properties.DEAD_LETTER_TOPIC] != course.topic:
                 continue
-            assert letter.marks[properties.DEAD_REASON] == "attempts used up"
+            assert dead_letter.marks[properties.DEAD_REASON] == "attempts used up"
             stored = min(
                 (
                     one
                     for place, one in self.oracle.messages[course.topic].items()
-                    if one.message_id == letter.message_id
+                    if one.message_id == dead_letter.message_id
                     and self.wants(course.group, one)
                     and course.is_open(place)
                     and place not in course.held
                     and self._is_done(course, one)
                 ),
                 key=lambda one: (
-                    str(len(course.failures[one.place])) != letter.marks[DEAD_ATTEMPTS],
+                    str(len(course.failures[one.place])) != dead_letter.marks[DEAD_ATTEMPTS],
                     one.place,
                 ),
             )
             count = len(course.failures[stored.place])
             assert count >= self.policy(course.group).attempts_max, f"buried after {count}: {stored}"
-            self._check_letter(course, stored, letter, count)
+            self._check_dead_letter(course, stored, dead_letter, count)
             course.done[stored.place] = before + 1
 
     def see_buried(self, before: int) -> None:
@@ -172,10 +172,10 @@ class Checks(Machine):
         appended = [one.record for _, one in self.broker.store._appended if isinstance(one, Found)]
         return [one for one in appended if one.topic == topic and one.physical_offset >= first_offset]
 
-    def _check_letter(self, course: Course, stored: Stored, letter: Stored, count: int) -> None:
+    def _check_dead_letter(self, course: Course, stored: Stored, dead_letter: Stored, count: int) -> None:
         failures = [failure for _, failure in course.failures[stored.place]]
         errors = (str(failures[0]), str(failures[-1])) if failures else ("", "")
-        marks = letter.marks
+        marks = dead_letter.marks
         assert marks[properties.DEAD_LETTER_TOPIC] == course.topic
         assert marks[properties.DEAD_LETTER_MESSAGE_ID] == stored.message_id
         assert marks[DEAD_ATTEMPTS] == str(count)
@@ -183,7 +183,7 @@ class Checks(Machine):
             marks.get(properties.DEAD_FIRST_ERROR, ""),
             marks.get(properties.DEAD_LAST_ERROR, ""),
         ) == errors
-        assert letter.body == stored.body
+        assert dead_letter.body == stored.body
 
     def _is_done(self, course: Course, stored: Stored) -> bool:
         flight = in_flight_of(self.broker, course.group, course.topic, stored.queue_id)
@@ -216,7 +216,7 @@ class Checks(Machine):
             assert lag.get((topic, group), 0) == sum(one.lag for one in queues)
         held = [one.generation for course in courses.values() for one in course.held.values()]
         assert sorted(self.broker.receiving._leases._leases) == sorted(held), "leases of nobody"
-        self._compare_letters()
+        self._compare_dead_letters()
 
     def _compare_queue(self, course: Course, view: QueueView) -> None:
         queue_id = view.queue_id
@@ -256,22 +256,22 @@ class Checks(Machine):
         assert all(one.in_flight or name in has_turn for name, one in names._groups.items())
         assert set(names._turns) <= set(flight._ready)
 
-    def _compare_letters(self) -> None:
+    def _compare_dead_letters(self) -> None:
         """What is listed are all dead letters, but those that an operator has seen to."""
-        for group, letters in self.oracle.letters.items():
+        for group, dead_letters in self.oracle.dead_letters.items():
             listed = []
             after: int | None = None
             while True:
                 page = self.broker.dead_letters.page(group, after, self.chance.choice([1, 3, 100]))
-                listed += page.letters
+                listed += page.dead_letters
                 after = page.after
                 if after is None:
                     break
             expected = [
                 offset
-                for offset, one in letters.items()
+                for offset, one in dead_letters.items()
                 if one.closed_at == FOREVER and self._is_kept(one.stored)
             ]
             assert [one.queue_offset for one in listed] == expected
             for one in listed:
-                assert one.message.message_id == letters[one.queue_offset].stored.message_id
+                assert one.message.message_id == dead_letters[one.queue_offset].stored.message_id

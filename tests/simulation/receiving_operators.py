@@ -122,13 +122,15 @@ class Operators(Checks):
 
     def _close(self, verb: str) -> None:
         group = self.chance.choice([*FILTERS])
-        letters = self.oracle.letters[group]
-        if not letters:
+        dead_letters = self.oracle.dead_letters[group]
+        if not dead_letters:
             return
-        offset = self.chance.choice([*letters, max(letters) + 1, -1])
-        letter = letters.get(offset)
+        offset = self.chance.choice([*dead_letters, max(dead_letters) + 1, -1])
+        dead_letter = dead_letters.get(offset)
         target = self.chance.choice(["", "", *TOPICS])
-        is_open = letter is not None and letter.closed_at == FOREVER and self._is_kept(letter.stored)
+        is_open = (
+            dead_letter is not None and dead_letter.closed_at == FOREVER and self._is_kept(dead_letter.stored)
+        )
         try:
             if verb == "redrive":
                 closed_at = self.broker.dead_letters.redrive(group, offset, target, self.now_ms)
@@ -138,9 +140,9 @@ class Operators(Checks):
             assert not is_open
             return
         except MessageTypeConflict:
-            assert letter is not None
-            assert (properties.LITE_TOPIC in letter.stored.marks) != (target == LITE)
+            assert dead_letter is not None
+            assert (properties.LITE_TOPIC in dead_letter.stored.marks) != (target == LITE)
             return
-        assert letter is not None
+        assert dead_letter is not None
         assert is_open
-        letter.closed_at = closed_at
+        dead_letter.closed_at = closed_at

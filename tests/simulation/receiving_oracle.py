@@ -148,7 +148,7 @@ class Course:
 
 
 @dataclass(slots=True)
-class Letter:
+class DeadLetter:
     """A dead letter; `closed_at`: when it is durable that an operator has seen to it."""
 
     stored: Stored
@@ -162,13 +162,15 @@ class Oracle:
         self.messages: defaultdict[str, dict[Place, Stored]] = defaultdict(dict)
         self.fifo: defaultdict[tuple[str, int, str], list[Stored]] = defaultdict(list)
         self.courses: defaultdict[tuple[str, str], list[Course]] = defaultdict(list)
-        self.letters: defaultdict[str, dict[int, Letter]] = defaultdict(dict)
+        self.dead_letters: defaultdict[str, dict[int, DeadLetter]] = defaultdict(dict)
 
     def follow(self, record: Record) -> None:
         """A record of a user's topic or of dead letters has become durable."""
         stored = stored_of(record)
         if record.topic.startswith(DEAD_LETTER_PREFIX):
-            self.letters[record.topic[len(DEAD_LETTER_PREFIX) :]][record.queue_offset] = Letter(stored)
+            self.dead_letters[record.topic[len(DEAD_LETTER_PREFIX) :]][record.queue_offset] = DeadLetter(
+                stored
+            )
             return
         assert stored.place not in self.messages[record.topic], "two messages at one place"
         self.messages[record.topic][stored.place] = stored
@@ -209,12 +211,16 @@ class Oracle:
                 flight = in_flight_of(broker, course.group, course.topic, queue_id)
                 _Recovery(course, queue_id, flight, gone.get(course.topic, set()), told_offset).run()
             course.forget_given()
-        for group, letters in self.letters.items():
-            listed = {one.queue_offset for one in broker.dead_letters.page(group, None, 1_000_000).letters}
-            for offset, letter in letters.items():
+        for group, dead_letters in self.dead_letters.items():
+            listed = {
+                one.queue_offset for one in broker.dead_letters.page(group, None, 1_000_000).dead_letters
+            }
+            for offset, dead_letter in dead_letters.items():
                 is_closed = offset not in listed
-                assert is_closed or letter.closed_at > told_offset, f"{letter} was closed, which was told"
-                letter.closed_at = 0 if is_closed else FOREVER
+                assert is_closed or dead_letter.closed_at > told_offset, (
+                    f"{dead_letter} was closed, which was told"
+                )
+                dead_letter.closed_at = 0 if is_closed else FOREVER
 
 
 @dataclass(slots=True)

@@ -209,11 +209,11 @@ class World(Subscribers):
         durable_at = self.broker.receiving.forward_to_dead_letter(
             course.group, course.topic, held.handle, self.now_ms
         )
-        letters = [stored_of(one) for one in self._appended(DEAD_LETTER_PREFIX + course.group, before)]
-        assert letters or stored.physical_offset < self.broker._log.first_offset
-        for letter in letters:
-            assert letter.marks[properties.DEAD_REASON] == "its consumer gave it up"
-            self._check_letter(course, stored, letter, len(course.failures[held.place]) + 1)
+        dead_letters = [stored_of(one) for one in self._appended(DEAD_LETTER_PREFIX + course.group, before)]
+        assert dead_letters or stored.physical_offset < self.broker._log.first_offset
+        for dead_letter in dead_letters:
+            assert dead_letter.marks[properties.DEAD_REASON] == "its consumer gave it up"
+            self._check_dead_letter(course, stored, dead_letter, len(course.failures[held.place]) + 1)
         course.end(held.place, durable_at)
         course.done[held.place] = durable_at
         self.stale.append((course.group, course.topic, held.handle))

@@ -21,12 +21,12 @@ def bench() -> Bench:
     return Bench()
 
 
-def letters(bench: Bench) -> list[DeadLetter]:
-    return bench.broker.dead_letters.page("g", None, 1_000).letters
+def dead_letters(bench: Bench) -> list[DeadLetter]:
+    return bench.broker.dead_letters.page("g", None, 1_000).dead_letters
 
 
-def letter_ids(bench: Bench) -> list[str]:
-    return [one.message.message_id for one in letters(bench)]
+def dead_letter_ids(bench: Bench) -> list[str]:
+    return [one.message.message_id for one in dead_letters(bench)]
 
 
 def test_poison_that_kills_every_consumer_is_among_the_dead_letters_without_another_receive(
@@ -36,13 +36,17 @@ def test_poison_that_kills_every_consumer_is_among_the_dead_letters_without_anot
     for client_id in ("one", "two"):
         assert len(bench.receive(client_id=client_id)) == 1
         bench.advance(LEASE_MS)
-    (letter,) = letters(bench)
-    assert (letter.message.message_id, letter.attempts, letter.reason) == ("M1", 2, "attempts used up")
-    assert letter.first_error == f"{NOW_MS + LEASE_MS} not acknowledged in time, consumer one"
-    assert letter.last_error == f"{NOW_MS + 2 * LEASE_MS} not acknowledged in time, consumer two"
+    (dead_letter,) = dead_letters(bench)
+    assert (dead_letter.message.message_id, dead_letter.attempts, dead_letter.reason) == (
+        "M1",
+        2,
+        "attempts used up",
+    )
+    assert dead_letter.first_error == f"{NOW_MS + LEASE_MS} not acknowledged in time, consumer one"
+    assert dead_letter.last_error == f"{NOW_MS + 2 * LEASE_MS} not acknowledged in time, consumer two"
     assert bench.receive() == []
     bench.reopen()
-    assert (letter_ids(bench), bench.receive()) == (["M1"], [])
+    assert (dead_letter_ids(bench), bench.receive()) == (["M1"], [])
 
 
 def test_a_push_consumer_that_dies_with_the_last_attempt_buries_it(bench: Bench) -> None:
@@ -51,8 +55,8 @@ def test_a_push_consumer_that_dies_with_the_last_attempt_buries_it(bench: Bench)
         bench.receive(auto_renew=True)
         bench.broker.receiving.client_gone("c", bench.now_ms)
         bench.advance(1)
-    assert letter_ids(bench) == ["M1"]
-    assert letters(bench)[0].last_error.endswith("its consumer was gone, consumer c")
+    assert dead_letter_ids(bench) == ["M1"]
+    assert dead_letters(bench)[0].last_error.endswith("its consumer was gone, consumer c")
 
 
 def test_a_buried_message_gives_its_message_group_the_turn_and_wakes_who_waits(bench: Bench) -> None:
@@ -61,7 +65,7 @@ def test_a_buried_message_gives_its_message_group_the_turn_and_wakes_who_waits(b
     bench.send("a")
     bench.receive()
     assert Wake("t") in bench.advance(LEASE_MS)
-    assert (letter_ids(bench), bench.ids()) == (["M1"], ["M2"])
+    assert (dead_letter_ids(bench), bench.ids()) == (["M1"], ["M2"])
 
 
 def test_a_paused_group_buries_too(bench: Bench) -> None:
@@ -70,7 +74,7 @@ def test_a_paused_group_buries_too(bench: Bench) -> None:
     bench.receive()
     bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1, is_paused=True), bench.now_ms)
     bench.advance(LEASE_MS)
-    assert letter_ids(bench) == ["M1"]
+    assert dead_letter_ids(bench) == ["M1"]
 
 
 def test_fewer_attempts_for_a_group_bury_what_has_had_them_wherever_it_waits(bench: Bench) -> None:
@@ -89,7 +93,7 @@ def test_fewer_attempts_for_a_group_bury_what_has_had_them_wherever_it_waits(ben
     bench.advance(1)
     (view,) = bench.broker.group_views.one("g").queues
     assert (view.in_flight, view.waiting) == (1, 1)
-    assert letter_ids(bench) == ["M2", "M4"]
+    assert dead_letter_ids(bench) == ["M2", "M4"]
     bench.ack(first)
     assert bench.ids() == ["M3"]
 
@@ -111,7 +115,7 @@ def test_fewer_attempts_reach_what_is_leased_also_when_that_attempt_does_not_cou
         bench.broker.receiving.change_invisible("g", "t", second.receipt_handle, 5, True, bench.now_ms)
     bench.advance(10)
     bench.advance(10)
-    assert (letter_ids(bench), letters(bench)[0].attempts) == (["M1"], 1)
+    assert (dead_letter_ids(bench), dead_letters(bench)[0].attempts) == (["M1"], 1)
 
 
 def test_more_attempts_spare_what_waits_to_be_buried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +132,7 @@ def test_more_attempts_spare_what_waits_to_be_buried(bench: Bench, monkeypatch: 
     assert Wake("t") in bench.broker.tick(bench.now_ms)
     assert bench.broker.group_views.all()[0].queues[0].in_flight == 0
     bench.flush()
-    assert letter_ids(bench) == ["M1"]
+    assert dead_letter_ids(bench) == ["M1"]
     assert [one.attempt for one in bench.receive()] == [2, 2]
 
 
@@ -144,7 +148,7 @@ def test_what_an_older_broker_left_without_attempts_is_buried_after_a_start(benc
     bench.checkpoint()
     bench.reopen()
     bench.advance(1)
-    assert (letter_ids(bench), bench.receive()) == (["M1"], [])
+    assert (dead_letter_ids(bench), bench.receive()) == (["M1"], [])
 
 
 def test_a_lite_topic_goes_on_behind_what_was_buried(bench: Bench) -> None:
@@ -155,7 +159,7 @@ def test_a_lite_topic_goes_on_behind_what_was_buried(bench: Bench) -> None:
         bench.send(topic="l", lite_topic="x")
     assert bench.ids(topic="l") == ["M1"]
     bench.advance(LEASE_MS)
-    assert (letter_ids(bench), bench.ids(topic="l")) == (["M1"], ["M2"])
+    assert (dead_letter_ids(bench), bench.ids(topic="l")) == (["M1"], ["M2"])
 
 
 def test_many_are_buried_as_fast_as_the_disk_takes_them_and_no_faster(
@@ -176,5 +180,5 @@ def test_many_are_buried_as_fast_as_the_disk_takes_them_and_no_faster(
     while bench.broker.next_due_ms() == bench.now_ms:
         bench.broker.tick(bench.now_ms)
         bench.flush()
-    assert letter_ids(bench) == [f"M{number}" for number in range(1, 10)]
+    assert dead_letter_ids(bench) == [f"M{number}" for number in range(1, 10)]
     assert bench.broker.gauges().lag == {("t", "g"): 0}

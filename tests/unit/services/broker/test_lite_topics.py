@@ -279,8 +279,8 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter_and_the_next_comes(be
         assert bench.ids() == [first]
         bench.advance(20_000)
     assert bench.ids() == [second]
-    (letter,) = bench.broker.dead_letters.page("g", None, 10).letters
-    assert (letter.message.message_id, letter.message.lite_topic) == (first, "a")
+    (dead_letter,) = bench.broker.dead_letters.page("g", None, 10).dead_letters
+    assert (dead_letter.message.message_id, dead_letter.message.lite_topic) == (first, "a")
 
 
 def test_a_redriven_dead_letter_comes_back_in_its_lite_topic_to_its_group_alone(bench: Bench) -> None:

@@ -119,7 +119,9 @@ def test_a_failed_message_comes_before_its_successors(bench: Bench) -> None:
     bench.advance(20_000)
     (after_the_dead_letter,) = bench.receive()
     assert after_the_dead_letter.message.message_id == "M2"
-    assert [one.message.message_id for one in bench.broker.dead_letters.page("g", None, 9).letters] == ["M1"]
+    assert [one.message.message_id for one in bench.broker.dead_letters.page("g", None, 9).dead_letters] == [
+        "M1"
+    ]
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
@@ -256,11 +258,11 @@ def test_attempts_outlive_a_restart_and_their_errors_are_in_the_dead_letter(benc
     bench.advance(5_000)
     bench.reopen()
     assert bench.receive() == []
-    (letter,) = bench.broker.dead_letters.page("g", None, 9).letters
-    assert (letter.topic, letter.message.message_id, letter.attempts) == ("t", "M1", 2)
-    assert letter.reason == "attempts used up"
-    assert letter.first_error == f"{NOW_MS + 20_000} not acknowledged in time, consumer one"
-    assert letter.last_error == f"{NOW_MS + 25_000} set aside by its consumer, consumer two"
+    (dead_letter,) = bench.broker.dead_letters.page("g", None, 9).dead_letters
+    assert (dead_letter.topic, dead_letter.message.message_id, dead_letter.attempts) == ("t", "M1", 2)
+    assert dead_letter.reason == "attempts used up"
+    assert dead_letter.first_error == f"{NOW_MS + 20_000} not acknowledged in time, consumer one"
+    assert dead_letter.last_error == f"{NOW_MS + 25_000} set aside by its consumer, consumer two"
 
 
 def test_an_attempt_that_is_suspended_or_never_heard_of_does_not_count(bench: Bench) -> None:
@@ -431,7 +433,7 @@ def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench
     bench.flush()
     for one in bench.receive("other"):
         bench.ack(one, "other")
-    assert [one.reason for one in bench.broker.dead_letters.page("g", None, 9).letters] == [
+    assert [one.reason for one in bench.broker.dead_letters.page("g", None, 9).dead_letters] == [
         "its consumer gave it up"
     ] * 3
     bench.broker.dead_letters.redrive("g", 0, "", NOW_MS)
@@ -439,7 +441,7 @@ def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench
     bench.broker.dead_letters.purge("g", 2, NOW_MS)
     bench.flush()
     bench.reopen()
-    assert bench.broker.dead_letters.page("g", None, 9).letters == []
+    assert bench.broker.dead_letters.page("g", None, 9).dead_letters == []
     assert bench.ids("other") == []
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == ("M1", 1)
@@ -457,6 +459,6 @@ def test_dead_letters_come_in_pages(bench: Bench) -> None:
     bench.flush()
     bench.broker.dead_letters.purge("g", 1, NOW_MS)
     page = bench.broker.dead_letters.page("g", None, 2)
-    assert [one.queue_offset for one in page.letters] == [0, 2]
+    assert [one.queue_offset for one in page.dead_letters] == [0, 2]
     page = bench.broker.dead_letters.page("g", page.after, 2)
-    assert ([one.queue_offset for one in page.letters], page.after) == ([3, 4], None)
+    assert ([one.queue_offset for one in page.dead_letters], page.after) == ([3, 4], None)

@@ -11,8 +11,8 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
-from services.live.letter_tasks import LetterOrder, LetterVerb
-from services.live.letters import LetterFilter
+from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterVerb
+from services.live.dead_letters import DeadLetterFilter
 
 Desk = Any
 AtDesk = Callable[..., None]
@@ -45,7 +45,7 @@ async def give_up(desk: Desk, topic: str, *keys: str, group: str = "g", tag: str
 async def keys_of(desk: Desk, group: str = "g", query: str = "") -> list[str]:
     """Return the keys of a group's dead letters that match."""
     page = await call(desk, "GET", f"/groups/{group}?{query}")
-    return [letter["keys"][0] for letter in page["letters"]]
+    return [dead_letter["keys"][0] for dead_letter in page["dead_letters"]]
 
 
 async def ended(desk: Desk, task_id: str) -> Any:
@@ -72,9 +72,12 @@ def test_dead_letters_are_listed_by_group_page_and_filter(at_desk: AtDesk) -> No
         assert await keys_of(desk, query="until=-1s") == []
         assert await keys_of(desk, query="from=-1s") == ["a", "b", "c"]
         page = await call(desk, "GET", "/groups/g?limit=2")
-        assert (len(page["letters"]), page["after"]) == (2, "1")
+        assert (len(page["dead_letters"]), page["after"]) == (2, "1")
         rest = await call(desk, "GET", f"/groups/g?limit=2&after={page['after']}")
-        assert ([letter["keys"] for letter in rest["letters"]], rest["after"]) == ([["c"]], None)
+        assert ([dead_letter["keys"] for dead_letter in rest["dead_letters"]], rest["after"]) == (
+            [["c"]],
+            None,
+        )
 
     at_desk(scenario)
 
@@ -90,8 +93,8 @@ def test_a_message_that_kills_every_consumer_is_listed_though_none_is_left(
             assert len(await take(desk, "g", "t")) == 1
             await desk.advance("61s")
         assert await keys_of(desk) == ["k"]
-        [letter] = (await call(desk, "GET", "/groups/g"))["letters"]
-        assert (letter["attempts"], letter["reason"]) == (2, "attempts used up")
+        [dead_letter] = (await call(desk, "GET", "/groups/g"))["dead_letters"]
+        assert (dead_letter["attempts"], dead_letter["reason"]) == (2, "attempts used up")
 
     at_desk(scenario)
 
@@ -99,13 +102,13 @@ def test_a_message_that_kills_every_consumer_is_listed_though_none_is_left(
 def test_a_look_with_a_filter_ends_after_so_many_and_says_where_to_go_on(
     at_desk: AtDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LETTERS_LOOKED_AT_ONCE", 2)
-    monkeypatch.setattr(limits, "LETTERS_LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(limits, "DEAD_LETTERS_LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr(limits, "DEAD_LETTERS_LOOKED_AT_MAX", 3)
 
     async def scenario(desk: Desk) -> None:
         await give_up(desk, "t", *"abcdefg")
         page = await call(desk, "GET", "/groups/g?key=g")
-        assert (page["letters"], page["after"]) == ([], "2")
+        assert (page["dead_letters"], page["after"]) == ([], "2")
         assert await keys_of(desk, query="key=g&after=5") == ["g"]
         counted = await call(desk, "POST", "/tasks", {"verb": "purge", "group": "g", "dry_run": True})
         assert counted["matched"] == 7
@@ -118,9 +121,13 @@ def test_one_says_why_it_was_given_up_and_goes_back_for_its_group_alone(at_desk:
         await give_up(desk, "t", "a")
         for delivery in await take(desk, "other", "t"):
             await desk.live.call(desk.live.core.receiving.ack, "other", "t", delivery.receipt_handle)
-        letter = await call(desk, "GET", "/groups/g/0")
-        assert (letter["topic"], letter["message"]["body"], letter["message_id"]) == ("t", "x", "t-a")
-        assert letter["reason"]
+        dead_letter = await call(desk, "GET", "/groups/g/0")
+        assert (dead_letter["topic"], dead_letter["message"]["body"], dead_letter["message_id"]) == (
+            "t",
+            "x",
+            "t-a",
+        )
+        assert dead_letter["reason"]
         done = await call(desk, "POST", "/groups/g/0/redrive", {})
         assert done == {"group": "g", "offset": "0", "verdict": "REDRIVEN"}
         [again] = await take(desk, "g", "t")
@@ -186,15 +193,15 @@ def test_a_letter_that_somebody_else_took_is_counted_under_its_code(
 ) -> None:
     async def scenario(desk: Desk) -> None:
         await give_up(desk, "t", *"abc")
-        letters = desk.live.core.dead_letters
-        purge = letters.purge
+        dead_letters = desk.live.core.dead_letters
+        purge = dead_letters.purge
 
         def purge_after_somebody(group: str, offset: int, now_ms: int) -> int:
             if offset == 0:
                 purge(group, 1, now_ms)
             return purge(group, offset, now_ms)
 
-        monkeypatch.setattr(letters, "purge", purge_after_somebody)
+        monkeypatch.setattr(dead_letters, "purge", purge_after_somebody)
         begun = await call(desk, "POST", "/tasks", {"verb": "purge", "group": "g"}, 202)
         assert (await ended(desk, begun["id"]))["by_verdict"] == {"PURGED": 2, "TW-152": 1}
 
@@ -253,7 +260,7 @@ def test_what_cannot_be_is_refused(
 
 def test_a_rate_makes_slices_of_a_tenth_of_a_second() -> None:
     def sliced(per_second: float) -> tuple[int, float]:
-        order = LetterOrder(LetterVerb.PURGE, "g", LetterFilter(), per_second=per_second)
+        order = DeadLetterOrder(DeadLetterVerb.PURGE, "g", DeadLetterFilter(), per_second=per_second)
         return order.slice_count, order.pause_seconds(order.slice_count)
 
     assert sliced(0) == (limits.TASK_SLICE, 0)

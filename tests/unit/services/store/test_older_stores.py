@@ -51,7 +51,9 @@ def held(broker: Broker, now_ms: int) -> dict[str, Any]:
             ]
             for view in groups
         ],
-        "letters": [one.message.message_id for one in broker.dead_letters.page("mail", None, 100).letters],
+        "letters": [
+            one.message.message_id for one in broker.dead_letters.page("mail", None, 100).dead_letters
+        ],
         "schedules": [
             [one.schedule.name, one.state.value, one.last_ms, one.sent_count]
             for one in broker.schedules.page()

@@ -1,7 +1,7 @@
 """What goes over `/api/dead-letters`: what is asked, checked on the way in, and what is answered.
 
-64-bit numbers (offsets, times) go out as strings. A letter's `offset` is its place among its group's dead
-letters, which it keeps. Spans in from and until say that they are past: from 2h ago, until 30m ago.
+64-bit numbers (offsets, times) go out as strings. A dead letter's `offset` is its place among its group's
+dead letters, which it keeps. Spans in from and until say that they are past: from 2h ago, until 30m ago.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from commitlog import limits
 from commitlog.errors import ClientMistake
 from services import moments
 from services.broker.group_values import DeadLetter, DeadLetterPage
-from services.live.letter_tasks import LetterOrder, LetterTask, LetterVerb
-from services.live.letters import FOREVER_MS, LetterFilter
+from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterTask, DeadLetterVerb
+from services.live.dead_letters import FOREVER_MS, DeadLetterFilter
 from services.ops.answers import ContentAnswer
 from services.ops.queries import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, Number
 from services.ops.shapes import content_shape
@@ -25,14 +25,14 @@ PER_SECOND_MAX = 1_000_000
 NAME_MAX = limits.TIMER_NAME_CHARACTERS_MAX
 
 
-class LetterErrorAnswer(TypedDict):
+class DeadLetterErrorAnswer(TypedDict):
     """How an attempt ended; `at_ms` is null where that is not known."""
 
     at_ms: str | None
     what: str
 
 
-class LetterAnswer(TypedDict):
+class DeadLetterAnswer(TypedDict):
     """A message that a group gave up. `topic` is where it came from, `given_up_ms` when it was given up."""
 
     group: str
@@ -44,24 +44,24 @@ class LetterAnswer(TypedDict):
     reason: str
     attempts: int
     given_up_ms: str
-    first_error: LetterErrorAnswer | None
-    last_error: LetterErrorAnswer | None
+    first_error: DeadLetterErrorAnswer | None
+    last_error: DeadLetterErrorAnswer | None
 
 
-class OneLetterAnswer(LetterAnswer):
+class OneDeadLetterAnswer(DeadLetterAnswer):
     """The same with what the message says."""
 
     message: ContentAnswer
 
 
-class LettersAnswer(TypedDict):
+class DeadLettersAnswer(TypedDict):
     """Dead letters of a group, the oldest first; `after` asks for the next ones, null at the end."""
 
-    letters: list[LetterAnswer]
+    dead_letters: list[DeadLetterAnswer]
     after: str | None
 
 
-class LetterGroupAnswer(TypedDict):
+class DeadLetterGroupAnswer(TypedDict):
     """A group that has dead letters: how many, and when it gave up the oldest."""
 
     group: str
@@ -69,13 +69,13 @@ class LetterGroupAnswer(TypedDict):
     oldest_ms: str | None
 
 
-class LetterGroupsAnswer(TypedDict):
+class DeadLetterGroupsAnswer(TypedDict):
     """The groups that have dead letters, by name."""
 
-    groups: list[LetterGroupAnswer]
+    groups: list[DeadLetterGroupAnswer]
 
 
-class LetterEndAnswer(TypedDict):
+class DeadLetterEndAnswer(TypedDict):
     """A dead letter that is no more: sent back, or purged."""
 
     group: str
@@ -83,14 +83,14 @@ class LetterEndAnswer(TypedDict):
     verdict: Literal["REDRIVEN", "PURGED"]
 
 
-class LetterDryRunAnswer(TypedDict):
+class DeadLetterDryRunAnswer(TypedDict):
     """How many dead letters the task would touch, had it been started."""
 
     dry_run: bool
     matched: int
 
 
-class LetterTaskAnswer(TypedDict):
+class DeadLetterTaskAnswer(TypedDict):
     """A task over dead letters. `matched` is null until they are counted.
 
     `by_verdict` says how the `done` ended, the refused ones under their error's code; `why` why it stopped.
@@ -111,13 +111,13 @@ class LetterTaskAnswer(TypedDict):
     why: str
 
 
-class LetterTasksAnswer(TypedDict):
+class DeadLetterTasksAnswer(TypedDict):
     """The tasks over dead letters since the broker's start, the newest first."""
 
-    tasks: list[LetterTaskAnswer]
+    tasks: list[DeadLetterTaskAnswer]
 
 
-class LetterFilterQuery(Nothing):
+class DeadLetterFilterQuery(Nothing):
     """Which dead letters: those that match everything that is given."""
 
     topic: str = Field("", description="The topic they came from.")
@@ -128,7 +128,7 @@ class LetterFilterQuery(Nothing):
     until: Moment = Field("", description="Given up before.")
 
 
-class LettersQuery(LetterFilterQuery):
+class DeadLettersQuery(DeadLetterFilterQuery):
     """A page of a group's dead letters."""
 
     after: Number | None = Field(None, description="From the page before.")
@@ -143,29 +143,29 @@ class NewRedrive(BaseModel):
     target: str = ""
 
 
-class NewLetterTask(BaseModel):
+class NewDeadLetterTask(BaseModel):
     """What to do to a group's dead letters of a filter; with `dry_run` they are only counted."""
 
     model_config = ConfigDict(extra="forbid")
 
     verb: Literal["redrive", "purge"]
     group: str = Field(min_length=1)
-    filter: LetterFilterQuery = Field(default_factory=lambda: LetterFilterQuery.model_validate({}))
+    filter: DeadLetterFilterQuery = Field(default_factory=lambda: DeadLetterFilterQuery.model_validate({}))
     target: str = Field("", description="A topic; else each goes back to its own, for the group alone.")
     rate_per_second: float = Field(0, ge=0, le=PER_SECOND_MAX, description="At most so many; 0: no limit.")
     reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
     dry_run: bool = False
 
-    def order(self, now_ms: int) -> LetterOrder:
+    def order(self, now_ms: int) -> DeadLetterOrder:
         """Return it as the broker takes it; raises `ClientMistake`."""
         if self.verb == "purge" and self.target:
             raise ClientMistake("target is for redriving, not for purging.")
-        wanted = letter_filter(self.filter, now_ms)
-        verb = LetterVerb(self.verb)
-        return LetterOrder(verb, self.group, wanted, self.target, self.rate_per_second, self.reason)
+        wanted = dead_letter_filter(self.filter, now_ms)
+        verb = DeadLetterVerb(self.verb)
+        return DeadLetterOrder(verb, self.group, wanted, self.target, self.rate_per_second, self.reason)
 
 
-def letter_filter(query: LetterFilterQuery, now_ms: int) -> LetterFilter:
+def dead_letter_filter(query: DeadLetterFilterQuery, now_ms: int) -> DeadLetterFilter:
     """Return a filter as the broker takes it; raises `ClientMistake`, for a reversed window too."""
     from_ms = past_of(query.from_, now_ms, "from") if query.from_ != "" else 0
     until_ms = past_of(query.until, now_ms, "until") if query.until != "" else FOREVER_MS
@@ -173,7 +173,7 @@ def letter_filter(query: LetterFilterQuery, now_ms: int) -> LetterFilter:
         raise ClientMistake(
             f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
         )
-    return LetterFilter(query.key, query.tag, query.topic, query.reason, from_ms, until_ms)
+    return DeadLetterFilter(query.key, query.tag, query.topic, query.reason, from_ms, until_ms)
 
 
 def past_of(moment: Moment, now_ms: int, field: str) -> int:
@@ -184,35 +184,35 @@ def past_of(moment: Moment, now_ms: int, field: str) -> int:
         raise ClientMistake(f"{field} is {str(moment)[:80]!r}: {error}.") from error
 
 
-def letter_shape(group: str, letter: DeadLetter) -> LetterAnswer:
+def dead_letter_shape(group: str, dead_letter: DeadLetter) -> DeadLetterAnswer:
     """Return a dead letter as JSON has it."""
     return {
         "group": group,
-        "offset": str(letter.queue_offset),
-        "message_id": letter.message.message_id,
-        "topic": letter.topic,
-        "tag": letter.message.tag,
-        "keys": list(letter.message.keys),
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-        "given_up_ms": str(letter.store_ms),
-        "first_error": error_note(letter.first_error),
-        "last_error": error_note(letter.last_error),
+        "offset": str(dead_letter.queue_offset),
+        "message_id": dead_letter.message.message_id,
+        "topic": dead_letter.topic,
+        "tag": dead_letter.message.tag,
+        "keys": list(dead_letter.message.keys),
+        "reason": dead_letter.reason,
+        "attempts": dead_letter.attempts,
+        "given_up_ms": str(dead_letter.store_ms),
+        "first_error": error_note(dead_letter.first_error),
+        "last_error": error_note(dead_letter.last_error),
     }
 
 
-def one_letter_shape(group: str, letter: DeadLetter) -> OneLetterAnswer:
+def one_dead_letter_shape(group: str, dead_letter: DeadLetter) -> OneDeadLetterAnswer:
     """Return a dead letter with what it says as JSON has it."""
-    return {**letter_shape(group, letter), "message": content_shape(letter.message)}
+    return {**dead_letter_shape(group, dead_letter), "message": content_shape(dead_letter.message)}
 
 
-def letters_shape(group: str, page: DeadLetterPage) -> LettersAnswer:
+def dead_letters_shape(group: str, page: DeadLetterPage) -> DeadLettersAnswer:
     """Return a page of dead letters as JSON has it."""
-    letters = [letter_shape(group, letter) for letter in page.letters]
-    return {"letters": letters, "after": None if page.after is None else str(page.after)}
+    dead_letters = [dead_letter_shape(group, dead_letter) for dead_letter in page.dead_letters]
+    return {"dead_letters": dead_letters, "after": None if page.after is None else str(page.after)}
 
 
-def error_note(text: str) -> LetterErrorAnswer | None:
+def error_note(text: str) -> DeadLetterErrorAnswer | None:
     """Read "<ms since 1970> <what happened>"; None for an empty one."""
     at_ms, _, what = text.partition(" ")
     if not text:
@@ -220,7 +220,7 @@ def error_note(text: str) -> LetterErrorAnswer | None:
     return {"at_ms": at_ms, "what": what} if at_ms.isdecimal() else {"at_ms": None, "what": text}
 
 
-def letter_task_shape(task: LetterTask) -> LetterTaskAnswer:
+def dead_letter_task_shape(task: DeadLetterTask) -> DeadLetterTaskAnswer:
     """Return a task as JSON has it."""
     order = task.order
     return {

@@ -1,7 +1,7 @@
 """Looking at many dead letters without holding up the loop: a page at a time, others served in between.
 
 A group's dead letters lie in the order in which it gave them up. They have no index of their own, so a filter
-reads every letter from where it begins; `limits.LETTERS_LOOKED_AT_MAX` bounds one look of somebody who waits.
+reads every dead letter from where it begins; `limits.DEAD_LETTERS_LOOKED_AT_MAX` bounds one request.
 A page is short, because each of its bodies may be as large as a body can be.
 """
 
@@ -21,7 +21,7 @@ FOREVER_MS = 1 << 62
 
 
 @dataclass(slots=True, frozen=True)
-class LetterFilter:
+class DeadLetterFilter:
     """Which dead letters: those that match all that is given.
 
     `topic` is where they came from; `reason` is part of their reason or of an error of theirs, in upper or
@@ -35,15 +35,16 @@ class LetterFilter:
     from_ms: int = 0
     until_ms: int = FOREVER_MS
 
-    def matches(self, letter: DeadLetter) -> bool:
-        """Whether a letter is one of them. A key may be its message id, too."""
-        message = letter.message
+    def matches(self, dead_letter: DeadLetter) -> bool:
+        """Whether a dead letter is one of them. A key may be its message id, too."""
+        message = dead_letter.message
         return (
-            self.from_ms <= letter.store_ms < self.until_ms
+            self.from_ms <= dead_letter.store_ms < self.until_ms
             and self.key in ("", message.message_id, *message.keys)
             and self.tag in ("", message.tag)
-            and self.topic in ("", letter.topic)
-            and self.reason.lower() in f"{letter.reason}\n{letter.first_error}\n{letter.last_error}".lower()
+            and self.topic in ("", dead_letter.topic)
+            and self.reason.lower()
+            in f"{dead_letter.reason}\n{dead_letter.first_error}\n{dead_letter.last_error}".lower()
         )
 
 
@@ -53,11 +54,11 @@ async def pages(
     """Yield a group's dead letters below `end_offset`, the oldest first, a page at a time."""
     check_group_name(group)
     while live.core.dead_letters.count(group).count:
-        page = live.look(live.core.dead_letters.page, group, after, limits.LETTERS_LOOKED_AT_ONCE)
-        found = [letter for letter in page.letters if letter.queue_offset < end_offset]
+        page = live.look(live.core.dead_letters.page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
+        found = [dead_letter for dead_letter in page.dead_letters if dead_letter.queue_offset < end_offset]
         yield found
         after = page.after
-        if after is None or len(found) < len(page.letters):
+        if after is None or len(found) < len(page.dead_letters):
             return
         await asyncio.sleep(0)
 
@@ -72,7 +73,7 @@ def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
     """Return one dead letter; raises `MessageNotFound`."""
     is_there = queue_offset < end_offset(live, group)
     page = live.look(live.core.dead_letters.page, group, queue_offset - 1, 1)
-    found = page.letters if is_there else []
+    found = page.dead_letters if is_there else []
     if not found or found[0].queue_offset != queue_offset:
         raise MessageNotFound(
             f"{group} has no dead letter {queue_offset}: it was sent back or purged, or there never was one."
@@ -96,7 +97,7 @@ def topics_back(live: LiveBroker, group: str) -> set[str]:
 
 
 def check_back(live: LiveBroker, group: str, topic: str) -> None:
-    """Refuse to send a letter back where nobody would receive it; raises `GroupNotFound`."""
+    """Refuse to send a dead letter back where nobody would receive it; raises `GroupNotFound`."""
     if topic not in topics_back(live, group):
         raise GroupNotFound(
             f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
@@ -104,13 +105,13 @@ def check_back(live: LiveBroker, group: str, topic: str) -> None:
         )
 
 
-async def count(live: LiveBroker, group: str, wanted: LetterFilter, end_offset: int = FOREVER_MS) -> int:
+async def count(live: LiveBroker, group: str, wanted: DeadLetterFilter, end_offset: int = FOREVER_MS) -> int:
     """Return how many dead letters match."""
     return sum([sum(map(wanted.matches, page)) async for page in pages(live, group, end_offset)])
 
 
 async def find(
-    live: LiveBroker, group: str, wanted: LetterFilter, after: int | None, count_max: int
+    live: LiveBroker, group: str, wanted: DeadLetterFilter, after: int | None, count_max: int
 ) -> DeadLetterPage:
     """Return up to `count_max` that match, without their bodies.
 
@@ -119,14 +120,14 @@ async def find(
     found: list[DeadLetter] = []
     looked_at = 0
     async for page in pages(live, group, after=after):
-        for letter in page:
-            if len(found) == count_max or looked_at == limits.LETTERS_LOOKED_AT_MAX:
+        for dead_letter in page:
+            if len(found) == count_max or looked_at == limits.DEAD_LETTERS_LOOKED_AT_MAX:
                 return DeadLetterPage(found, after)
-            found += [without_body(letter)] if wanted.matches(letter) else []
-            after, looked_at = letter.queue_offset, looked_at + 1
+            found += [without_body(dead_letter)] if wanted.matches(dead_letter) else []
+            after, looked_at = dead_letter.queue_offset, looked_at + 1
     return DeadLetterPage(found, None)
 
 
-def without_body(letter: DeadLetter) -> DeadLetter:
-    """Return a letter as a list shows it."""
-    return replace(letter, message=replace(letter.message, body=b""))
+def without_body(dead_letter: DeadLetter) -> DeadLetter:
+    """Return a dead letter as a list shows it."""
+    return replace(dead_letter, message=replace(dead_letter.message, body=b""))
