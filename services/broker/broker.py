@@ -72,13 +72,13 @@ from services.broker.timers import Timers
 from services.broker.topics import Topics, is_system
 from services.broker.transactions import Transactions
 from services.broker.values import (
-    Bell,
     Damaged,
     Effect,
+    Notify,
     ReadTimers,
     Retire,
     TimersJob,
-    Wake,
+    WakeUpKey,
     Warn,
 )
 from timingwheel.due_run import ReadAhead
@@ -364,7 +364,7 @@ class Broker:
         others += self.transactions.read_due(now_ms)
         woken |= dict.fromkeys(self._burying.run(now_ms))
         self.schedules.rest()
-        return [*map(Wake, woken), *others]
+        return [*map(Notify, woken), *others]
 
     def next_due_ms(self) -> int | None:
         """When to tick next; None if nothing is pending.
@@ -466,8 +466,8 @@ class Broker:
                 self.lite.arrived(found.record)
         self._publish_straight(messages)
         self.statistics.flushes += 1
-        bells: list[Bell] = [*woken, *self.lite.take_woken()]
-        return [Wake(bell) for bell in bells]
+        keys: list[WakeUpKey] = [*woken, *self.lite.take_woken()]
+        return [Notify(key) for key in keys]
 
     @property
     def is_quiet(self) -> bool:

@@ -142,4 +142,4 @@ class Burying:
     def _stir(self, key: GroupQueue, lite_topic: str) -> None:
         """If the message was of a lite topic, the next of that may go out."""
         if lite_topic:
-            self._subscriptions.stir(key.topic, lite_topic, key.group)
+            self._subscriptions.mark_ready(key.topic, lite_topic, key.group)

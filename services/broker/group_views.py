@@ -78,7 +78,7 @@ class GroupViews:
         _check_policy(policy)
         durable_at = self._groups.set_policy(name, policy, now_ms)
         self._burying.look_for(name)
-        self._lite_subscriptions.stir_all(name)
+        self._lite_subscriptions.mark_all_ready(name)
         return self._told(name, durable_at)
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:

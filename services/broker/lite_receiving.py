@@ -5,7 +5,7 @@ many as the policy says, and whoever subscribed may get it. Nothing is parked: t
 the lite topic's offsets when its turn has come. A client that has not subscribed, or is not known to have
 since a start, is given nothing, and nothing is passed over for it.
 
-Cost: one binary search for each lite topic that was stirred (`services.broker.lite_subscriptions`).
+Cost: one binary search for each lite topic that is ready (`services.broker.lite_subscriptions`).
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class LiteReceiving:
         self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
 
     def look(self, topic: Topic, look: Look) -> None:
-        """Leases what the stirred lite topics of a client have for it."""
+        """Leases what the ready lite topics of a client have for it."""
         subscription = self.subscriptions.find(Subscriber(look.group, look.topic, look.client_id))
         if subscription is None:
             return
         subscription.heard_ms = look.now_ms
-        for _ in range(len(subscription.stirred)):
+        for _ in range(len(subscription.ready)):
             if look.is_over or look.is_crowded:
                 return
-            lite_topic, _ = subscription.stirred.popitem(last=False)
+            lite_topic, _ = subscription.ready.popitem(last=False)
             key = GroupQueue(look.group, look.topic, queue_of(lite_topic, topic))
             if self._has_more(key, lite_topic, subscription, look):
-                subscription.stirred[lite_topic] = None
+                subscription.ready[lite_topic] = None
 
     def _has_more(self, key: GroupQueue, lite_topic: str, subscription: Subscription, look: Look) -> bool:
-        """Leases what a lite topic has; whether it must be looked at again without having been stirred."""
+        """Leases what a lite topic has; whether it must be looked at again without having become ready."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)

@@ -28,7 +28,7 @@ from services.broker.lite_topics import LiteTopics, queue_of
 from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.topics import Topics, check_group_name
-from services.broker.values import Bell, Subscriber, Topic
+from services.broker.values import Subscriber, Topic, WakeUpKey
 
 
 class LiteFrom(Enum):
@@ -90,7 +90,7 @@ class LiteSubscribing:
         if start.kind is not LiteFrom.LAST:
             for lite_topic in lite_topics:
                 durable_at = self._go_to(subscriber, topic, lite_topic, start, now_ms)
-            self._subscriptions.stir_all(subscriber.group, subscriber.topic)
+            self._subscriptions.mark_all_ready(subscriber.group, subscriber.topic)
         return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
@@ -119,7 +119,7 @@ class LiteSubscribing:
         """A client has left for good."""
         self._subscriptions.client_gone(client_id)
 
-    def bell(self, group: str, topic: str, client_id: str) -> Bell:
+    def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
         """Where a receiver of a topic waits."""
         return Subscriber(group, topic, client_id) if self.is_parent(topic) else topic
 
@@ -140,10 +140,10 @@ class LiteSubscribing:
         """A message is there to be received."""
         lite_topic = properties.value_of(record.properties, properties.LITE_TOPIC)
         if lite_topic:
-            self._subscriptions.stir(record.topic, lite_topic)
+            self._subscriptions.mark_ready(record.topic, lite_topic)
 
     def take_woken(self) -> Iterable[Subscriber]:
-        """For whom something was stirred since the last call."""
+        """For whom something became ready since the last call."""
         woken, self._subscriptions.woken = self._subscriptions.woken, {}
         return woken
 

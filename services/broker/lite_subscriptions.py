@@ -4,9 +4,9 @@ A subscription belongs to a subscriber: one client of one group under one topic.
 say their whole set again every 30 s, and who is not known yet is given nothing. It ends when its client says
 so, leaves, or is not heard from for `LITE_SILENT_MS_MAX`.
 
-A lite topic is *stirred* for a subscriber when a message of it came, when a lease on one ended, and when it
-was subscribed to. A receive looks at the stirred ones only, in the order of their stirring; so it costs what
-there is to receive, not what is subscribed to.
+A lite topic is *ready* for a subscriber when a message of it came, when a lease on one ended, and when it
+was subscribed to. A receive looks at the ready ones only, first ready first; so it costs what there is to
+receive, not what is subscribed to.
 
 Several clients of a group may subscribe to one lite topic and take turns at its messages. In a group whose
 policy says `is_lite_exclusive`, who subscribes takes it over from whoever had it; who only says its whole set
@@ -31,7 +31,7 @@ class Subscription:
 
     heard_ms: int
     lite_topics: dict[str, int] = field(default_factory=dict)
-    stirred: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    ready: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
 
 class LiteSubscriptions:
@@ -44,7 +44,7 @@ class LiteSubscriptions:
         self._of_client: dict[str, dict[Subscriber, None]] = {}
         self._count = 0
         self.woken: dict[Subscriber, None] = {}
-        """Subscribers for whom something was stirred; emptied by whoever wakes receivers."""
+        """Subscribers for whom something became ready; emptied by whoever wakes receivers."""
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
         """What a subscriber wants; None if it is not known."""
@@ -110,18 +110,18 @@ class LiteSubscriptions:
         """The subscribers of a group."""
         return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
 
-    def stir(self, topic: str, lite_topic: str, group: str = "") -> None:
+    def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
         """A lite topic may have something, for one group or for all."""
         for subscriber in self.subscribers(topic, lite_topic, group):
-            self._subscriptions[subscriber].stirred[lite_topic] = None
+            self._subscriptions[subscriber].ready[lite_topic] = None
             self.woken[subscriber] = None
 
-    def stir_all(self, group: str, topic: str = "") -> None:
+    def mark_all_ready(self, group: str, topic: str = "") -> None:
         """Everything that a group subscribes to, under a topic or (empty) anywhere, is looked at anew."""
         for subscriber, subscription in self.of_group(group):
             if topic in ("", subscriber.topic):
                 subscription.lite_topics = dict.fromkeys(subscription.lite_topics, 0)
-                subscription.stirred = OrderedDict.fromkeys(subscription.lite_topics)
+                subscription.ready = OrderedDict.fromkeys(subscription.lite_topics)
                 self.woken[subscriber] = None
 
     def take_over(self, before: LiteSubscriptions) -> None:
@@ -138,7 +138,7 @@ class LiteSubscriptions:
 
     def _link(self, subscriber: Subscriber, subscription: Subscription, lite_topic: str) -> None:
         subscription.lite_topics[lite_topic] = 0
-        subscription.stirred[lite_topic] = None
+        subscription.ready[lite_topic] = None
         self._subscribers.setdefault((subscriber.topic, lite_topic), {})[subscriber] = None
         self.woken[subscriber] = None
         self._count += 1
@@ -147,7 +147,7 @@ class LiteSubscriptions:
         subscription, name = self._subscriptions[subscriber], (subscriber.topic, lite_topic)
         if subscription.lite_topics.pop(lite_topic, None) is None:
             return
-        subscription.stirred.pop(lite_topic, None)
+        subscription.ready.pop(lite_topic, None)
         self._count -= 1
         del self._subscribers[name][subscriber]
         if not self._subscribers[name]:

@@ -145,7 +145,7 @@ class Receiving:
                 answers.append(error)
                 continue
             self._leases.take(lease)
-            self._stir_lite(key, lease)
+            self._mark_lite_ready(key, lease)
             ended.append(lease.generation)
             done.setdefault(key, []).append(lease.queue_offset)
             answers.append(durable_at)
@@ -235,7 +235,7 @@ class Receiving:
         for key, lease in list(self._groups.leases()):
             if (key.group, key.topic) == (group, topic):
                 self._leases.end(lease.generation)
-        self._lite.subscriptions.stir_all(group, topic)
+        self._lite.subscriptions.mark_all_ready(group, topic)
 
     def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
         """Ends every lease of a message group or lite topic on a queue; no attempt counts."""
@@ -263,13 +263,13 @@ class Receiving:
     def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
         """A lease is over."""
         key, lease = self._leases.end(generation)
-        self._stir_lite(key, lease)
+        self._mark_lite_ready(key, lease)
         return key, lease
 
-    def _stir_lite(self, key: GroupQueue, lease: Lease) -> None:
+    def _mark_lite_ready(self, key: GroupQueue, lease: Lease) -> None:
         """If the message of a lease that is over was of a lite topic, the next of that may go out."""
         if lease.message_group:
-            self._lite.subscriptions.stir(key.topic, lease.message_group, key.group)
+            self._lite.subscriptions.mark_ready(key.topic, lease.message_group, key.group)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """The first receive makes a group receive the topic; returns what must be durable first."""

@@ -241,15 +241,15 @@ class Subscriber(NamedTuple):
     client_id: str
 
 
-Bell = str | Subscriber
-"""What a receiver waits at: its topic, or where that is of type LITE, what is its own."""
+WakeUpKey = str | Subscriber
+"""What a receiver waits for: its topic, or where that is of type LITE, its own subscription there."""
 
 
 @dataclass(slots=True, frozen=True)
-class Wake:
-    """There is something to receive, in a topic or for a subscriber of lite topics: wake who waits there."""
+class Notify:
+    """There is something to receive, in a topic or for a subscriber of lite topics: notify its waiters."""
 
-    bell: Bell
+    key: WakeUpKey
 
 
 @dataclass(slots=True, frozen=True)
@@ -307,4 +307,4 @@ class Damaged:
     lost_count: int = 0
 
 
-Effect = Wake | CheckBack | Retire | ReadTimers | Warn | Damaged
+Effect = Notify | CheckBack | Retire | ReadTimers | Warn | Damaged

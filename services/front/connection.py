@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         if (sealed := transport.get_extra_info("ssl_object")) is not None:
             self.protocol = sealed.selected_alpn_protocol() or ""
         self._shared.connections.add(self)
-        self.stir()
+        self.write_soon()
 
     def data_received(self, data: bytes) -> None:
         """Take in what the client says."""
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
             self._read_later()
         if not self._is_dirty:
-            self.stir()
+            self.write_soon()
 
     def read_on(self) -> None:
         """Take in what the client has said in earlier turns."""
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
             self._read_later()
         else:
             self.transport.resume_reading()
-        self.stir()
+        self.write_soon()
 
     def _read_later(self) -> None:
         """Read on in a later turn, or when some have passed if what comes brings little."""
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The socket takes more."""
         self._take(self.calls.resume())
-        self.stir()
+        self.write_soon()
 
     def eof_received(self) -> bool:
         """The client says no more: what is under way is broken off."""
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
             self._door.refused(self, why_broken(error), str(error))
         self._door.lost(self)
 
-    def stir(self) -> None:
+    def write_soon(self) -> None:
         """Have what the core has to say written at the end of this turn."""
         if not self._is_dirty:
             self._is_dirty = True
@@ -313,7 +313,7 @@ class Connection(asyncio.Protocol):
     def break_off(self, why: str) -> None:
         """End the connection, and say why."""
         self.calls.http2.break_off(Code.ENHANCE_YOUR_CALM, why)
-        self.stir()
+        self.write_soon()
 
     def _hang_up(self) -> None:
         """Hang up when all is said, and read if that does not take long."""
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
     def leave(self) -> None:
         """Tell the client that the server leaves; calls under way go on."""
         self.calls.http2.leave()
-        self.stir()
+        self.write_soon()
 
     def look(self, now: float) -> None:
         """Find out whether the client is there, and goes on with what it has begun."""
@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._door.refused(self, DEAD, "")
             self.transport.abort()
         elif self.calls.has_news:
-            self.stir()
+            self.write_soon()
 
     # Calls.
 
@@ -362,23 +362,23 @@ class Connection(asyncio.Protocol):
                     if code is not Code.NO_ERROR:
                         self._is_refused = True
                         self._door.refused(self, f"HTTP/2: {code.name.lower().replace('_', ' ')}", why)
-                    self.stir()
+                    self.write_soon()
 
     def reply(self, stream_id: int, message: bytes) -> None:
         """Answer a call with one message."""
         self.calls.reply(stream_id, message)
         if not self._is_dirty:
-            self.stir()
+            self.write_soon()
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "") -> None:
         """End a call."""
         self.calls.end(stream_id, status, text)
-        self.stir()
+        self.write_soon()
 
     async def say(self, stream_id: int, message: bytes) -> None:
         """Say a message of an answer; returns when all of it has passed flow control."""
         self.calls.say(stream_id, message)
-        self.stir()
+        self.write_soon()
         if not self.calls.http2.passed(stream_id):
             answering = self._answering[stream_id]
             answering.passed = self._shared.loop.create_future()
@@ -394,7 +394,7 @@ class Connection(asyncio.Protocol):
                     return
                 yield said.message
                 self._take(self.calls.heard(stream_id))
-                self.stir()
+                self.write_soon()
                 count += 1
                 if count % MESSAGES_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -415,7 +415,7 @@ class Connection(asyncio.Protocol):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("bug while answering", exc_info=error)
             self.calls.abort(stream_id)
-            self.stir()
+            self.write_soon()
 
     def _cancel(self, answering: Answering) -> None:
         answering.put(None)

@@ -1,6 +1,6 @@
 """Group commit in the loop: what the core has appended goes to disk in worker threads, several at a time.
 
-    stir -> (next turn of the loop) -> take a flush -> worker thread writes and syncs -> settle -> again
+    flush_soon -> (next turn of the loop) -> take a flush -> worker thread writes and syncs -> settle -> again
 
 Rules:
 - Everything appended in one turn shares one flush, however many callers there were. While a flush is under
@@ -76,7 +76,7 @@ class Flushing:
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
-        self.is_stirred = False
+        self.will_flush = False
         """Whether a look is planned, or worth nothing before a flush ends or takes long, which plans one."""
         self._is_waiting = self._is_linger_planned = False
         """Whether none begins before one ends or takes long; and whether a look at how long is planned."""
@@ -91,10 +91,10 @@ class Flushing:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def stir(self) -> None:
+    def flush_soon(self) -> None:
         """Look for something to write in the next turn of the loop."""
-        if not self.is_stirred:
-            self.is_stirred = True
+        if not self.will_flush:
+            self.will_flush = True
             self._idle.clear()
             self._loop.call_soon(self._begin)
 
@@ -111,18 +111,18 @@ class Flushing:
             self._owner.void(error)
         if self._flying_count == 0:
             self._calm()
-        self.stir()
+        self.flush_soon()
 
     def go_on(self) -> None:
         """There is a core again."""
         self._is_void = self._is_rebuilding = False
-        self.stir()
+        self.flush_soon()
 
     def resume(self) -> None:
         """What kept the core from being rebuilt is over."""
         if self._flying_count == 0:
             self._calm()
-        self.stir()
+        self.flush_soon()
 
     def stop(self) -> None:
         """Write nothing more: the core cannot be trusted."""
@@ -132,12 +132,12 @@ class Flushing:
     def _begin(self) -> None:
         if self._lingers():
             return
-        self.is_stirred = False
+        self.will_flush = False
         if not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at = self._loop.time()
             self._submit(partial(flush.write, self._publishing), partial(self._end, flush))
-        # Where no more may be under way a look is worth nothing before one of them ends, which stirs again.
-        self._is_waiting = self.is_stirred = self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX
+        # Where no more may be under way, nothing begins before one of them ends, and that flushes soon.
+        self._is_waiting = self.will_flush = self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX
         if self._flying_count > 0 or self._is_checkpointing:
             return
         if not self._is_held() and self._owner.core.is_checkpoint_due:
@@ -157,8 +157,8 @@ class Flushing:
     def _end_linger(self) -> None:
         self._is_linger_planned = False
         if self._is_waiting:
-            self._is_waiting = self.is_stirred = False
-            self.stir()
+            self._is_waiting = self.will_flush = False
+            self.flush_soon()
 
     def _submit(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
         """Let a worker write, and the loop be told how that ended."""
@@ -184,7 +184,7 @@ class Flushing:
 
     def _written(self, end: Callable[[], None]) -> None:
         if self._is_waiting:
-            self._is_waiting = self.is_stirred = False
+            self._is_waiting = self.will_flush = False
         self._flying_count -= 1
         self._survive(end)
 
@@ -226,7 +226,7 @@ class Flushing:
     def _go_on_writing(self) -> None:
         if self._flying_count == 0:
             self._calm()
-        self.stir()
+        self.flush_soon()
 
     def _calm(self) -> None:
         """No flush is under way: the moment to rebuild, or to take a checkpoint.

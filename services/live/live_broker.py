@@ -47,21 +47,21 @@ from services.broker.values import (
     CheckBack,
     Damaged,
     Effect,
+    Notify,
     ReadTimers,
     Retire,
     TimersJob,
-    Wake,
     Warn,
 )
 from services.live.access import LiveAccess
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
-from services.live.arrivals import Arrivals
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import Answers
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
+from services.live.long_polls import LongPolls
 from services.live.rebuilding import Rebuilding
 from services.live.room import Room
 from services.live.transactions import LiveTransactions
@@ -126,7 +126,7 @@ class LiveBroker(LiveVerbs):
         self._lite_before = self._core.lite
         self.answers = Answers(self._broker.durable_offset)
         self.room = Room(self._unflushed_bytes)
-        self._arrivals = Arrivals()
+        self._long_polls = LongPolls()
         self._alarm = Alarm(self._ring, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
         self._share: Share = always_alike
@@ -139,7 +139,7 @@ class LiveBroker(LiveVerbs):
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
-        self.groups = LiveGroups(lambda: self._broker, self.call, self._arrivals.wake, self.room)
+        self.groups = LiveGroups(lambda: self._broker, self.call, self._long_polls.notify, self.room)
         self.access = LiveAccess(lambda: self._broker.access, self.call, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
         self._retiring: asyncio.Task[None] | None = None
@@ -173,7 +173,7 @@ class LiveBroker(LiveVerbs):
 
     async def arrival(self, topic: str, seconds: float) -> bool:
         """Sleep until something arrives in `topic`; False when the time is up."""
-        return await self._arrivals.wait(topic, seconds)
+        return await self._long_polls.wait(topic, seconds)
 
     # Time.
 
@@ -223,7 +223,7 @@ class LiveBroker(LiveVerbs):
         while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
                 await self._reading
-            self._flushing.stir()
+            self._flushing.flush_soon()
             await self._flushing.idle()
             if self.broken.done():
                 return
@@ -257,7 +257,7 @@ class LiveBroker(LiveVerbs):
 
     def release_receivers(self) -> None:
         """End every long poll, now and from now on."""
-        self._arrivals.close()
+        self._long_polls.close()
 
     async def close(self) -> None:
         """Flush what is left, leave a snapshot for the next start, and let the core go.
@@ -308,12 +308,12 @@ class LiveBroker(LiveVerbs):
             self.break_down(bug)
             raise
         finally:
-            if not (self._is_alarm_stale and self._flushing.is_stirred):
+            if not (self._is_alarm_stale and self._flushing.will_flush):
                 self._stir()
 
     def _stir(self) -> None:
         """After anything that may have appended or planned: see, once a turn, to the flush and the alarm."""
-        self._flushing.stir()
+        self._flushing.flush_soon()
         self._see_to_alarm()
 
     def _see_to_jumps(self) -> None:
@@ -389,7 +389,7 @@ class LiveBroker(LiveVerbs):
         self._well.set()
         self._told_of_health(True)
         self._flushing.go_on()
-        self._arrivals.wake_all()
+        self._long_polls.notify_all()
         self._see_to_alarm()
 
     def _unflushed_bytes(self) -> int:
@@ -497,8 +497,8 @@ class LiveBroker(LiveVerbs):
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Wake(bell):
-                    self._arrivals.wake(bell)
+                case Notify(key):
+                    self._long_polls.notify(key)
                 case Retire(retirement):
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case Warn(text):

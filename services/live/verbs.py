@@ -23,7 +23,6 @@ from services.broker.finding import Found, Wanted, anything
 from services.broker.group_values import Received
 from services.broker.lite_subscribing import Subscribed
 from services.broker.values import (
-    Bell,
     Delivery,
     PendingTimer,
     SendReceipt,
@@ -32,10 +31,11 @@ from services.broker.values import (
     TimerName,
     TimerPage,
     TimerVerdict,
+    WakeUpKey,
 )
-from services.live.arrivals import Arrivals
 from services.live.clock import Clock
 from services.live.durability import Answers
+from services.live.long_polls import LongPolls
 from services.live.room import Room
 
 Answer = TypeVar("Answer")
@@ -63,7 +63,7 @@ class LiveVerbs(ABC):
     clock: Clock
     _loop: asyncio.AbstractEventLoop
     answers: Answers
-    _arrivals: Arrivals
+    _long_polls: LongPolls
     room: Room
     unread_bytes = 0
     """Of messages in answers to receives that their clients have not read yet."""
@@ -143,15 +143,15 @@ class LiveVerbs(ABC):
 
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
         received = self.decide(look)
-        bell = self._broker.lite.bell(group, topic, client_id)
+        key = self._broker.lite.wake_up_key(group, topic, client_id)
         try:
-            while not received.deliveries and await self._may_look_again(bell, line, received, ends):
+            while not received.deliveries and await self._may_look_again(key, line, received, ends):
                 received = self.decide(look)
-        except asyncio.CancelledError:  # the ring that this one may have heard is another's now
-            self._arrivals.ring(bell, line)
+        except asyncio.CancelledError:  # a notification that this one may have had is another's now
+            self._long_polls.notify_next(key, line)
             raise
         if received.is_unfinished or len(received.deliveries) >= min(batch_size, RECEIVE_BATCH_MAX):
-            self._arrivals.ring(bell, line)
+            self._long_polls.notify_next(key, line)
         await self._show(group, topic, received)
         return self.clock.outward(received.deliveries)
 
@@ -166,7 +166,7 @@ class LiveVerbs(ABC):
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
         """Take a delivery back that its consumer never heard of."""
         self.decide(self._broker.receiving.release, group, topic, receipt_handle)
-        self._arrivals.wake(topic)
+        self._long_polls.notify(topic)
 
     def client_alive(self, client_id: str) -> None:
         """Renew the leases that are renewed for this client; a core that is void has none."""
@@ -183,7 +183,7 @@ class LiveVerbs(ABC):
     ) -> Coroutine[Any, Any, Subscribed]:
         """Call a verb on subscriptions to lite topics; who waits to receive looks again."""
         subscribed = self.call(verb, subscriber, *arguments)
-        self._arrivals.wake(subscriber)
+        self._long_polls.notify(subscriber)
         return subscribed
 
     def said_goodbye(self, client_id: str) -> None:
@@ -228,12 +228,12 @@ class LiveVerbs(ABC):
         found = self.look(self._broker.timer_views.histogram, wanted, width_ms)
         return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
 
-    async def _may_look_again(self, bell: Bell, line: Hashable, received: Received, ends: float) -> bool:
+    async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:
         """Whether a receive that found nothing may look again, now or when something has arrived."""
         if received.is_unfinished:
             await asyncio.sleep(0)
             return self._loop.time() < ends
-        return await self._arrivals.wait(bell, ends - self._loop.time(), line)
+        return await self._long_polls.wait(key, ends - self._loop.time(), line)
 
     async def _show(self, group: str, topic: str, received: Received) -> None:
         """Return once what was leased may be shown; who is no longer there to see it gives it back."""

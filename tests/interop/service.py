@@ -127,7 +127,7 @@ class TestService:
             connection.end(stream_id, Status.DEADLINE_EXCEEDED)
         more = literal(TRAILING, fields[TRAILING]) if TRAILING in fields else b""
         connection.calls.end(stream_id, more=more)
-        connection.stir()
+        connection.write_soon()
 
     async def _empty(
         self, connection: Connection, stream_id: int, head: Head, said: AsyncIterator[bytes]

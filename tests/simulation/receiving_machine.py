@@ -26,7 +26,7 @@ from services.broker.broker import Broker
 from services.broker.group_values import From, GroupPolicy
 from services.broker.settings import BrokerSettings
 from services.broker.topics import is_system
-from services.broker.values import Effect, Retire, Wake
+from services.broker.values import Effect, Notify, Retire
 from tests.memory_disk import Death
 from tests.simulation.faults import Faults
 from tests.simulation.receiving_oracle import Course, Held, Oracle, Stored, in_flight_of
@@ -111,7 +111,7 @@ class Machine:
         self.now_ms = now_ms
         before = self.broker.end_offset
         effects = self.broker.tick(now_ms)
-        woken = {effect.bell for effect in effects if isinstance(effect, Wake)}
+        woken = {effect.key for effect in effects if isinstance(effect, Notify)}
         for course in self.oracle.now():
             for held in [one for one in course.held.values() if one.visible_ms <= now_ms]:
                 if not self.may_stand(course, held):
