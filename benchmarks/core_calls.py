@@ -27,12 +27,15 @@ from services.broker.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
-from services.rpc.everything import all_rpcs
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.service import reply_to, stream_to
 from services.rpc.sessions import Sessions
 
+try:
+    from services.rpc.rpcs import all_rpcs
+except ImportError:  # as older commits, measured too, have it
+    from services.rpc.everything import all_rpcs  # type: ignore[import-not-found, no-redef]
 try:
     from services.rpc.turns import Call, Turns
 except ImportError:

@@ -95,12 +95,12 @@ class Wheel:
     def _step(self, until_ms: int) -> None:
         self._now_ms += STEP_MS
         assert self._now_ms < until_ms + DAY_MS, "timers are lost"
-        look = self._partitions.look(self._now_ms)
+        look = self._partitions.advance(self._now_ms)
         assert not look.near, "all were written before"
         while look.job is not None:
             look.job.run(self._disk)
             self._partitions.read_ahead(look.job)
-            look = self._partitions.look(self._now_ms)
+            look = self._partitions.advance(self._now_ms)
         if self._partitions.wants_checkpoint:
             self._checkpoint()
 

@@ -37,10 +37,10 @@ from commitlog.real_disk import RealDisk
 from commitlog.room import choose_segment_bytes
 from services import logs, memory
 from services.auth_files import EVERYBODY_READS, GROUP_READS, write_whole
+from services.authentication import authentication, check_exposure, is_http_tls
 from services.broker.broker import Broker
 from services.config import Address, HttpAddress, ServeSettings
 from services.core_settings import core_settings
-from services.doors import check_exposure, doors, is_http_tls
 from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, grpc_contexts, https_context, own_files
@@ -56,9 +56,9 @@ from services.ports import refusal
 from services.refusals import Refusals
 from services.rpc.consumers import consumers
 from services.rpc.endpoints import Advertised
-from services.rpc.everything import all_rpcs
 from services.rpc.health import Health, standard_rpcs
 from services.rpc.questions import Questions
+from services.rpc.rpcs import all_rpcs
 from services.rpc.serving import Serving
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
@@ -129,7 +129,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         live.share_with(share_interpreter)
         sessions = Sessions(wall_clock_ms)
         consuming, questions = partial(consumers, sessions), Questions(sessions)
-        asked = doors(settings, live, wall_clock_ms)
+        asked = authentication(settings, live, wall_clock_ms)
         measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
         metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
         files = Folder(settings.store)

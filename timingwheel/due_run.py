@@ -139,8 +139,8 @@ class ReadAhead:
             yield alive(behind(rows, self.after), tombstones)
 
 
-class Look(NamedTuple):
-    """What `look` found: a file to read ahead, and timers that the caller must place in its wheel now."""
+class Advanced(NamedTuple):
+    """What `advance` found: a file to read ahead, and timers that the caller must place in its wheel now."""
 
     job: ReadAhead | None
     near: list[tuple[int, int]]

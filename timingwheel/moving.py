@@ -59,7 +59,7 @@ class MovingLevels:
         self._damaged: frozenset[str] = frozenset()
         self._next_ms: int | None = None
         self._is_next_known = False
-        self._must_look, self._must_split = False, False
+        self._must_advance, self._must_split = False, False
         self._shared = Shared()
         self._last_offset = self._written_offset = 0
         self.watermark: SortKey = (0, 0)

@@ -3,14 +3,14 @@
     put, delete --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`partition`)
                                                                        | split into the level below, half a
                                                                        v slot before their time (`cascade`)
-    near: the caller's own wheel <-- fresh ones   <--look-- slots of level 0, 8 s before their time
+    near: the caller's own wheel <-- fresh ones   <-advance- slots of level 0, 8 s before their time
           rows in due order      <-- read ahead   <--/      (`due_run`)
 
 Rules:
 
 * `near_until_ms` is the boundary B0 (`boundaries`). A timer put before it is the caller's at once. When
-  `look` moves it over a slot, it hands over the slot's timers that are in memory, and queues its file to be
-  read ahead, up to the length that it has then. So each timer is given to the caller once, either way.
+  `advance` moves it over a slot, it hands over the slot's timers that are in memory, and queues its file to
+  be read ahead, up to the length that it has then. So each timer is given to the caller once, either way.
 * Near timers are remembered too, for a restart may need them; they are dropped once they are behind the
   `watermark`, the last timer delivered: all at or before it are done, and nothing may be put there.
 * `undone_ms` is a time before which all timers are done, whatever the watermark says: what is still to be
@@ -39,7 +39,7 @@ from commitlog.layout import TIMERS
 from commitlog.limits import TIMERS_UNWRITTEN_MAX
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.cascade import File, PartitionsToWrite, named_files
-from timingwheel.due_run import LAST_OFFSET, NO_ROWS, Look, ReadAhead, Reading, SortKey
+from timingwheel.due_run import LAST_OFFSET, NO_ROWS, Advanced, ReadAhead, Reading, SortKey
 from timingwheel.listing import Listing
 from timingwheel.moving import Gaps, MovingLevels
 from timingwheel.partition import Gap, Rows
@@ -109,15 +109,15 @@ class Partitions(MovingLevels):
             if reading.slot == slot:
                 reading.forget(timer_offset)
 
-    def look(self, now_ms: int) -> Look:
+    def advance(self, now_ms: int) -> Advanced:
         """Moves the boundaries as far as they go; gives what is to be read ahead, and what is near now."""
         self._now_ms = max(self._now_ms, now_ms)
-        self._must_look = False
+        self._must_advance = False
         near = self._move(self._now_ms)
-        return Look(self._next_job(), near)
+        return Advanced(self._next_job(), near)
 
     def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Takes over what a job has read; none are left to be scheduled, for `look` gave them already."""
+        """Takes over what a job has read; none are left to be scheduled, for `advance` gave them already."""
         self._job = None
         for reading in self._queue:
             if reading.slot == job.slot:
@@ -157,9 +157,9 @@ class Partitions(MovingLevels):
             self._drop_done()
         return NO_ROWS, ""
 
-    def next_look_ms(self, now_ms: int) -> int | None:
-        """When `look` or `take_due` has something to do next; None if never as things are."""
-        if self._must_look:
+    def next_advance_ms(self, now_ms: int) -> int | None:
+        """When `advance` or `take_due` has something to do next; None if never as things are."""
+        if self._must_advance:
             return now_ms
         times = [self._head_ms(), self._job_ms(now_ms), self._next_move_ms()]
         return min((time for time in times if time is not None), default=None)
@@ -233,7 +233,7 @@ class Partitions(MovingLevels):
         for slot in done.split:
             self._boundaries.starts_ms[slot.level] = slot.end_ms
             self._fresh.spread(slot, self._boundaries)
-        self._must_look, self._is_next_known = True, False
+        self._must_advance, self._is_next_known = True, False
 
     def failed(self, done: PartitionsToWrite) -> None:
         """A checkpoint came to nothing: what it took is there again."""
@@ -243,7 +243,7 @@ class Partitions(MovingLevels):
             self._fresh.at(slot).timers.extend(unwritten.timers.rows())
             self._fresh.at(slot).tombstones.extend(unwritten.tombstones.rows())
         self._fresh.count += later.count
-        self._must_look, self._is_next_known = True, False
+        self._must_advance, self._is_next_known = True, False
 
     def adopt(self, frozen: Any, now_ms: int, kept: Set[str] = frozenset()) -> None:
         """Takes over what a snapshot names (None: nothing), and deletes all other files but `kept`.
@@ -268,7 +268,7 @@ class Partitions(MovingLevels):
         for slot in sorted(files, key=lambda slot: slot.start_ms):
             if slot.start_ms < self._boundaries.starts_ms[slot.level]:
                 self._take_up(slot)
-        self._must_look = True
+        self._must_advance = True
 
     def drop(self, disk: Disk) -> None:
         """Forgets all timers and deletes their files."""

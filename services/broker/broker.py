@@ -576,7 +576,7 @@ class Broker:
         return damaged + [ReadTimers(job) for job in jobs if job is not None]
 
     def _look_ahead(self, now_ms: int) -> ReadAhead | None:
-        look = self.timers.partitions.look(now_ms)
+        look = self.timers.partitions.advance(now_ms)
         for due_ms, timer_offset in look.near:
             self.timers.near.put(timer_offset, due_ms)
         return look.job

@@ -261,11 +261,11 @@ class Groups:
         young_offset = next((one.first_offset for one in ages if one.last_store_ms >= young_from_ms), None)
         if young_offset is None:
             return None
-        wanted = (self._wanted_offset(queue, committed) for _, queue, committed in self.standings())
+        wanted = (self._wanted_offset(queue, committed) for _, queue, committed in self.committed_offsets())
         pinning = [offset for offset in wanted if offset is not None and offset >= young_offset]
         return min(pinning, default=None)
 
-    def standings(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
+    def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
         """Every queue of every topic that a group receives, with the group's committed offset there."""
         for topic, queue_id, queue in self._store.dispatch.queues():
             for group in self._members.get(topic, ()):
@@ -301,7 +301,7 @@ class Groups:
     def lag(self) -> dict[tuple[str, str], int]:
         """How many messages are not done, by topic and group, untouched queues included."""
         lag: Counter[tuple[str, str]] = Counter()
-        for key, queue, committed_offset in self.standings():
+        for key, queue, committed_offset in self.committed_offsets():
             offsets = self._offsets.get(key)
             done_count = offsets.done_above_count if offsets else 0
             lag[key.topic, key.group] += queue.end_offset - committed_offset - done_count

@@ -27,7 +27,7 @@ _SPECIAL: Final = COMPRESSED | INNER_BATCH
 
 
 @dataclass(slots=True)
-class Look:
+class ReceiveState:
     """One receive while it looks: what it asks for, what it has leased, and how much it has looked at.
 
     `is_renewed`: the broker keeps the leases for the client.
@@ -89,7 +89,7 @@ class Look:
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
     @property
-    def is_tired(self) -> bool:
+    def scan_budget_spent(self) -> bool:
         """Whether it has looked at as much as one call may."""
         return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
 
@@ -122,21 +122,23 @@ class Lending:
         give: Callable[[Lease], None],
         record: Record,
         message_group: str,
-        look: Look,
+        state: ReceiveState,
     ) -> None:
         """Leases a message to a receive; `give` takes it out of the queue."""
         offset = record.queue_offset
         attempt = flight.offsets.attempts(offset).made + 1
-        lease = self._new_lease(key, record, message_group, look)
+        lease = self._new_lease(key, record, message_group, state)
         give(lease)
         if message_group:
-            look.runs[message_group] += 1
+            state.runs[message_group] += 1
             if flight.offsets.was_given(offset):
-                look.again.add(message_group)
-            look.durable_at = self._groups.keep_lease(key, lease, attempt, look.now_ms)
-        look.deliver(readable(record), attempt, lease)
+                state.again.add(message_group)
+            state.durable_at = self._groups.keep_lease(key, lease, attempt, state.now_ms)
+        state.deliver(readable(record), attempt, lease)
 
-    def lease_run(self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], look: Look) -> None:
+    def lease_run(
+        self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
+    ) -> None:
         """Leases fresh messages that are near, as many as are wanted and were never given out.
 
         None of a message group, which are leased one at a time, and none whose body is to be unpacked.
@@ -144,30 +146,30 @@ class Lending:
         run: list[Lease] = []
         try:
             for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.next_offset):
-                record = look.near.get(physical_offset)
-                if record is None or record.queue_offset != offset or not look.is_plain(record):
+                record = state.near.get(physical_offset)
+                if record is None or record.queue_offset != offset or not state.is_plain(record):
                     break
-                if flight.offsets.was_given(offset) or not look.admits(record_bytes):
+                if flight.offsets.was_given(offset) or not state.admits(record_bytes):
                     break
-                lease = self._new_lease(key, record, "", look)
+                lease = self._new_lease(key, record, "", state)
                 run.append(lease)
-                look.deliver(record, 1, lease)
+                state.deliver(record, 1, lease)
         finally:  # what was leased before a filter failed stands
-            look.scanned += len(run)
+            state.scanned += len(run)
             flight.lease_run(run)
 
-    def _new_lease(self, key: GroupQueue, record: Record, message_group: str, look: Look) -> Lease:
+    def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
         """A new lease of a receive on a message."""
-        offset, now_ms, invisible_ms = record.queue_offset, look.now_ms, look.invisible_ms
+        offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
         visible_ms, generation = now_ms + invisible_ms, self._leases.next_generation()
         handle = receipts.encode(
             key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._log.epoch,
             self._broker_name,
         )  # fmt: skip
         lease = Lease(
-            generation, offset, visible_ms, look.client_id if look.is_renewed else "",
-            visible_ms + limits.AUTO_RENEW_MS_MAX, look.client_id, message_group, False, False, False,
-            look.attempt_id, now_ms, handle,
+            generation, offset, visible_ms, state.client_id if state.is_renewed else "",
+            visible_ms + limits.AUTO_RENEW_MS_MAX, state.client_id, message_group, False, False, False,
+            state.attempt_id, now_ms, handle,
         )  # fmt: skip
-        look.leases.append((key, lease))
+        state.leases.append((key, lease))
         return lease

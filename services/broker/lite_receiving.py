@@ -19,7 +19,7 @@ from consumequeue.offsets import GroupOffsets
 from services.broker.burying import USED_UP
 from services.broker.dead_letters import DeadLetters
 from services.broker.groups import GroupQueue, Groups
-from services.broker.lending import Lending, Look
+from services.broker.lending import Lending, ReceiveState
 from services.broker.lite_subscriptions import LiteSubscriptions, Subscription
 from services.broker.lite_topics import LiteTopics, queue_of
 from services.broker.reading import Reading
@@ -46,57 +46,62 @@ class LiteReceiving:
         self.subscriptions = subscriptions
         self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
 
-    def look(self, topic: Topic, look: Look) -> None:
+    def scan(self, topic: Topic, state: ReceiveState) -> None:
         """Leases what the ready lite topics of a client have for it."""
-        subscription = self.subscriptions.find(Subscriber(look.group, look.topic, look.client_id))
+        subscription = self.subscriptions.find(Subscriber(state.group, state.topic, state.client_id))
         if subscription is None:
             return
-        subscription.heard_ms = look.now_ms
+        subscription.heard_ms = state.now_ms
         for _ in range(len(subscription.ready)):
-            if look.is_over or look.is_crowded:
+            if state.is_over or state.is_crowded:
                 return
             lite_topic, _ = subscription.ready.popitem(last=False)
-            key = GroupQueue(look.group, look.topic, queue_of(lite_topic, topic))
-            if self._has_more(key, lite_topic, subscription, look):
+            key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
+            if self._has_more(key, lite_topic, subscription, state):
                 subscription.ready[lite_topic] = None
 
-    def _has_more(self, key: GroupQueue, lite_topic: str, subscription: Subscription, look: Look) -> bool:
+    def _has_more(
+        self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
+    ) -> bool:
         """Leases what a lite topic has; whether it must be looked at again without having become ready."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)
         while _GAP_CODE in index and (gap := open_from(index, offsets, _GAP_CODE, 0)) is not None:
-            self._groups.pass_over(key, gap, gap + 1, look.now_ms)  # what damage has left of a record
+            self._groups.pass_over(key, gap, gap + 1, state.now_ms)  # what damage has left of a record
         code = lite_code(lite_topic)
         offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
         while offset is not None and (
-            flight.message_groups.is_free(lite_topic, offset) or look.may_join_run(flight, offset, lite_topic)
+            flight.message_groups.is_free(lite_topic, offset)
+            or state.may_join_run(flight, offset, lite_topic)
         ):
-            if look.is_over or flight.is_crowded:
-                look.is_crowded |= flight.is_crowded
+            if state.is_over or flight.is_crowded:
+                state.is_crowded |= flight.is_crowded
                 return True
-            look.scanned += 1
-            self._take(key, flight, offset, lite_topic, look)
-            if look.runs[lite_topic] >= look.policy.fifo_run_max:
+            state.scanned += 1
+            self._take(key, flight, offset, lite_topic, state)
+            if state.runs[lite_topic] >= state.policy.fifo_run_max:
                 return False
             offset = open_from(index, offsets, code, offset + 1)
         return False
 
-    def _take(self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, look: Look) -> None:
+    def _take(
+        self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
+    ) -> None:
         """Leases the message at `offset`, unless it is gone, not wanted, or has had all its attempts."""
         entry = self._store.dispatch.queue(key.topic, key.queue_id).entry(offset)
-        if not look.admits(entry.record_bytes):
+        if not state.admits(entry.record_bytes):
             return
         record = self._reading.record(entry, offset)
         if record is not None and not _is_of(record, lite_topic):
             return  # another's with the same code
-        if record is None or not look.wants(record):
-            self._groups.pass_over(key, offset, offset + 1, look.now_ms)
-        elif (attempts := flight.attempts(offset)).made >= look.policy.attempts_max:
-            self._dead_letters.bury(key, record, attempts, USED_UP, look.now_ms)
+        if record is None or not state.wants(record):
+            self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+        elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
+            self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
         else:
-            self._lending.lease(key, flight, flight.lease_found, record, lite_topic, look)
+            self._lending.lease(key, flight, flight.lease_found, record, lite_topic, state)
 
 
 def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:

@@ -40,7 +40,7 @@ from services.broker.dead_letters import DeadLetters
 from services.broker.group_values import From, Received
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, failure_of
-from services.broker.lending import Lending, Look
+from services.broker.lending import Lending, ReceiveState
 from services.broker.lite_receiving import LiteReceiving
 from services.broker.reading import Reading
 from services.broker.settings import BrokerSettings
@@ -102,7 +102,7 @@ class Receiving:
         """
         check_group_name(group)
         check_receivable(topic_name)
-        look = Look(
+        state = ReceiveState(
             group,
             topic_name,
             wanted,
@@ -117,13 +117,13 @@ class Receiving:
         )
         topic = self._topics.route(topic_name, now_ms)
         self._give_back_unheard(client_id, attempt_id, now_ms)
-        look.durable_at = self.join(group, topic_name, now_ms)
-        if not look.policy.is_paused:
+        state.durable_at = self.join(group, topic_name, now_ms)
+        if not state.policy.is_paused:
             try:
-                self._look(topic, look)
+                self._scan(topic, state)
             finally:
-                self._leases.add(look.leases)
-        return Received(look.deliveries, look.durable_at, look.is_tired or look.is_full)
+                self._leases.add(state.leases)
+        return Received(state.deliveries, state.durable_at, state.scan_budget_spent or state.is_full)
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """The same of one message; raises `InvalidReceiptHandle`."""
@@ -283,117 +283,119 @@ class Receiving:
         }
         return self._groups.join(group, topic, positions, now_ms)
 
-    def _look(self, topic: Topic, look: Look) -> None:
+    def _scan(self, topic: Topic, state: ReceiveState) -> None:
         if topic.message_type is MessageType.LITE:
-            self._lite.look(topic, look)
+            self._lite.scan(topic, state)
         else:
-            for queue_id in self._rotation(topic, look):
-                self._look_into(GroupQueue(look.group, look.topic, queue_id), look)
-                if look.is_over:
+            for queue_id in self._rotation(topic, state):
+                self._scan_queue(GroupQueue(state.group, state.topic, queue_id), state)
+                if state.is_over:
                     break
-        if look.deliveries:
-            label = (look.topic, look.group)
-            self._statistics.messages_out[label] += len(look.deliveries)
-            self._statistics.bytes_out[label] += look.body_bytes
-        elif look.is_crowded and not look.is_tired:
+        if state.deliveries:
+            label = (state.topic, state.group)
+            self._statistics.messages_out[label] += len(state.deliveries)
+            self._statistics.bytes_out[label] += state.body_bytes
+        elif state.is_crowded and not state.scan_budget_spent:
             raise TooManyRequests(
-                f"{look.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {look.topic} in flight. "
+                f"{state.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {state.topic} in flight. "
                 "Acknowledge what was received before more is asked for."
             )
 
-    def _rotation(self, topic: Topic, look: Look) -> Iterator[int]:
+    def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
         """Every queue once, each time beginning with the next one, so that none starves."""
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
-        label = (look.topic, look.group)
+        label = (state.topic, state.group)
         self._turns[label] += 1
         return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
 
-    def _look_into(self, key: GroupQueue, look: Look) -> None:
+    def _scan_queue(self, key: GroupQueue, state: ReceiveState) -> None:
         """Leases what a queue has for a receive."""
         queue, flight = self._store.dispatch.queue(key.topic, key.queue_id), self._groups.in_flight(key)
-        while not look.is_over:
-            offset = self._candidate(key, queue, flight, look)
+        while not state.is_over:
+            offset = self._candidate(key, queue, flight, state)
             if offset is None:
-                look.is_crowded |= flight.is_crowded
+                state.is_crowded |= flight.is_crowded
                 return
-            if offset == flight.next_offset and self._lease_run(key, queue, flight, look):
+            if offset == flight.next_offset and self._lease_run(key, queue, flight, state):
                 continue
             entry = queue.entry(offset)
-            if not look.admits(entry.record_bytes):
+            if not state.admits(entry.record_bytes):
                 return
-            record = self._record(entry, offset, look)
-            look.scanned += 1
-            if record is None or not look.wants(record):
-                self._groups.pass_over(key, offset, offset + 1, look.now_ms)
-            elif (attempts := flight.attempts(offset)).made >= look.policy.attempts_max:
-                self._dead_letters.bury(key, record, attempts, USED_UP, look.now_ms)
+            record = self._record(entry, offset, state)
+            state.scanned += 1
+            if record is None or not state.wants(record):
+                self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+            elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
+                self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
             else:
-                self._lease_or_park(key, queue, flight, record, look)
+                self._lease_or_park(key, queue, flight, record, state)
 
-    def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> bool:
+    def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
         """Leases from the next offset on what can be leased in one go; whether there was any."""
-        count, offset = min(look.left_count, flight.fresh_room), flight.next_offset
-        if look.tags_codes is not None or count < 2:
+        count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
+        if state.tags_codes is not None or count < 2:
             return False
         entries = queue.entries(offset, count)
-        if entries[0].physical_offset not in look.near:
-            look.near = self._reading.near(entries)
-        self._lending.lease_run(key, flight, entries, look)
+        if entries[0].physical_offset not in state.near:
+            state.near = self._reading.near(entries)
+        self._lending.lease_run(key, flight, entries, state)
         return flight.next_offset > offset
 
-    def _record(self, entry: Entry, offset: int, look: Look) -> Record | None:
+    def _record(self, entry: Entry, offset: int, state: ReceiveState) -> Record | None:
         """The record of an entry, of those that were read if it is among them."""
-        near = look.near.get(entry.physical_offset)
+        near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(entry, offset)
         return near
 
-    def _candidate(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, look: Look) -> int | None:
+    def _candidate(
+        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
+    ) -> int | None:
         """The next offset whose tag may match; those before it that cannot are done."""
-        while not look.is_tired:
+        while not state.scan_budget_spent:
             offset = flight.candidate(queue.end_offset)
-            if offset is None or look.tags_codes is None or offset != flight.next_offset:
+            if offset is None or state.tags_codes is None or offset != flight.next_offset:
                 return offset
-            match = queue.next_match(offset, look.tags_codes, ENTRIES_PASSED_AT_ONCE)
+            match = queue.next_match(offset, state.tags_codes, ENTRIES_PASSED_AT_ONCE)
             if match == offset:
                 return offset
-            self._groups.pass_over(key, offset, flight.unleased_until(offset, match), look.now_ms)
-            look.scanned += 1 + (match - offset) // ENTRIES_PASSED_PER_SCANNED
+            self._groups.pass_over(key, offset, flight.unleased_until(offset, match), state.now_ms)
+            state.scanned += 1 + (match - offset) // ENTRIES_PASSED_PER_SCANNED
         return None
 
     def _lease_or_park(
-        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, record: Record, look: Look
+        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, record: Record, state: ReceiveState
     ) -> None:
         message_group = properties.of_record(record).get(properties.MESSAGE_GROUP, "")
-        if message_group and not self._may_lease(flight, record.queue_offset, message_group, look):
+        if message_group and not self._may_lease(flight, record.queue_offset, message_group, state):
             flight.park(record.queue_offset, message_group)
             return
-        self._lending.lease(key, flight, flight.lease, record, message_group, look)
+        self._lending.lease(key, flight, flight.lease, record, message_group, state)
         if message_group:
-            self._run_on(key, queue, flight, message_group, look)
+            self._run_on(key, queue, flight, message_group, state)
 
-    def _may_lease(self, flight: InFlight, offset: int, message_group: str, look: Look) -> bool:
+    def _may_lease(self, flight: InFlight, offset: int, message_group: str, state: ReceiveState) -> bool:
         if flight.message_groups.is_free(message_group, offset):
             return True
         is_next = flight.message_groups.next_parked(message_group) is None
-        return is_next and look.may_join_run(flight, offset, message_group)
+        return is_next and state.may_join_run(flight, offset, message_group)
 
     def _run_on(
-        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, look: Look
+        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
     ) -> None:
         """Leases the messages that were parked behind the one just leased, as many as a run may have."""
-        while not look.is_over:
+        while not state.is_over:
             offset = flight.message_groups.next_parked(message_group)
-            if offset is None or not look.may_join_run(flight, offset, message_group):
+            if offset is None or not state.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)
-            record = self._record(entry, offset, look) if look.admits(entry.record_bytes) else None
-            if record is None or not look.wants(record):
+            record = self._record(entry, offset, state) if state.admits(entry.record_bytes) else None
+            if record is None or not state.wants(record):
                 return
-            if flight.attempts(offset).made >= look.policy.attempts_max:
+            if flight.attempts(offset).made >= state.policy.attempts_max:
                 return  # its turn comes, and it goes to the dead letters
-            self._lending.lease(key, flight, flight.lease, record, message_group, look)
+            self._lending.lease(key, flight, flight.lease, record, message_group, state)
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
         """The lease of a handle, if it still stands; else raises `InvalidReceiptHandle`."""

@@ -93,7 +93,7 @@ class TimerDelivery:
         near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
-        moments = (near_ms, self._partitions.next_look_ms(seen_ms))
+        moments = (near_ms, self._partitions.next_advance_ms(seen_ms))
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:

@@ -54,7 +54,7 @@ async def pages(
     """Yield a group's dead letters below `end_offset`, the oldest first, a page at a time."""
     check_group_name(group)
     while live.core.dead_letters.count(group).count:
-        page = live.look(live.core.dead_letters.page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
+        page = live.query(live.core.dead_letters.page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
         found = [dead_letter for dead_letter in page.dead_letters if dead_letter.queue_offset < end_offset]
         yield found
         after = page.after
@@ -72,7 +72,7 @@ def end_offset(live: LiveBroker, group: str) -> int:
 def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
     """Return one dead letter; raises `MessageNotFound`."""
     is_there = queue_offset < end_offset(live, group)
-    page = live.look(live.core.dead_letters.page, group, queue_offset - 1, 1)
+    page = live.query(live.core.dead_letters.page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []
     if not found or found[0].queue_offset != queue_offset:
         raise MessageNotFound(

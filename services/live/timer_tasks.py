@@ -19,7 +19,7 @@ from enum import Enum
 from commitlog import limits
 from commitlog.errors import Busy, IllegalDeliveryTime, TidewheelError
 from services.broker.values import PendingTimer, TimerFilter, TimerName, TimerVerdict, Verdict
-from services.live import looking
+from services.live import timer_queries
 from services.live.tasks import Task, Tasks
 
 
@@ -65,8 +65,8 @@ class TimerTasks(Tasks[TimerOrder]):
 
     async def _work(self, task: TimerTask) -> None:
         """Go through the timers that were stored when the task began, by due time."""
-        task.matched = await looking.count(self._live, task.order.wanted)
-        async for piece in looking.pieces(self._live, task.order.wanted):
+        task.matched = await timer_queries.count(self._live, task.order.wanted)
+        async for piece in timer_queries.pieces(self._live, task.order.wanted):
             if task.why:
                 return
             after: tuple[int, int] | None = None

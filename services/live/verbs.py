@@ -88,7 +88,7 @@ class LiveVerbs(ABC):
             return self._refused(refusal)
         return self._told(answer)
 
-    def look(self, verb: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs) -> Answer:
+    def query(self, verb: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs) -> Answer:
         """Look at something in the core, which changes nothing."""
         inward = map(self.clock.inward, arguments)
         return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
@@ -216,16 +216,16 @@ class LiveVerbs(ABC):
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
         """Look at one delayed message: waiting, or what became of it."""
-        return self.look(self._broker.timers.get, name, self.clock.now_ms())
+        return self.query(self._broker.timers.get, name, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
         """Look at delayed messages that wait, by due time."""
         sort_key = None if after is None else (after[0] + self.clock.offset_ms, after[1])
-        return self.look(self._broker.timer_views.page, wanted, sort_key, count_max)
+        return self.query(self._broker.timer_views.page, wanted, sort_key, count_max)
 
     def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
         """Count delayed messages that wait by windows of due time."""
-        found = self.look(self._broker.timer_views.histogram, wanted, width_ms)
+        found = self.query(self._broker.timer_views.histogram, wanted, width_ms)
         return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
 
     async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:

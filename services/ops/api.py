@@ -123,7 +123,7 @@ class Api:
             queues = f"the queues 0 to {topic.queue_count - 1}"
             raise NotFound(f"Topic {topic.name} has {queues}, not {query.queue}.")
         offset = self._range(topic, query.queue)[0] if query.offset is None else query.offset
-        found = self._live.look(
+        found = self._live.query(
             self._live.core.finding.read, topic.name, query.queue, offset, at_most(query.limit)
         )
         return JSONResponse({"messages": [message_shape(delivery) for delivery in found]})
@@ -176,7 +176,7 @@ class Api:
 
     def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
         """Return what is there after the positions, and move them past it."""
-        found = self._live.look(self._live.core.finding.read_after, topic.name, positions, limit)
+        found = self._live.query(self._live.core.finding.read_after, topic.name, positions, limit)
         for delivery in found:
             positions[delivery.queue_id] = delivery.queue_offset + 1
         return found

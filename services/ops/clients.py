@@ -116,7 +116,7 @@ class ClientsApi:
     async def verify(self, request: Request) -> JSONResponse:
         """Have a push consumer consume a message once more, outside of its group."""
         wanted = parse(OneMessageOfClient, await body_of(request))
-        found = self._live.look(
+        found = self._live.query(
             self._live.core.finding.read, wanted.topic, wanted.queue_id, wanted.queue_offset, 1
         )
         if not found or found[0].queue_offset != wanted.queue_offset:

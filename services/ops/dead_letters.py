@@ -111,7 +111,7 @@ class DeadLettersApi:
         return JSONResponse(dead_letter_task_shape(await self._tasks.stop(request.path_params["id"])))
 
     def _group_shape(self, one: DeadLetterCount) -> DeadLetterGroupAnswer:
-        oldest = self._live.look(self._live.core.dead_letters.page, one.group, None, 1).dead_letters
+        oldest = self._live.query(self._live.core.dead_letters.page, one.group, None, 1).dead_letters
         return {
             "group": one.group,
             "count": one.count,

@@ -1,4 +1,4 @@
-"""How far consumer groups are, as RocketMQ 5 measures it: see `services.live.standing`.
+"""How far consumer groups are, as RocketMQ 5 measures it: see `services.live.group_lag`.
 
 The two latencies are served twice: RocketMQ's exporter adds the unit to the name, and dashboards ask for
 that.
@@ -13,8 +13,8 @@ from typing import Any
 
 from services.broker.group_values import GroupView
 from services.live.consumers import ConsumerView
+from services.live.group_lag import age_ms, by_topic, in_flight, lag, next_ms, ready
 from services.live.live_broker import LiveBroker
-from services.live.standing import age_ms, by_topic, in_flight, lag, next_ms, ready
 
 Rows = list[tuple[Any, ...]]
 Family = tuple[str, str, Rows]
@@ -24,7 +24,7 @@ CONSUME_MODES = {"SIMPLE_CONSUMER": "PULL"}
 """What RocketMQ's proxy calls the kinds of clients that are not PUSH."""
 
 
-def standings(live: LiveBroker, groups: list[GroupView]) -> Iterator[Family]:
+def group_families(live: LiveBroker, groups: list[GroupView]) -> Iterator[Family]:
     """Yield every gauge about how far groups are."""
     parts = [*by_topic(groups)]
     now_ms = live.now_ms()

@@ -56,7 +56,7 @@ class GroupsApi:
         """List the groups."""
         there = Counter(one.group for one in self._consuming(""))
         has_queues = asked(GroupsQuery, request).queues
-        views = self._live.look(self._live.core.group_views.all)
+        views = self._live.query(self._live.core.group_views.all)
         shapes = [group_shape(view, there[view.name], has_queues) for view in views]
         return JSONResponse({"groups": shapes})
 
@@ -119,7 +119,7 @@ class GroupsApi:
         return JSONResponse({"consumers": shapes, "leased_by_others": sum(leased.values())})
 
     def _get(self, name: str) -> GroupView:
-        return self._live.look(self._live.core.group_views.one, name)
+        return self._live.query(self._live.core.group_views.one, name)
 
     async def _paused(self, name: str, is_paused: bool) -> JSONResponse:
         policy = replace(self._get(name).policy, is_paused=is_paused)

@@ -15,6 +15,6 @@ def counts_within(live: LiveBroker, spans_ms: tuple[int, ...]) -> Iterator[int]:
     """Yield the counts, one for each span; spans ascend. Each is of the moment when it is taken."""
     now_ms, lower = live.now_ms(), 0
     for span in spans_ms:
-        upper = live.look(live.core.timer_views.count, TimerFilter(until_ms=now_ms + span))
+        upper = live.query(live.core.timer_views.count, TimerFilter(until_ms=now_ms + span))
         yield max(0, upper - lower)
         lower = upper

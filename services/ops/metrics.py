@@ -31,7 +31,7 @@ from services.live.client_metrics import ClientMetrics
 from services.live.consumers import ConsumersOf, nobody
 from services.live.live_broker import LiveBroker
 from services.ops.client_metrics import families
-from services.ops.group_metrics import connections, standings
+from services.ops.group_metrics import connections, group_families
 from services.ops.horizon import counts_within
 
 Labels = tuple[str, ...]
@@ -171,9 +171,9 @@ class Metrics(Collector):
             yield self._counters(name, help_text, by_group, pairs)
 
     def _groups(self) -> Iterator[Metric]:
-        groups = self._live.look(self._live.core.group_views.all)
+        groups = self._live.query(self._live.core.group_views.all)
         yield self._gauge("rocketmq_consumer_group_number", "Consumer groups.", len(groups))
-        for name, help_text, rows in standings(self._live, groups):
+        for name, help_text, rows in group_families(self._live, groups):
             yield self._gauges(name, help_text, ("topic", "consumer_group", "is_retry", "is_system"), rows)
 
     def _transactions(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:

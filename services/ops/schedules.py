@@ -45,7 +45,7 @@ class SchedulesApi:
     async def page(self, request: Request) -> JSONResponse:
         """List schedules, without their bodies."""
         query = asked(SchedulesQuery, request)
-        page = self._live.look(self._live.core.schedules.page, query.after, query.limit + 1)
+        page = self._live.query(self._live.core.schedules.page, query.after, query.limit + 1)
         shapes = [schedule_shape(view, with_body=False) for view in page[: query.limit]]
         after = shapes[-1]["name"] if len(page) > query.limit else None
         return JSONResponse({"schedules": shapes, "after": after})
@@ -77,14 +77,14 @@ class SchedulesApi:
     async def preview(self, request: Request) -> JSONResponse:
         """Show when a cron line would occur."""
         wanted = parse(Preview, await request.body())
-        coming = self._live.look(preview, wanted.to_schedule(), self._live.clock.now_ms(), wanted.count)
+        coming = self._live.query(preview, wanted.to_schedule(), self._live.clock.now_ms(), wanted.count)
         return JSONResponse({"coming": coming_shape(coming)})
 
     async def _told(self, verb: Verb, request: Request) -> JSONResponse:
         return JSONResponse(schedule_shape(await self._live.call(verb, name_of(request))))
 
     def _get(self, name: str, count: int) -> ScheduleView:
-        return self._live.look(self._live.core.schedules.get, name, count)
+        return self._live.query(self._live.core.schedules.get, name, count)
 
     def _is_known(self, name: str) -> bool:
         try:

@@ -35,7 +35,7 @@ from commitlog import limits
 from commitlog.errors import ClientMistake, TidewheelError
 from services.broker.statistics import LATENESS_BOUNDS_MS, Lateness
 from services.broker.values import SendReceipt, TimerFilter, TimerVerdict, Verdict
-from services.live import looking
+from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
 from services.ops.answers import DamageAnswer, DueAnswer, LatenessAnswer, SummaryAnswer, TimerReceiptAnswer
@@ -79,13 +79,13 @@ class TimersApi:
     async def page(self, request: Request) -> JSONResponse:
         """Show timers that wait."""
         query = asked(TimersQuery, request)
-        page = await looking.page(self._live, self._filter(query), cursor_of(query.after), query.limit)
+        page = await timer_queries.page(self._live, self._filter(query), cursor_of(query.after), query.limit)
         return JSONResponse(page_shape(page))
 
     async def count(self, request: Request) -> JSONResponse:
         """Count timers."""
         wanted = self._filter(asked(FilterQuery, request))
-        return JSONResponse({"count": await looking.count(self._live, wanted)})
+        return JSONResponse({"count": await timer_queries.count(self._live, wanted)})
 
     async def histogram(self, request: Request) -> JSONResponse:
         """Count timers by when they are due."""
@@ -93,7 +93,7 @@ class TimersApi:
         width_ms = span_of(query.width, "width")
         if width_ms <= 0:
             raise ClientMistake("width is 0: a window of time is at least 1ms wide.")
-        windows = await looking.histogram(self._live, self._filter(query), width_ms)
+        windows = await timer_queries.histogram(self._live, self._filter(query), width_ms)
         if len(windows) > limits.TIMER_WINDOWS_MAX:
             raise ClientMistake(
                 f"That gives {len(windows)} windows, the limit is {limits.TIMER_WINDOWS_MAX}:"
@@ -180,7 +180,7 @@ class TimersApi:
         if not wanted.dry_run:
             return JSONResponse(task_shape(self._tasks.start(order)), status_code=202)
         self._tasks.check(order)
-        return JSONResponse({"dry_run": True, "matched": await looking.count(self._live, order.wanted)})
+        return JSONResponse({"dry_run": True, "matched": await timer_queries.count(self._live, order.wanted)})
 
     async def task(self, request: Request) -> JSONResponse:
         """Show a task."""

@@ -59,7 +59,7 @@ class TransactionsApi:
         if query.key:
             return JSONResponse({"transactions": self._shapes(self._of_key(query)), "after": None})
         after = int(query.after) if query.after.isdigit() else None
-        page = self._live.look(self._live.core.half_views.page, self._filter(query), after, query.limit)
+        page = self._live.query(self._live.core.half_views.page, self._filter(query), after, query.limit)
         after_shape = number(page.after or 0, 0)
         return JSONResponse({"transactions": self._shapes(page.halves), "after": after_shape})
 
@@ -94,7 +94,7 @@ class TransactionsApi:
 
     async def one(self, request: Request) -> JSONResponse:
         """Show one half message."""
-        view = self._live.look(self._live.core.half_views.one, id_of(request))
+        view = self._live.query(self._live.core.half_views.one, id_of(request))
         questions = [*self._transactions.log.of(view.transaction_id)]
         return JSONResponse(one_half_shape(view, questions, self._connected()[view.topic]))
 
@@ -125,7 +125,7 @@ class TransactionsApi:
     def _of_key(self, query: HalvesQuery) -> list[HalfView]:
         if not query.topic:
             raise ClientMistake("A key is looked up in a topic: give topic, too.")
-        return self._live.look(self._live.core.half_views.of_key, query.topic, query.key, query.limit)
+        return self._live.query(self._live.core.half_views.of_key, query.topic, query.key, query.limit)
 
     def _filter(self, query: HalvesQuery) -> HalfFilter:
         before_ms = HalfFilter().stored_before_ms

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from commitlog.errors import ClientMistake, NotFound
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.broker.group_values import From, GroupView, QueueView, Start
+from services.live.group_lag import age_ms, in_flight, lag, next_ms, ready
 from services.live.live_broker import LiveBroker
-from services.live.standing import age_ms, in_flight, lag, next_ms, ready
 from services.rpc.caller import Caller
 from services.rpc.generated import admin_pb2 as wire
 from services.rpc.generated.definition_pb2 import Broker, Code, FilterExpression, MessageQueue, Status
@@ -98,14 +98,14 @@ class AdminGroups:
         return wire.ResetGroupOffsetResponse(status=OK)
 
     def _group(self, request: Any) -> GroupView:
-        return self._live.look(self._live.core.group_views.one, stored_name(request.group))
+        return self._live.query(self._live.core.group_views.one, stored_name(request.group))
 
     def _subscriptions(self, request: Any) -> list[Subscription]:
         group, topic = stored_name(request.group), stored_name(request.topic)
         if not group and not topic:
             raise ClientMistake("Give a topic, a group, or both.")
         subscribers: dict[tuple[str, str], list[tuple[Session, FilterExpression]]] = {}
-        for view in self._live.look(self._live.core.group_views.all):
+        for view in self._live.query(self._live.core.group_views.all):
             subscribers |= {(view.name, queue.topic): [] for queue in view.queues}
         for session in self._sessions:
             for name, expression in subscribed(session):
@@ -162,7 +162,7 @@ class AdminGroups:
         """When a message of a queue was stored; 0 if it is not there."""
         if not queue.min_offset <= offset < queue.end_offset:
             return 0
-        found = self._live.look(self._live.core.finding.read, queue.topic, queue.queue_id, offset, 1)
+        found = self._live.query(self._live.core.finding.read, queue.topic, queue.queue_id, offset, 1)
         return found[0].store_ms if found else 0
 
 

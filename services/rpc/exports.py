@@ -49,7 +49,7 @@ MayName = Callable[[str, Key], bool]
 """Whether a user has to do with the topic and the group of a series."""
 
 
-def anything(user: str, key: Key) -> bool:
+def allow_all(user: str, key: Key) -> bool:
     """Let everybody say what it likes: what a broker does that asks nobody who it is."""
     return True
 
@@ -63,7 +63,7 @@ class Exports:
         sessions: Sessions,
         metrics: ClientMetrics,
         advertised: Advertised,
-        may_name: MayName = anything,
+        may_name: MayName = allow_all,
     ) -> None:
         self._live, self._sessions, self._metrics, self._advertised = live, sessions, metrics, advertised
         self._may_name = may_name
@@ -72,7 +72,7 @@ class Exports:
 
     def metric_for(self, described: Settings, session: Session) -> Metric:
         """Where a client that describes itself so is to send its metrics."""
-        is_unsigned = self._may_name is not anything and session.language == CANNOT_SIGN
+        is_unsigned = self._may_name is not allow_all and session.language == CANNOT_SIGN
         is_exposed = session.is_encrypted and session.language == CANNOT_ENCRYPT
         if is_unsigned or is_exposed:
             return NO_METRICS

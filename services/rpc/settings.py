@@ -82,7 +82,7 @@ def answer(settings: Settings, live: LiveBroker, metric: Metric = NO_METRICS) ->
 def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:
     """Return how the group of a consumer is given its messages; new ones have the settings'."""
     try:
-        return live.look(live.core.group_views.one, stored_name(settings.subscription.group)).policy
+        return live.query(live.core.group_views.one, stored_name(settings.subscription.group)).policy
     except (GroupNotFound, IllegalGroup):
         return GroupPolicy(attempts_max=live.settings.attempts_max)
 

@@ -299,7 +299,7 @@ class Machine:
     def _retired(self, retirement: Retirement) -> None:
         """What a group had still wanted of the deleted messages is counted."""
         skipped, wanted = self.broker.statistics.skipped.copy(), {}
-        for key, queue, committed_offset in self.broker.groups.standings():
+        for key, queue, committed_offset in self.broker.groups.committed_offsets():
             wanted[key] = committed_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())
         self.broker.retired(retirement, self.now_ms)
         expected: Counter[tuple[str, str]] = Counter()

@@ -25,7 +25,7 @@ from services.front.connection import Shared
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
 from services.rpc.endpoints import Advertised
-from services.rpc.everything import all_rpcs
+from services.rpc.rpcs import all_rpcs
 from services.rpc.serving import Serving
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns

@@ -24,9 +24,9 @@ from services.ops.app import make_app
 from services.ops.metrics import Metrics
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
-from services.rpc.everything import all_rpcs
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
+from services.rpc.rpcs import all_rpcs
 from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
 from services.rpc.sessions import Sessions
 from tests.memory_disk import MemoryDisk

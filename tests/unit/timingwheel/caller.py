@@ -66,7 +66,7 @@ class Caller:
         self.pending.discard(sort_key)
 
     def look(self) -> None:
-        look = self.partitions.look(self.now_ms)
+        look = self.partitions.advance(self.now_ms)
         self.wheel |= set(look.near)
         self.job = look.job or self.job
 
@@ -123,7 +123,7 @@ class Caller:
             if self.checkpoint is not None:
                 self.end_checkpoint()
                 moved = True
-            upcoming_ms = self.partitions.next_look_ms(self.now_ms)
+            upcoming_ms = self.partitions.next_advance_ms(self.now_ms)
             if not moved and (upcoming_ms is None or upcoming_ms > self.now_ms):
                 return
         raise AssertionError("it never settles")

@@ -100,7 +100,7 @@ def run_out(caller: Caller) -> None:
     caller.end_checkpoint()
     settle(caller)  # what is being read ahead is told of by whoever reads it
     for _ in range(500):
-        upcoming_ms = caller.partitions.next_look_ms(caller.now_ms)
+        upcoming_ms = caller.partitions.next_advance_ms(caller.now_ms)
         times = [time for time in (upcoming_ms, *(due for due, _ in caller.wheel)) if time is not None]
         if not times:
             break
@@ -134,7 +134,7 @@ def test_a_crowded_slot_is_delivered_in_due_order_in_bounded_reads() -> None:
     checkpoint.write(disk, lambda offsets: (bare(offsets), [b""] * len(offsets)))
     partitions.written(checkpoint)
     now_ms, taken, jobs = START_MS + 70_000, [], 0
-    while (job := partitions.look(now_ms).job) is not None or len(taken) == 0:
+    while (job := partitions.advance(now_ms).job) is not None or len(taken) == 0:
         if job is not None:
             job.run(disk)
             assert len(job.rows) <= rows_max
@@ -159,7 +159,7 @@ def test_ten_idle_years_cost_no_disk_and_few_steps() -> None:
     caller = filled([10 * 366 * DAY_MS])
     jumps = 0
     while caller.pending:
-        upcoming_ms = caller.partitions.next_look_ms(caller.now_ms)
+        upcoming_ms = caller.partitions.next_advance_ms(caller.now_ms)
         assert upcoming_ms is not None
         caller.now_ms = max(caller.now_ms, upcoming_ms)
         caller.settle()
@@ -172,7 +172,7 @@ def test_empty_boundaries_jump_over_ten_years_at_once() -> None:
     caller = Caller(MemoryDisk(), START_MS)
     caller.now_ms += 3660 * DAY_MS
     caller.look()
-    assert caller.partitions.next_look_ms(caller.now_ms) is None
+    assert caller.partitions.next_advance_ms(caller.now_ms) is None
     assert 8_192 < caller.partitions.near_until_ms - caller.now_ms <= 8_192 + 16_384
     assert caller.disk.list("timers") == []
 
@@ -297,8 +297,8 @@ def test_a_read_that_failed_comes_again_in_a_second() -> None:
     caller.look()
     assert caller.partitions.is_waiting
     caller.partitions.read_ahead_failed(caller.job)
-    assert caller.partitions.look(caller.now_ms).job is None
-    assert caller.partitions.next_look_ms(caller.now_ms) == caller.now_ms + 1_000
+    assert caller.partitions.advance(caller.now_ms).job is None
+    assert caller.partitions.next_advance_ms(caller.now_ms) == caller.now_ms + 1_000
     caller.now_ms += 1_000
     caller.settle()
     assert not caller.pending

@@ -89,7 +89,7 @@ def test_everything_due_on_the_way_comes_in_due_order_at_its_own_time() -> None:
         minutes = [(store_ms - NOW_MS) / MINUTE_MS for _, store_ms in stored(live)]
         assert minutes == [5, 5, 20, 30]
         assert live.core.durable_offset == live.core.end_offset
-        assert [timer.due_ms for timer in live.look(live.core.timer_views.pending, "t", 10)] == [
+        assert [timer.due_ms for timer in live.query(live.core.timer_views.pending, "t", 10)] == [
             NOW_MS + MINUTE_MS
         ]
 
@@ -111,7 +111,7 @@ def test_callers_stay_in_real_time() -> None:
         await live.advance(10 * MINUTE_MS)
         receipt = await delayed(live, "ID-1", MINUTE_MS)
         assert await receive(live) == []
-        (waiting,) = live.look(live.core.timer_views.pending, "", 10)
+        (waiting,) = live.query(live.core.timer_views.pending, "", 10)
         assert (waiting.message_id, waiting.due_ms) == ("ID-1", NOW_MS + MINUTE_MS)
         await live.advance(MINUTE_MS)
         (delivery,) = await receive(live)
@@ -228,7 +228,7 @@ def test_the_offset_outlives_a_power_cut() -> None:
 
     async def second(live: LiveBroker) -> None:
         assert live.clock.offset_ms == 60 * MINUTE_MS
-        assert [timer.due_ms for timer in live.look(live.core.timer_views.pending, "t", 9)] == [
+        assert [timer.due_ms for timer in live.query(live.core.timer_views.pending, "t", 9)] == [
             NOW_MS + 30 * MINUTE_MS
         ]
 

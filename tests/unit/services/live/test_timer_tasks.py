@@ -70,7 +70,7 @@ def test_a_disk_that_fails_stops_the_task_which_says_why_and_can_be_begun_again(
         stopped = await bench.ended(bench.tasks.start(ALL))
         assert stopped.state is TaskState.STOPPED
         assert "Writing to the store failed" in stopped.why
-        left = bench.live.look(bench.live.core.timer_views.count, TimerFilter())
+        left = bench.live.query(bench.live.core.timer_views.count, TimerFilter())
         assert left == 500, "what was refused has not happened"
         done = await bench.ended(bench.tasks.start(ALL))
         assert (done.state, done.by_verdict) == (TaskState.DONE, {"CANCELLED": 500})
@@ -131,7 +131,7 @@ def test_closing_ends_every_task_and_what_they_did_is_durable() -> None:
             assert (task.state, task.why) == (TaskState.STOPPED, "the broker ends")
         cancelled = first.by_verdict["CANCELLED"] + second.by_verdict["CANCELLED"]
         assert 0 < cancelled < 500
-        assert bench.live.look(bench.live.core.timer_views.count, TimerFilter()) == 500 - cancelled
+        assert bench.live.query(bench.live.core.timer_views.count, TimerFilter()) == 500 - cancelled
         found = bench.live.timer(TimerName("t", key="k0"))
         assert isinstance(found, TimerVerdict)
         assert found.durable_at <= bench.live.core.durable_offset

@@ -11,7 +11,7 @@ from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.live.consumers import ConsumerView
 from services.ops.app import routes
-from services.ops.group_metrics import standings
+from services.ops.group_metrics import group_families
 from services.ops.groups import GroupsApi
 
 Desk = Any
@@ -125,7 +125,7 @@ def test_a_policy_is_set_field_by_field(at_desk: AtDesk) -> None:
         await call(desk, "PUT", "/g", {"attempts_max": 3})
         after = (await call(desk, "PUT", "/g", {"retry_after_ms": [1_000, 5_000]}))["policy"]
         assert after == before | {"attempts_max": 3, "retry_after_ms": [1_000, 5_000]}
-        assert desk.live.look(desk.live.core.group_views.one, "g").policy.retry_after_ms == (1_000, 5_000)
+        assert desk.live.query(desk.live.core.group_views.one, "g").policy.retry_after_ms == (1_000, 5_000)
         assert (await call(desk, "PUT", "/g", {"is_lite_exclusive": True}))["policy"]["is_lite_exclusive"]
         assert not (await call(desk, "PUT", "/g", {"is_lite_exclusive": False}))["policy"][
             "is_lite_exclusive"
@@ -260,7 +260,7 @@ def test_how_far_groups_are_is_measured_by_topic(at_desk: AtDesk) -> None:
         await take(desk, "g", "t", 2)
         measured = {
             name: rows
-            for name, _, rows in standings(desk.live, desk.live.look(desk.live.core.group_views.all))
+            for name, _, rows in group_families(desk.live, desk.live.query(desk.live.core.group_views.all))
         }
         expected = {
             "lag_messages": 3,

@@ -199,7 +199,9 @@ def test_a_virtual_clock_moves_schedules_and_their_times_are_those_of_callers() 
         await desk.put("s", cron="0 * * * *", end_ms=NOW_MS + 5 * 3_600_000)
         await desk.live.advance(90 * MINUTE_MS)
         (first, second) = [
-            one for queue in range(4) for one in desk.live.look(desk.live.core.finding.read, "t", queue, 0, 9)
+            one
+            for queue in range(4)
+            for one in desk.live.query(desk.live.core.finding.read, "t", queue, 0, 9)
         ]
         assert sorted((first.store_ms, second.store_ms)) == [NOW_MS - 70 * MINUTE_MS, NOW_MS - 10 * MINUTE_MS]
         kept = await desk.get("s", count=1)

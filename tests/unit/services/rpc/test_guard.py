@@ -20,13 +20,13 @@ from services.refusals import Refusals
 from services.rpc.admin import METHODS
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
-from services.rpc.everything import all_rpcs
 from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.guard import Guard
 from services.rpc.needs import NEEDS
+from services.rpc.rpcs import all_rpcs
 from services.rpc.service import ADMIN, Streaming
 
 Scenario = Callable[["Watched"], Awaitable[None]]

@@ -131,7 +131,7 @@ def test_a_property_delays_a_message_as_the_protocol_does(play: Any, given: dict
         front.live.tick()
         verdict = await front.live.call(front.live.core.timers.recall, "t", entry.recall_handle)
         assert (verdict.verdict, verdict.ended_ms) == (Verdict.TOO_LATE, NOW_MS + 60_000)
-        [delivery] = front.live.look(front.live.core.finding.read, "t", 0, 0, 10)
+        [delivery] = front.live.query(front.live.core.finding.read, "t", 0, 0, 10)
         assert delivery.message.properties == {"colour": "blue"}
         assert delivery.message.delivery_ms == NOW_MS + 60_000
 
@@ -157,7 +157,7 @@ def test_a_delay_that_cannot_be_is_refused_and_nothing_is_stored(
         reply = await send(front, given)
         assert (reply.status.code, [entry.message_id for entry in reply.entries]) == (code, ["ID"])
         await send(front, {})
-        [delivery] = front.live.look(front.live.core.finding.read, "t", 0, 0, 10)
+        [delivery] = front.live.query(front.live.core.finding.read, "t", 0, 0, 10)
         assert delivery.physical_offset == before
 
     play(scenario)
@@ -173,7 +173,7 @@ def test_a_delay_inside_a_transaction_counts_from_its_send(play: Any) -> None:
             topic=TOPIC, message_id="ID", transaction_id=half.transaction_id, resolution="COMMIT"
         )
         assert (await front.call("EndTransaction", request)).status.code == Code.OK
-        [timer] = front.live.look(front.live.core.timer_views.pending, "", 10)
+        [timer] = front.live.query(front.live.core.timer_views.pending, "", 10)
         assert timer.due_ms == NOW_MS + 60_000
 
     play(scenario)

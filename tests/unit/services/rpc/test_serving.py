@@ -33,11 +33,11 @@ from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
 from services.rpc import sessions
 from services.rpc.endpoints import Advertised
-from services.rpc.everything import all_rpcs
 from services.rpc.exports import EXPORT_BYTES_MAX, OPENCENSUS, OTLP
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.health import Health, standard_rpcs
+from services.rpc.rpcs import all_rpcs
 from services.rpc.service import NAME
 from services.rpc.serving import Serving
 from services.rpc.sessions import Sessions

@@ -55,7 +55,7 @@ async def pieces(
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
     while start_ms < wanted.until_ms:
         end_ms = min(start_ms + width_ms, wanted.until_ms)
-        count = live.look(live.core.timer_views.count, TimerFilter(from_ms=start_ms, until_ms=end_ms))
+        count = live.query(live.core.timer_views.count, TimerFilter(from_ms=start_ms, until_ms=end_ms))
         if count > pace.timers_max and end_ms - start_ms > 1:
             width_ms = max(1, (end_ms - start_ms) // GROWTH)
             continue
@@ -70,10 +70,10 @@ async def pieces(
 async def count(live: LiveBroker, wanted: TimerFilter) -> int:
     """Count timers."""
     if is_simple(wanted):
-        return live.look(live.core.timer_views.count, wanted)
+        return live.query(live.core.timer_views.count, wanted)
     counted, pace = 0, Pace()
     async for piece in pieces(live, wanted, pace):
-        counted += pace.take(live.look, live.core.timer_views.count, piece)
+        counted += pace.take(live.query, live.core.timer_views.count, piece)
     return counted
 
 

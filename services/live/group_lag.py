@@ -50,7 +50,7 @@ def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
         return None
     if queue.next_offset == queue.committed_offset:
         return queue.oldest_ms
-    found = live.look(live.core.finding.read, queue.topic, queue.queue_id, queue.next_offset, 1)
+    found = live.query(live.core.finding.read, queue.topic, queue.queue_id, queue.next_offset, 1)
     return found[0].store_ms if found else None
 
 

@@ -8,7 +8,7 @@ from services.rpc.admin import admin_table
 from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
 from services.rpc.endpoints import Advertised
-from services.rpc.exports import Exports, anything
+from services.rpc.exports import Exports, allow_all
 from services.rpc.guard import Guard, guarded
 from services.rpc.lite_consuming import LiteConsuming
 from services.rpc.producers import Producers
@@ -36,7 +36,7 @@ def all_rpcs(
     """
     questions = questions or Questions(sessions)
     producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
-    may_name = guard.may_name if guard else anything
+    may_name = guard.may_name if guard else allow_all
     exports = Exports(live, sessions, metrics, advertised, may_name) if metrics else None
     metric_for = exports.metric_for if exports else nowhere
     live.ask_with(producers.ask)

@@ -20,8 +20,8 @@ from services.refusals import Refusals
 from services.rpc.guard import Guard
 
 
-class Doors(NamedTuple):
-    """What is asked of whom: no guard asks no client who it is, an empty token no operator."""
+class Authentication(NamedTuple):
+    """Authentication of both ports: no guard, or an empty token, asks nobody who calls."""
 
     refusals: Refusals
     guard: Guard | None
@@ -49,8 +49,8 @@ def check_exposure(settings: ServeSettings) -> None:
         )
 
 
-def doors(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -> Doors:
-    """Return the doors of a broker; raises `ConfigurationError` for a key or a token that cannot be used."""
+def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -> Authentication:
+    """Return what both ports ask; raises `ConfigurationError` for a key or a token that cannot be used."""
     refusals = Refusals(clock)
     live.access.lock_with(partial(auth_key, settings.auth_key or key_of(settings.store)))
     guard = None
@@ -58,7 +58,7 @@ def doors(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -
         live.access.open_all()
         guard = Guard(live.access, refusals, clock)
     token = http_token(settings.http_token) if settings.http_token else ""
-    return Doors(refusals, guard, Demands(token, http_names(settings)))
+    return Authentication(refusals, guard, Demands(token, http_names(settings)))
 
 
 def http_names(settings: ServeSettings) -> Names:

@@ -14,7 +14,7 @@ from commitlog import limits
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
 from services.broker.values import PendingTimer, TimerFilter
-from services.live import looking
+from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
 
@@ -93,11 +93,11 @@ def everything(live: LiveBroker, wanted: TimerFilter) -> list[PendingTimer]:
 def test_pieces_count_and_page_as_one_look_does(wanted: TimerFilter) -> None:
     async def scenario(live: LiveBroker) -> None:
         expected = everything(live, wanted)
-        assert await looking.count(live, wanted) == len(expected)
+        assert await timer_queries.count(live, wanted) == len(expected)
         for count_max in (1, 4, 30, 1_000):
             seen, after = [], None
             while True:
-                page = await looking.page(live, wanted, after, count_max)
+                page = await timer_queries.page(live, wanted, after, count_max)
                 assert len(page.timers) == count_max or page.after is None
                 seen += page.timers
                 after = page.after
@@ -117,14 +117,14 @@ def test_pieces_make_the_same_histogram(wanted: TimerFilter, width_ms: int) -> N
             wanted.from_ms + (one.due_ms - wanted.from_ms) // width_ms * width_ms
             for one in everything(live, wanted)
         )
-        assert await looking.histogram(live, wanted, width_ms) == sorted(expected.items())
+        assert await timer_queries.histogram(live, wanted, width_ms) == sorted(expected.items())
 
     play(scenario)
 
 
 def test_others_run_between_the_pieces() -> None:
     async def scenario(live: LiveBroker) -> None:
-        turns, counted = 0, asyncio.ensure_future(looking.count(live, TimerFilter(tag="t0")))
+        turns, counted = 0, asyncio.ensure_future(timer_queries.count(live, TimerFilter(tag="t0")))
         while not counted.done():
             await asyncio.sleep(0)
             turns += 1
@@ -136,11 +136,11 @@ def test_others_run_between_the_pieces() -> None:
 def test_a_piece_holds_few_timers_unless_it_is_a_millisecond() -> None:
     async def scenario(live: LiveBroker) -> None:
         until_ms = 0
-        async for piece in looking.pieces(live, TimerFilter(tag="t0")):
+        async for piece in timer_queries.pieces(live, TimerFilter(tag="t0")):
             assert piece.from_ms >= until_ms
             assert piece.tag == "t0"
             until_ms = piece.until_ms
-            held = live.look(live.core.timer_views.count, replace(piece, tag=""))
+            held = live.query(live.core.timer_views.count, replace(piece, tag=""))
             assert held <= limits.TIMERS_LOOKED_AT_MAX or until_ms - piece.from_ms == 1
 
     play(scenario)
