@@ -67,10 +67,12 @@ class GroupViews:
                     f"{name} exists with another policy. Look at it with: tidewheel group show {name}, "
                     f"change it with: tidewheel group set {name}"
                 )
-            return self._told(name, self._store.log.end_offset)
+            return self._with_durable_at(name, self._store.log.end_offset)
         else:
             policy, durable_at = policy or self._groups.policy(name), 0
-        return self._told(name, durable_at) if policy is None else self.set_policy(name, policy, now_ms)
+        if policy is None:
+            return self._with_durable_at(name, durable_at)
+        return self.set_policy(name, policy, now_ms)
 
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
         """Says how a group's messages are given out; raises `IllegalGroup`, `ClientMistake`."""
@@ -79,7 +81,7 @@ class GroupViews:
         durable_at = self._groups.set_policy(name, policy, now_ms)
         self._burying.look_for(name)
         self._lite_subscriptions.mark_all_ready(name)
-        return self._told(name, durable_at)
+        return self._with_durable_at(name, durable_at)
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
         """A group leaves a topic, or all of them; returns what must be durable. Raises `GroupNotFound`."""
@@ -109,7 +111,7 @@ class GroupViews:
                 f"Set it elsewhere: tidewheel group reset {name} --topic {topic}"
             )
 
-    def _told(self, name: str, durable_at: int) -> GroupView:
+    def _with_durable_at(self, name: str, durable_at: int) -> GroupView:
         view = self._view(name)
         return GroupView(view.name, view.policy, view.queues, durable_at)
 

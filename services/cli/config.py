@@ -42,7 +42,7 @@ def show(
         values = {name: {"value": bare(one.value), "origin": one.origin} for name, one in found.items()}
         output.print_json(values)
         return
-    rows = [(name, told(one.value), one.origin) for name, one in found.items()]
+    rows = [(name, text_of(one.value), one.origin) for name, one in found.items()]
     output.print_table(("setting", "value", "from"), rows)
 
 
@@ -81,7 +81,7 @@ def table() -> str:
     lines = ["| key | flag, variable | default | meaning |", "|---|---|---|---|"]
     for setting in all_settings().values():
         names = f"`{setting.flag}`, `{setting.variable}`" if is_flag(setting) else f"`{setting.variable}`"
-        default = f"`{told(setting.default)}`" if setting.default not in (None, "") else ""
+        default = f"`{text_of(setting.default)}`" if setting.default not in (None, "") else ""
         lines.append(f"| `{setting.name}` | {names} | {default} | {setting.about.meaning}{bounds(setting)} |")
     return "\n".join(lines) + "\n"
 
@@ -120,7 +120,7 @@ def bare(value: Any) -> Any:
     return str(value) if isinstance(value, Path | Address | HttpAddress) else value
 
 
-def told(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Return a value as a person reads it; nothing for what is not set."""
     if value is None:
         return ""

@@ -107,7 +107,7 @@ def set_schedule(
         "start_ms": moment_ms(start, zone, "--start"),
         "end_ms": moment_ms(end, zone, "--end"),
     }
-    told(Api(http).put("schedules", name, body=wanted), "set", as_json)
+    report(Api(http).put("schedules", name, body=wanted), "set", as_json)
 
 
 @app.command()
@@ -146,7 +146,7 @@ def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fal
 
     Example: tidewheel schedule pause report
     """
-    told(Api(http).post("schedules", name, "pause", body={}), "paused", as_json)
+    report(Api(http).post("schedules", name, "pause", body={}), "paused", as_json)
 
 
 @app.command()
@@ -155,7 +155,7 @@ def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
 
     Example: tidewheel schedule resume report
     """
-    told(Api(http).post("schedules", name, "resume", body={}), "goes on", as_json)
+    report(Api(http).post("schedules", name, "resume", body={}), "goes on", as_json)
 
 
 @app.command("rm")
@@ -164,7 +164,7 @@ def remove(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
 
     Example: tidewheel schedule rm report
     """
-    told(Api(http).delete("schedules", name), "removed", as_json)
+    report(Api(http).delete("schedules", name), "removed", as_json)
 
 
 def every(api: Api) -> Iterator[dict[str, Any]]:
@@ -176,7 +176,7 @@ def every(api: Api) -> Iterator[dict[str, Any]]:
         after = page["after"]
 
 
-def told(schedule: dict[str, Any], what: str, as_json: bool) -> None:
+def report(schedule: dict[str, Any], what: str, as_json: bool) -> None:
     """Print what became of a schedule."""
     if as_json:
         output.print_json(schedule)

@@ -180,7 +180,7 @@ class Port:
 
     async def _serve(self, one: socket.socket, host: str) -> bool:
         """Serve a connection; False if it is over instead."""
-        protocol, first = await self._told(one, self._limits.hello_seconds)
+        protocol, first = await self._hello(one, self._limits.hello_seconds)
         if protocol is None:
             if first is not None:
                 self._refuse(SILENT, host, "")
@@ -199,7 +199,7 @@ class Port:
         await self._say(one, goaway(0, Code.PROTOCOL_ERROR, told.decode()) if protocol is UNKNOWN else told)
         return False
 
-    async def _told(self, one: socket.socket, seconds: float) -> tuple[Protocol | None, bytes | None]:
+    async def _hello(self, one: socket.socket, seconds: float) -> tuple[Protocol | None, bytes | None]:
         """What the first bytes say, which are left in the socket; None, None if it was hung up."""
         first = b""
         with suppress(TimeoutError):
@@ -317,7 +317,7 @@ class Port:
             return
         self._farewell_count += 1
         try:
-            protocol, first = await self._told(one, FAREWELL_SECONDS)
+            protocol, first = await self._hello(one, FAREWELL_SECONDS)
             if protocol is Protocol.HTTP2:
                 await self._refuse_first_call(one, reason)
             elif protocol is not None:

@@ -86,7 +86,7 @@ class LiveVerbs(ABC):
             answer = self.decide(verb, *map(self.clock.inward, arguments))
         except RefusedByState as refusal:
             return self._refused(refusal)
-        return self._told(answer)
+        return self._await_durable(answer)
 
     def query(self, verb: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs) -> Answer:
         """Look at something in the core, which changes nothing."""
@@ -245,7 +245,7 @@ class LiveVerbs(ABC):
                     self.release(group, topic, delivery.receipt_handle)
             raise
 
-    async def _told(self, answer: Resting) -> Resting:
+    async def _await_durable(self, answer: Resting) -> Resting:
         await self.answers.reach(answer if isinstance(answer, int) else answer.durable_at)
         return self.clock.outward(answer)
 

@@ -35,14 +35,14 @@ class Advertised:
     boot: int
     fixed: bool = False
 
-    def endpoints(self, dialled: Endpoints, turn: int | None) -> Endpoints:
-        """Return the endpoints for a client that dialled `dialled` and has been turned `turn` times.
+    def endpoints(self, dialled: Endpoints, redials: int | None) -> Endpoints:
+        """Return the endpoints for a client that dialled `dialled` and was made to redial `redials` times.
 
-        None is for a client that is never turned.
+        None is for a client that is never made to redial.
         """
         known = Endpoints(addresses=[Address(host=self.host, port=self.port)])
         chosen = dialled if dialled.addresses and not self.fixed else known
-        return spelling(chosen, second=turn is not None and (self.boot + turn) % 2 == 1)
+        return spelling(chosen, second=redials is not None and (self.boot + redials) % 2 == 1)
 
     def steady(self, dialled: Endpoints) -> Endpoints:
         """Return one address that is the same for a client whichever spelling it was given."""

@@ -55,7 +55,7 @@ class Routing:
         return QueryAssignmentResponse(status=OK, assignments=[wire.Assignment(message_queue=queue)])
 
     def _broker(self, dialled: wire.Endpoints, caller: Caller) -> wire.Broker:
-        endpoints = self._advertised.endpoints(dialled, self._sessions.turn(caller))
+        endpoints = self._advertised.endpoints(dialled, self._sessions.redials(caller))
         return wire.Broker(name=self._live.settings.broker_name, id=MASTER, endpoints=endpoints)
 
     @staticmethod

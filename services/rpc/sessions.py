@@ -4,11 +4,11 @@ Nothing here is durable. After a restart every client is unknown until it calls,
 be known again; settings are never demanded (reference/wire-protocol.md 4.7).
 
 - A client may have several streams for a while; it is written to on the newest.
-- A client without a stream whose library opens none again by itself (`MUST_REDIAL`) is *turned*: at a later
-  refresh of its routes it gets the other spelling of our address, which makes it open one
-  (`services.rpc.endpoints`). It is left in peace while it has one and for `TURN_AFTER_MS` after its end, also
-  beyond a goodbye: what opens a stream while it shuts down may never end (Java's `close()` did not). All
-  other clients are told one address for ever.
+- A client without a stream whose library opens none again by itself (`MUST_REDIAL`) is made to *redial*: at
+  a later refresh of its routes it gets the other spelling of our address, which makes it open one
+  (`services.rpc.endpoints`). It is left in peace while it has one and for `REDIAL_AFTER_MS` after its end,
+  also beyond a goodbye: what opens a stream while it shuts down may never end (Java's `close()` did not).
+  All other clients are told one address for ever.
 - A client is forgotten when it says goodbye, when it does not come back after a connection of it broke off
   (`services.rpc.clients` sees to that), or after `FORGET_AFTER_MS` without stream and without call.
 """
@@ -33,7 +33,7 @@ from services.rpc.names import stored_name
 DESCRIBED_BYTES_MAX = 4 * 1024
 FORGET_EACH_MS = 1_000
 PRESENT_MS = 30_000
-TURN_AFTER_MS = 15_000
+REDIAL_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
 DEPARTED_MAX = 1_024
 MUST_REDIAL = frozenset(("PYTHON", "RUST", "DOTNET"))
@@ -165,8 +165,8 @@ class Session:
     language: str
     version: str
     seen_ms: int
-    turned_ms: int | None = None
-    turn: int = 0
+    redialled_ms: int | None = None
+    redials: int = 0
     receives: int = 0
     client_type: int = ClientType.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
@@ -261,26 +261,26 @@ class Sessions:
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
             session.namespace, session.host = caller.namespace, caller.host
             if (left := self._departed.pop(caller.client_id, None)) is not None:
-                session.turn, session.turned_ms = left
+                session.redials, session.redialled_ms = left
             self._sessions[caller.client_id] = session
         session.seen_ms = now_ms
         return session
 
-    def turn(self, caller: Caller) -> int | None:
+    def redials(self, caller: Caller) -> int | None:
         """Return how often the client was made to redial, for an answer about routes; None: it never is.
 
-        The first answer is never turned: it has the boot's own spelling, which is news to a client that knew
-        the boot before. Answers within `TURN_AFTER_MS` agree: they belong to one refresh of several topics.
+        The first answer never asks for that: it has the boot's own spelling, which is news to a client that
+        knew the boot before. Answers within `REDIAL_AFTER_MS` agree: they belong to one refresh of several topics.
         """
         session = self.seen(caller)
         if caller.language not in MUST_REDIAL:
             return None
-        if session.turned_ms is None or session.streams:
-            session.turned_ms = session.seen_ms
-        elif session.seen_ms - session.turned_ms >= TURN_AFTER_MS:
-            session.turn += 1
-            session.turned_ms = session.seen_ms
-        return session.turn
+        if session.redialled_ms is None or session.streams:
+            session.redialled_ms = session.seen_ms
+        elif session.seen_ms - session.redialled_ms >= REDIAL_AFTER_MS:
+            session.redials += 1
+            session.redialled_ms = session.seen_ms
+        return session.redials
 
     def open_stream(self, caller: Caller) -> Stream:
         """Return a new stream to the client."""
@@ -296,7 +296,7 @@ class Sessions:
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
-        stream.session.turned_ms = self._clock()
+        stream.session.redialled_ms = self._clock()
         stream.drop()
         self._watch(stream.session)
 
@@ -341,8 +341,8 @@ class Sessions:
 
     def _remember(self, session: Session) -> None:
         """Keep which address a client that leaves was told: it may ask for routes until its process ends."""
-        if session.language in MUST_REDIAL and session.turned_ms is not None:
-            self._departed[session.client_id] = session.turn, self._clock()
+        if session.language in MUST_REDIAL and session.redialled_ms is not None:
+            self._departed[session.client_id] = session.redials, self._clock()
             if len(self._departed) > DEPARTED_MAX:
                 del self._departed[next(iter(self._departed))]
 

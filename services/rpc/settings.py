@@ -58,25 +58,25 @@ def nowhere(settings: Settings, session: Session) -> Metric:
 
 def answer(settings: Settings, live: LiveBroker, metric: Metric = NO_METRICS) -> TelemetryCommand:
     """Return the client's own settings with the broker's part filled in."""
-    settled = Settings()
-    settled.CopyFrom(settings)
-    settled.metric.CopyFrom(metric)
-    if settled.client_type == ClientType.PRODUCER:
-        settled.backoff_policy.CopyFrom(SEND_RETRY)
-        settled.publishing.max_body_size = BODY_BYTES_MAX
-        settled.publishing.validate_message_type = True
+    answer = Settings()
+    answer.CopyFrom(settings)
+    answer.metric.CopyFrom(metric)
+    if answer.client_type == ClientType.PRODUCER:
+        answer.backoff_policy.CopyFrom(SEND_RETRY)
+        answer.publishing.max_body_size = BODY_BYTES_MAX
+        answer.publishing.validate_message_type = True
     else:
         policy = policy_of(settings, live)
-        settled.backoff_policy.CopyFrom(retry_policy(policy, settings.user_agent.language))
-        is_run = settled.client_type in LITE_CONSUMERS and policy.fifo_run_max > 1
-        settled.subscription.fifo = is_run or any(is_fifo(topic, live) for topic in topics_of(settings))
-        settled.subscription.receive_batch_size = RECEIVE_BATCH_MAX
-        if settled.client_type in LITE_CONSUMERS:
-            settled.subscription.lite_subscription_quota = live.settings.lite_subscriptions_per_client_max
-            settled.subscription.max_lite_topic_size = live.settings.lite_topic_bytes_max
-        if not settled.subscription.HasField("long_polling_timeout"):
-            settled.subscription.long_polling_timeout.CopyFrom(duration(LONG_POLL_MS))
-    return TelemetryCommand(status=OK, settings=settled)
+        answer.backoff_policy.CopyFrom(retry_policy(policy, settings.user_agent.language))
+        is_run = answer.client_type in LITE_CONSUMERS and policy.fifo_run_max > 1
+        answer.subscription.fifo = is_run or any(is_fifo(topic, live) for topic in topics_of(settings))
+        answer.subscription.receive_batch_size = RECEIVE_BATCH_MAX
+        if answer.client_type in LITE_CONSUMERS:
+            answer.subscription.lite_subscription_quota = live.settings.lite_subscriptions_per_client_max
+            answer.subscription.max_lite_topic_size = live.settings.lite_topic_bytes_max
+        if not answer.subscription.HasField("long_polling_timeout"):
+            answer.subscription.long_polling_timeout.CopyFrom(duration(LONG_POLL_MS))
+    return TelemetryCommand(status=OK, settings=answer)
 
 
 def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:

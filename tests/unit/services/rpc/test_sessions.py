@@ -12,7 +12,7 @@ from services.rpc.sessions import (
     DESCRIBED_BYTES_MAX,
     FORGET_AFTER_MS,
     PRESENT_MS,
-    TURN_AFTER_MS,
+    REDIAL_AFTER_MS,
     Session,
     Sessions,
 )
@@ -28,13 +28,13 @@ class Clock:
         return self.now_ms
 
 
-def test_a_client_without_a_stream_is_turned_at_a_later_refresh_of_its_routes() -> None:
+def test_a_client_without_a_stream_redials_at_a_later_refresh_of_its_routes() -> None:
     clock = Clock()
     sessions = Sessions(clock)
     turns = []
     for _ in range(3):
-        turns += [sessions.turn(PYTHON), sessions.turn(PYTHON)]
-        clock.now_ms += TURN_AFTER_MS
+        turns += [sessions.redials(PYTHON), sessions.redials(PYTHON)]
+        clock.now_ms += REDIAL_AFTER_MS
     assert turns == [0, 0, 1, 1, 2, 2]
 
 
@@ -42,8 +42,8 @@ def test_a_client_that_called_before_it_asked_for_routes_gets_the_boots_own_spel
     clock = Clock()
     sessions = Sessions(clock)
     sessions.seen(PYTHON)
-    clock.now_ms += 2 * TURN_AFTER_MS
-    assert sessions.turn(PYTHON) == 0
+    clock.now_ms += 2 * REDIAL_AFTER_MS
+    assert sessions.redials(PYTHON) == 0
 
 
 def test_a_client_with_a_stream_is_left_in_peace_until_it_has_lost_it() -> None:
@@ -51,12 +51,12 @@ def test_a_client_with_a_stream_is_left_in_peace_until_it_has_lost_it() -> None:
     sessions = Sessions(clock)
     stream = sessions.open_stream(PYTHON)
     for _ in range(3):
-        clock.now_ms += TURN_AFTER_MS
-        assert sessions.turn(PYTHON) == 0
+        clock.now_ms += REDIAL_AFTER_MS
+        assert sessions.redials(PYTHON) == 0
     sessions.close_stream(stream)
-    assert sessions.turn(PYTHON) == 0, "its stream has just ended: it may be shutting down"
-    clock.now_ms += TURN_AFTER_MS
-    assert sessions.turn(PYTHON) == 1
+    assert sessions.redials(PYTHON) == 0, "its stream has just ended: it may be shutting down"
+    clock.now_ms += REDIAL_AFTER_MS
+    assert sessions.redials(PYTHON) == 1
 
 
 @pytest.mark.parametrize("language", ["JAVA", "GO", "CPP", "HTTP", ""])
@@ -65,26 +65,26 @@ def test_a_library_that_opens_its_stream_again_by_itself_is_never_made_to_redial
     sessions = Sessions(clock)
     caller = Caller("client", language=language)
     for _ in range(3):
-        assert sessions.turn(caller) is None
+        assert sessions.redials(caller) is None
         sessions.close_stream(sessions.open_stream(caller))
-        clock.now_ms += TURN_AFTER_MS
+        clock.now_ms += REDIAL_AFTER_MS
 
 
 def test_a_client_that_asks_for_routes_after_its_goodbye_is_told_what_it_knows() -> None:
     clock = Clock()
     sessions = Sessions(clock)
-    sessions.turn(PYTHON)
-    clock.now_ms += TURN_AFTER_MS
-    assert sessions.turn(PYTHON) == 1
+    sessions.redials(PYTHON)
+    clock.now_ms += REDIAL_AFTER_MS
+    assert sessions.redials(PYTHON) == 1
     stream = sessions.open_stream(PYTHON)
-    clock.now_ms += 3 * TURN_AFTER_MS
+    clock.now_ms += 3 * REDIAL_AFTER_MS
     sessions.gone(PYTHON.client_id)
-    assert sessions.turn(PYTHON) == 1
+    assert sessions.redials(PYTHON) == 1
     sessions.close_stream(stream)
-    clock.now_ms += TURN_AFTER_MS - 1
-    assert sessions.turn(PYTHON) == 1
+    clock.now_ms += REDIAL_AFTER_MS - 1
+    assert sessions.redials(PYTHON) == 1
     clock.now_ms += 1
-    assert sessions.turn(PYTHON) == 2, "it was no goodbye for good"
+    assert sessions.redials(PYTHON) == 2, "it was no goodbye for good"
 
 
 def test_no_more_is_remembered_of_those_that_left_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +94,11 @@ def test_no_more_is_remembered_of_those_that_left_than_may_be(monkeypatch: pytes
     crowd = [Caller(name, language="PYTHON") for name in ("first", "second", "third")]
     for _ in range(2):
         for caller in crowd:
-            sessions.turn(caller)
-        clock.now_ms += TURN_AFTER_MS
+            sessions.redials(caller)
+        clock.now_ms += REDIAL_AFTER_MS
     for caller in crowd:
         sessions.gone(caller.client_id)
-    assert [sessions.turn(caller) for caller in crowd] == [0, 1, 1]
+    assert [sessions.redials(caller) for caller in crowd] == [0, 1, 1]
 
 
 def test_a_client_that_is_silent_is_forgotten_but_not_one_with_a_stream() -> None:
