@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from commitlog import limits
-from commitlog.errors import ResultUnknown
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import parse_tags
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution
+from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.memory import keep_little
 from services.ops.metrics import Metrics

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Final
 
-from commitlog.errors import LibraryMissing
 from commitlog.limits import BODY_UNPACKED_BYTES_MAX
 from commitlog.record import COMPRESSED, COMPRESSION_TYPE
+from tidewheel.errors import LibraryMissing
 
 _GZIP_START: Final = b"\x1f\x8b"
 _LZ4: Final = 0x100

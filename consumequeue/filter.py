@@ -22,8 +22,8 @@ from functools import lru_cache
 from typing import Protocol
 
 from commitlog import limits, properties
-from commitlog.errors import IllegalFilter
 from consumequeue.entry import tags_code
+from consumequeue.errors import IllegalFilter
 
 
 class Filter(Protocol):

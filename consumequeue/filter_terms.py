@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, cast
 
 from commitlog import limits, properties
-from commitlog.errors import IllegalFilter
+from consumequeue.errors import IllegalFilter
 
 Truth = bool | None
 Value = str | Decimal | Truth

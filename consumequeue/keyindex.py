@@ -28,13 +28,14 @@ import numpy as np
 
 from commitlog import inner_batch, properties
 from commitlog.disk import Disk
-from commitlog.errors import LibraryMissing, StoreDamaged
+from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
 from commitlog.message import Message
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex_merge, keyindex_run
 from consumequeue.keyindex_run import ENTRY, Entries, Run
 from consumequeue.name_hash import digest_of, digests_of
+from tidewheel.errors import LibraryMissing
 
 BATCH_ENTRIES: Final = 16_384
 UNSAVED_MAX: Final = 1_000_000

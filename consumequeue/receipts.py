@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from commitlog.errors import InvalidReceiptHandle
+from consumequeue.errors import InvalidReceiptHandle
 
 
 class Receipt(NamedTuple):

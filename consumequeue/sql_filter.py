@@ -31,9 +31,9 @@ from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from commitlog import limits, properties
-from commitlog.errors import IllegalFilter
 from consumequeue import filter_terms as terms
 from consumequeue.entry import tags_code
+from consumequeue.errors import IllegalFilter
 from consumequeue.filter import Filter, check_expression
 from consumequeue.filter_grammar import GRAMMAR, SHOWN
 from consumequeue.filter_terms import Kind, Place, Term, Verdict

@@ -24,8 +24,9 @@ from typing import Final
 import structlog
 
 from commitlog.disk import FOLDER_MODE
-from commitlog.errors import ConfigurationError, WrongKey
+from services.auth.errors import WrongKey
 from services.auth.vault import KEY_BYTES
+from tidewheel.errors import ConfigurationError
 
 TOKEN_BYTES: Final = 32
 OWNER_ONLY, GROUP_READS, EVERYBODY_READS = 0o600, 0o640, 0o644

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from commitlog.errors import ConfigurationError, OpenToAll
 from services.auth_files import auth_key, http_token, key_of
 from services.config import ServeSettings, is_loopback
+from services.errors import OpenToAll
 from services.live.live_broker import LiveBroker
 from services.ops.gate import Demands
 from services.ops.origins import Names, names_of
 from services.refusals import Refusals
 from services.rpc.guard import Guard
+from tidewheel.errors import ConfigurationError
 
 
 class Authentication(NamedTuple):

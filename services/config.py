@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from commitlog import limits
-from commitlog.errors import ConfigurationError
 from services.setting import VARIABLE_PREFIX, About, Setting, settings_of
 from services.sources import Found, file_to_read, resolve
+from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

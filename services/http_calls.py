@@ -14,10 +14,11 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from commitlog.errors import BrokerUnreachable, ConfigurationError, TokenAstray
 from services.config import ClientSettings, HttpAddress, is_loopback, look_up, secret_in
+from services.errors import BrokerUnreachable, TokenAstray
 from services.setting import settings_of
 from services.sources import FILE_NAME, FILE_VARIABLE
+from tidewheel.errors import ConfigurationError
 
 JSON = "application/json"
 EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from errno import EADDRINUSE
 from pathlib import Path
 
-from commitlog.errors import ConfigurationError, PortTaken
 from services.config import Address
+from services.errors import PortTaken
+from tidewheel.errors import ConfigurationError
 
 LISTENING = "0A"
 

@@ -31,7 +31,7 @@ from starlette.applications import Starlette
 
 from commitlog import limits
 from commitlog.disk import Disk
-from commitlog.errors import ConfigurationError, disk_error
+from commitlog.errors import disk_error
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.room import choose_segment_bytes
@@ -63,6 +63,7 @@ from services.rpc.serving import Serving
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
 from spark_jobs.explain.evidence import Folder
+from tidewheel.errors import ConfigurationError
 
 GRACE_SECONDS = 2.0
 SWITCH_SECONDS = 0.00002

@@ -32,11 +32,12 @@ from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.cron import CronTrigger
 from prometheus_client import start_http_server
 
-from commitlog.errors import ConfigurationError, PortTaken, RefusedByState
 from services.config import Address
+from services.errors import PortTaken
 from services.ops.audit_metrics import AuditMetrics
 from spark_jobs.runs import forget, scratch_prefix
 from tidewheel.command import COMMAND
+from tidewheel.errors import ConfigurationError, RefusedByState
 
 ANSWERS: Final = {0: "balanced", 1: "findings"}
 STOP_SECONDS: Final = 30

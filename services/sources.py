@@ -15,8 +15,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from commitlog.errors import ConfigurationError, InputUnreadable, UnknownSetting
+from services.errors import InputUnreadable, UnknownSetting
 from services.setting import VARIABLE_PREFIX, Setting
+from tidewheel.errors import ConfigurationError
 
 FILE_NAME: Final = "tidewheel.toml"
 FILE_VARIABLE: Final = f"{VARIABLE_PREFIX}CONFIG"

@@ -23,11 +23,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from commitlog.errors import UnknownChoice
 from commitlog.kinds import MESSAGES
 from consumequeue import acks
 from spark_jobs.log.decode import ALL, TIMESTAMP
 from spark_jobs.log.kinds import KINDS, TOPICS
+from tidewheel.errors import UnknownChoice
 
 
 @dataclass(frozen=True, slots=True)

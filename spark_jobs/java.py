@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from commitlog.errors import JavaMissing
+from spark_jobs.errors import JavaMissing
 
 VERSION_MIN: Final = 17
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"

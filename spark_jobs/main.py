@@ -30,7 +30,6 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from commitlog.errors import ConfigurationError, TidewheelError
 from spark_jobs import verdicts
 from spark_jobs.books.book_rows import Sides
 from spark_jobs.books.books import Books, Horizon
@@ -47,6 +46,7 @@ from spark_jobs.runs import scratch_prefix
 from spark_jobs.seals.seals import changed_windows
 from spark_jobs.session import spark_session
 from spark_jobs.staging.staged import SLICE_BYTES, Staged, first_stored_ms, stage_parts, stage_rest
+from tidewheel.errors import ConfigurationError, TidewheelError
 
 __all__ = ["Inputs", "Sources", "audit", "compare"]
 

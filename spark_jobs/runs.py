@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import pyarrow.dataset as ds
 
-from commitlog.errors import ConfigurationError, NotFound
 from spark_jobs.cases.names import FINDINGS
 from spark_jobs.layout import RUNS, RunFolders
+from tidewheel.errors import ConfigurationError, NotFound
 
 NEWEST: Final = "newest"
 _RUN_ID: Final = "run_id="

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from commitlog.errors import JavaMissing
+from spark_jobs.errors import JavaMissing
 from spark_jobs.java import java_home
 from spark_jobs.source import TidewheelSource
 

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from commitlog.errors import StoreError, UnknownChoice
+from commitlog.errors import StoreError
 from commitlog.recovery import Damage
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
 from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
@@ -38,6 +38,7 @@ from spark_jobs.log.queue_index import Index, Indexed, indexed_batches, open_ind
 from spark_jobs.log.ranges import Range, range_of
 from spark_jobs.log.segments import SLICE_BYTES_DEFAULT, Slice, holes, open_log, read_durable, slices
 from spark_jobs.log.walk import Check
+from tidewheel.errors import UnknownChoice
 
 FORMAT: Final = "tidewheel"
 _SQL_TYPES: Final = {

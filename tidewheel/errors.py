@@ -1,11 +1,18 @@
-"""The errors that a user's own process can meet, with their codes; the broker's tree goes on from them.
+"""The families of errors, and those that a user's own process can meet.
 
     TidewheelError
-    |-- ClientMistake            IllegalTopic, BodyEmpty, BodyTooLarge
-    |-- RefusedByState           TransactionEnded
-    |-- ConfigurationError       UnknownChoice, LibraryMissing
+    |-- ClientMistake         the caller sent something that can never be accepted
+    |-- NotFound              it is not here
+    |-- RefusedByState        it is here, and what has already happened forbids the request
+    |-- Busy                  try again later
+    |-- AccessRefused         the caller may not
+    |-- StoreError            the files on disk are not what they should be (`commitlog/errors.py`)
+    |-- ConfigurationError    a setting or an address cannot be used
 
-`commitlog/errors.py` has the whole tree and its rules.
+Each package has its own in a file `errors.py`. A class carries a stable `code` for people and an `exit_code`
+for commands; `services/rpc/statuses.py` says what each is on the wire. The docstring is the first sentence of
+the message; the argument says where, why and what to do next. An impossible state is an AssertionError, never
+one of these.
 """
 
 from __future__ import annotations
@@ -15,13 +22,12 @@ class TidewheelError(Exception):
     """Tidewheel could not do this."""
 
     code = "TW-100"
-    status = "INTERNAL_SERVER_ERROR"
     exit_code = 1
-    rocketmq = ""
 
     def __init__(self, detail: str = "", rocketmq: str = "") -> None:
         self.detail = detail
-        self.rocketmq = rocketmq or self.rocketmq
+        self.rocketmq = rocketmq
+        """What RocketMQ's own server says instead, where its words name what was sent."""
         sentence = (self.__doc__ or "").strip().splitlines()[0]
         super().__init__(f"{sentence} {detail}".strip())
 
@@ -29,32 +35,31 @@ class TidewheelError(Exception):
 class ClientMistake(TidewheelError):
     """The request cannot be accepted."""
 
-    code, status, exit_code = "TW-130", "BAD_REQUEST", 2
+    code, exit_code = "TW-130", 2
 
 
 class IllegalTopic(ClientMistake):
     """The topic name is illegal."""
 
-    code, status = "TW-131", "ILLEGAL_TOPIC"
+    code = "TW-131"
 
 
 class BodyEmpty(ClientMistake):
     """The message has no body."""
 
-    code, status = "TW-141", "MESSAGE_BODY_EMPTY"
-    rocketmq = "message body cannot be empty"
+    code = "TW-141"
 
 
 class BodyTooLarge(ClientMistake):
     """The message body is too large."""
 
-    code, status = "TW-142", "MESSAGE_BODY_TOO_LARGE"
+    code = "TW-142"
 
 
 class RefusedByState(TidewheelError):
     """What has already happened forbids this."""
 
-    code, status, exit_code = "TW-160", "PRECONDITION_FAILED", 4
+    code, exit_code = "TW-160", 4
 
     def __init__(self, detail: str = "", durable_at: int = 0) -> None:
         """`durable_at` is the log offset that must be durable before the caller may be told."""
@@ -84,3 +89,21 @@ class LibraryMissing(ConfigurationError, ImportError):
     """An optional library is not installed."""
 
     code, exit_code = "TW-125", 3
+
+
+class NotFound(TidewheelError):
+    """It was not found."""
+
+    code, exit_code = "TW-150", 4
+
+
+class Busy(TidewheelError):
+    """The broker is busy."""
+
+    code = "TW-170"
+
+
+class AccessRefused(TidewheelError):
+    """The caller may not do this."""
+
+    code, exit_code = "TW-180", 4

@@ -23,11 +23,11 @@ from functools import lru_cache
 from typing import Final
 
 from commitlog import properties
-from commitlog.errors import InvalidTransactionId
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
 from txn.checkback import CheckBackPolicy
+from txn.errors import InvalidTransactionId
 from txn.states import State
 
 _CHECK: Final = f"{properties.CHECK_MS}\x01"

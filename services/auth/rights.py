@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from commitlog.errors import ClientMistake
+from tidewheel.errors import ClientMistake
 
 WILD: Final = "*"
 _PATTERN: Final = re.compile(r"(?=.)[%|a-zA-Z0-9_-]{0,127}\*?")

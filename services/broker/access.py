@@ -23,11 +23,12 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, RuleNotFound, UserExists, UserNotFound
 from commitlog.kinds import AUTH_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from services.auth.rights import Effect, Kind, Rights, Rule, Verb, check_rule, check_user_name
+from services.broker.errors import RuleNotFound, UserExists, UserNotFound
 from services.broker.store import Store
+from tidewheel.errors import ClientMistake
 
 
 @dataclass(frozen=True, slots=True)

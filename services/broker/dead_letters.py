@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Final
 
 from commitlog import limits, properties
-from commitlog.errors import MessageNotFound, MessageTypeConflict
 from commitlog.message import MessageType
 from commitlog.record import COMPRESSION, Record
 from consumequeue.attempts import Attempts
 from consumequeue.entry import lite_code, tags_code
+from services.broker.errors import MessageNotFound, MessageTypeConflict
 from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
 from services.broker.groups import GroupQueue, Groups
 from services.broker.housekeeping import Housekeeping

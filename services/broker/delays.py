@@ -31,9 +31,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from commitlog.errors import IllegalDeliveryTime
 from commitlog.message import Message
 from services.broker import verb_properties
+from services.broker.errors import IllegalDeliveryTime
 from services.broker.given_times import wall_ms, whole_number
 
 LEVELS_MS: Final[tuple[int, ...]] = tuple(

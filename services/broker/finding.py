@@ -11,9 +11,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from commitlog import limits
-from commitlog.errors import StoreDamaged, TopicNotFound
+from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue import keyindex
+from services.broker.errors import TopicNotFound
 from services.broker.reading import Reading, readable
 from services.broker.statistics import Statistics
 from services.broker.store import Store

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from commitlog import limits
-from commitlog.errors import IllegalDeliveryTime
+from services.broker.errors import IllegalDeliveryTime
 
 _SHOWN_CHARACTERS: Final = 40
 

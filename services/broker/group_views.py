@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, GroupExists, GroupNotFound
 from consumequeue.queue import ConsumeQueue
 from services.broker.burying import Burying
+from services.broker.errors import GroupExists, GroupNotFound
 from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
 from services.broker.groups import GroupQueue, Groups
 from services.broker.lite_subscriptions import LiteSubscriptions
@@ -15,6 +15,7 @@ from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
+from tidewheel.errors import ClientMistake
 
 
 class GroupViews:

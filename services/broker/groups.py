@@ -25,7 +25,6 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from commitlog import limits
-from commitlog.errors import TooManyGroups
 from commitlog.kinds import GROUP_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import SegmentAge
@@ -35,6 +34,7 @@ from consumequeue.in_flight import InFlight, Lease
 from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
 from consumequeue.queue import ConsumeQueue
+from services.broker.errors import TooManyGroups
 from services.broker.group_values import GroupPolicy
 from services.broker.open_records import OpenRecords
 from services.broker.settings import BrokerSettings

@@ -33,11 +33,11 @@ from typing import Any, Final
 
 from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import Disk
-from commitlog.errors import DiskFull
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
+from services.broker.errors import DiskFull
 from services.broker.groups import Groups
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from commitlog import limits, properties
-from commitlog.errors import ClientMistake, MessageTypeConflict
 from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue.entry import lite_code
 from consumequeue.lite_index import LiteIndex
 from consumequeue.offsets import GroupOffsets
+from services.broker.errors import MessageTypeConflict
 from services.broker.groups import GroupQueue, Groups
 from services.broker.lite_receiving import open_from
 from services.broker.lite_subscriptions import LiteSubscriptions
@@ -29,6 +29,7 @@ from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.topics import Topics, check_group_name
 from services.broker.values import Subscriber, Topic, WakeUpKey
+from tidewheel.errors import ClientMistake
 
 
 class LiteFrom(Enum):

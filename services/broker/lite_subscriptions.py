@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from commitlog import limits
-from commitlog.errors import TooManyLiteSubscriptions
+from services.broker.errors import TooManyLiteSubscriptions
 from services.broker.settings import BrokerSettings
 from services.broker.values import Subscriber
 

@@ -7,10 +7,10 @@ and is gone when retention has deleted the last.
 
 from __future__ import annotations
 
-from commitlog.errors import TooManyLiteTopics
 from commitlog.message import Message, MessageType
 from consumequeue.entry import lite_code
 from consumequeue.lite_index import LiteIndex
+from services.broker.errors import TooManyLiteTopics
 from services.broker.groups import Groups
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store

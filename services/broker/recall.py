@@ -10,7 +10,7 @@ import binascii
 from typing import Final, NamedTuple
 
 from commitlog import limits
-from commitlog.errors import InvalidRecallHandle
+from services.broker.errors import InvalidRecallHandle
 
 _VERSION: Final = "v1"
 _FIELD_COUNT: Final = 5

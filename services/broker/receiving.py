@@ -26,17 +26,18 @@ import numpy as np
 
 from commitlog import limits, properties
 from commitlog.bulk import Integers
-from commitlog.errors import IllegalInvisibleTime, InvalidReceiptHandle, TidewheelError, TooManyRequests
 from commitlog.message import MessageType
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
 from consumequeue.entry import Entry
+from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
 from services.broker.burying import USED_UP, Burying
 from services.broker.dead_letters import DeadLetters
+from services.broker.errors import IllegalInvisibleTime, TooManyRequests
 from services.broker.group_values import From, Received
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, failure_of
@@ -48,6 +49,7 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
 from services.broker.values import Topic
+from tidewheel.errors import TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100

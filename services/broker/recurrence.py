@@ -29,7 +29,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from apscheduler.triggers.cron import CronTrigger
 
 from commitlog import limits
-from commitlog.errors import IllegalSchedule
+from services.broker.errors import IllegalSchedule
 
 FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")

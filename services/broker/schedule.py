@@ -18,9 +18,10 @@ from enum import Enum
 from typing import Any, Final
 
 from commitlog import limits, properties
-from commitlog.errors import BodyTooLarge, IllegalSchedule
 from commitlog.message import Message
+from services.broker.errors import IllegalSchedule
 from services.broker.recurrence import Recurrence, recurrence
+from tidewheel.errors import BodyTooLarge
 
 _NAME: Final = re.compile(r"[!-.0-~]+")
 

@@ -34,11 +34,11 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from commitlog import limits, properties
-from commitlog.errors import ClientMistake, IllegalSchedule, ScheduleNotFound, TidewheelError
 from commitlog.kinds import SCHEDULE_TOPIC
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker import missed
+from services.broker.errors import IllegalSchedule, ScheduleNotFound
 from services.broker.housekeeping import Housekeeping
 from services.broker.schedule import (
     Occurrence,
@@ -58,6 +58,7 @@ from services.broker.store import Store
 from services.broker.topics import Topics, check_topic_name
 from services.broker.validation import check_message
 from services.broker.values import Topic
+from tidewheel.errors import ClientMistake, TidewheelError
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from commitlog import properties
-from commitlog.errors import KeyPending, TidewheelError
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
 from consumequeue.timerindex import hashes_of
 from services.broker import recall
 from services.broker.carrying import Carrying
+from services.broker.errors import KeyPending
 from services.broker.housekeeping import Housekeeping
 from services.broker.lite_topics import LiteTopics
 from services.broker.settings import BrokerSettings
@@ -30,6 +30,7 @@ from services.broker.transactions import Transactions
 from services.broker.validation import check_message
 from services.broker.values import SendReceipt, Topic
 from services.broker.verb_properties import CarriedVerb, carried_verb
+from tidewheel.errors import TidewheelError
 
 
 class Sending:

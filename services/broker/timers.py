@@ -29,7 +29,7 @@ from commitlog import properties
 from commitlog import record as records
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
-from commitlog.errors import IllegalDeliveryTime, InvalidRecallHandle, StoreDamaged, TooManyTimers
+from commitlog.errors import StoreDamaged
 from commitlog.kinds import FIRE, TIMER_TOPIC, End, Ending, endings
 from commitlog.limits import UNREADABLE_TIMERS_KEPT_MAX
 from commitlog.message import Message
@@ -37,6 +37,7 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from services.broker import recall, timer_records
 from services.broker.copies import Appended
+from services.broker.errors import IllegalDeliveryTime, InvalidRecallHandle, TooManyTimers
 from services.broker.near import Near
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics

@@ -13,20 +13,14 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.errors import (
-    ClientMistake,
-    IllegalGroup,
-    IllegalTopic,
-    TooManyTopics,
-    TopicExists,
-    TopicNotFound,
-)
 from commitlog.kinds import TOPIC_TOPIC
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
+from services.broker.errors import IllegalGroup, TooManyTopics, TopicExists, TopicNotFound
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 from services.broker.values import Topic
+from tidewheel.errors import ClientMistake, IllegalTopic
 from txn.checkback import CheckBackPolicy
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"

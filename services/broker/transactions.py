@@ -19,11 +19,12 @@ from itertools import groupby
 from typing import Any, Final
 
 from commitlog import limits, properties
-from commitlog.errors import InvalidTransactionId, StoreDamaged, TooManyHalves, TransactionEnded
+from commitlog.errors import StoreDamaged
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.carrying import Carrying
+from services.broker.errors import TooManyHalves
 from services.broker.half_receipts import AT_ONCE, HalfReceipts
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings
@@ -33,8 +34,10 @@ from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
 from services.broker.verb_properties import carried_verb, carries, may_carry
+from tidewheel.errors import TransactionEnded
 from txn import half, states
 from txn.checkback import CheckBackPolicy, Unasked
+from txn.errors import InvalidTransactionId
 from txn.outcomes import Ended, OpenHalf, Outcomes
 from txn.recent_halves import RecentHalves, Sent
 from txn.states import Event, State

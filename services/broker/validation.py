@@ -6,10 +6,8 @@ import re
 from typing import Final, NoReturn
 
 from commitlog import limits, properties
-from commitlog.errors import (
-    BodyEmpty,
-    BodyTooLarge,
-    ClientMistake,
+from commitlog.message import Message, MessageType
+from services.broker.errors import (
     IllegalDeliveryTime,
     IllegalKey,
     IllegalLiteTopic,
@@ -20,8 +18,8 @@ from commitlog.errors import (
     MessageTypeConflict,
     PropertiesTooLarge,
 )
-from commitlog.message import Message, MessageType
 from services.broker.values import Topic
+from tidewheel.errors import BodyEmpty, BodyTooLarge, ClientMistake
 
 _LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")

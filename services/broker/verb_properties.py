@@ -30,9 +30,9 @@ from functools import partial
 from typing import Final
 
 from commitlog import limits
-from commitlog.errors import IllegalDeliveryTime, IllegalProperty
 from commitlog.message import Message
 from services import durations
+from services.broker.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.given_times import is_number, shown, wall_ms
 
 _BEGINNING: Final = b"TW_TIMER_"

@@ -15,8 +15,8 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from commitlog.errors import TidewheelError
 from services.http_calls import HttpCalls
+from tidewheel.errors import TidewheelError
 
 ANSWER_SECONDS = 30
 SEARCH_SECONDS = 600

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.errors import TidewheelError
 from services.cli import output
 from services.cli.durations import parse_ms
 from services.cli.times import parse_past_ms
+from tidewheel.errors import TidewheelError
 from tidewheel.extras import needing
 
 if TYPE_CHECKING:

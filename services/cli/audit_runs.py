@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.errors import UnknownChoice
 from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.audit_options import OutOption, answering
 from services.cli.times import exactly, span, wall
+from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:
     from spark_jobs.report.summary import Finding

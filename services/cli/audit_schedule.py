@@ -57,8 +57,8 @@ def out_of(arguments: tuple[str, ...]) -> Path:
 
 def address(text: str) -> Address | None:
     """Where metrics are to be served; raises `ConfigurationError`."""
-    from commitlog.errors import ConfigurationError
     from services.config import parse_address
+    from tidewheel.errors import ConfigurationError
 
     try:
         return parse_address(text) if text else None

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from commitlog import limits
-from commitlog.errors import BodyTooLarge, InputUnreadable
+from services.errors import InputUnreadable
+from tidewheel.errors import BodyTooLarge
 
 HELP = "The text, @FILE, or - for stdin; @@ is an @."
 

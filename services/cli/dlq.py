@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlog.errors import ConfigurationError
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.dlq_views import (
@@ -23,6 +22,7 @@ from services.cli.dlq_views import (
 from services.cli.listing import lists
 from services.cli.task_views import task_line, watched
 from services.cli.times import parse_past_ms
+from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
     add_completion=False,

@@ -59,9 +59,9 @@ def client(
 
 def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
     """Return the headers that say who the client is; raises `ConfigurationError` for half of a user."""
-    from commitlog.errors import ConfigurationError
     from services.auth.signature import headers
     from services.config import UserSettings, load, secret_in
+    from tidewheel.errors import ConfigurationError
 
     user = load(UserSettings, access_key=access_key, secret_key_file=secret_key_file)
     if not user.access_key and user.secret_key_file is None:
@@ -74,10 +74,10 @@ def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
 
 def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> Iterator[Finding]:
     """Examine the way to an endpoint, and from there to a topic."""
-    from commitlog.errors import ConfigurationError
     from services.config import parse_address
     from services.doctor import route
     from services.doctor.connection import Connection
+    from tidewheel.errors import ConfigurationError
 
     try:
         connection = Connection(parse_address(endpoint), ca)

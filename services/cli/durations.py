@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commitlog.errors import ConfigurationError
 from services.durations import span_ms
+from tidewheel.errors import ConfigurationError
 
 
 def parse_ms(text: str, flag: str) -> int:

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlog.errors import ConfigurationError
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.durations import parse_ms
@@ -28,6 +27,7 @@ from services.cli.group_views import (
 )
 from services.cli.listing import lists
 from services.cli.times import parse_past_ms
+from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
     add_completion=False,

@@ -21,7 +21,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from commitlog.errors import TidewheelError
+from tidewheel.errors import TidewheelError
 from tidewheel.extras import extra_of, library_of, missing
 
 if TYPE_CHECKING:

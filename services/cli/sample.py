@@ -62,8 +62,8 @@ def sample(
 
     Example: tidewheel sample python --endpoint 127.0.0.1:8081 > sample.py
     """
-    from commitlog.errors import ConfigurationError
     from services.config import parse_address
+    from tidewheel.errors import ConfigurationError
 
     try:
         parse_address(endpoint)

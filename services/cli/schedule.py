@@ -10,11 +10,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from commitlog.errors import ConfigurationError, IllegalSchedule
+from services.broker.errors import IllegalSchedule
 from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
 from services.cli.send import pair
+from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
     add_completion=False,

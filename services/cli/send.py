@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from commitlog.errors import ConfigurationError, IllegalProperty
+from services.broker.errors import IllegalProperty
 from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.durations import parse_ms
 from services.cli.times import both, parse_due_ms
+from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False)
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlog.errors import ConfigurationError
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
@@ -24,6 +23,7 @@ from services.cli.timer_views import (
     verdict_line,
 )
 from services.cli.times import parse_due_ms, parse_moment_ms
+from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
     add_completion=False,

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 import structlog
 
-from commitlog.errors import ConfigurationError
 from services.auth_files import GROUP_READS, write_for_owner
+from tidewheel.errors import ConfigurationError
 
 VALID_DAYS: Final = 3_650
 WARN_DAYS: Final = 60

@@ -14,11 +14,12 @@ from typing import Final
 
 import structlog
 
-from commitlog.errors import ConfigurationError, WrongKey
+from services.auth.errors import WrongKey
 from services.auth.rights import Need, Rule, check_user_name
 from services.auth.vault import NONCE_BYTES, seal, unseal
 from services.broker.access import Access, User
 from services.live.clock import Clock
+from tidewheel.errors import ConfigurationError
 
 SECRET_BYTES: Final = 30
 

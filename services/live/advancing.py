@@ -21,9 +21,9 @@ import asyncio
 from typing import Protocol
 
 from commitlog import limits
-from commitlog.errors import ClockIsReal, IllegalAdvance, ResultUnknown
 from services.broker.broker import Broker
 from services.live.clock import Clock
+from services.live.errors import ClockIsReal, IllegalAdvance, ResultUnknown
 
 ANSWER_SECONDS = 2.0
 SILENT_STEPS_MAX = 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from commitlog.errors import ClientNotFound
 from services.broker.values import Delivery
+from services.live.errors import ClientNotFound
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,7 +19,6 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from commitlog import layout, properties, store_format
 from commitlog.disk import Disk
-from commitlog.errors import WrongClock
 from commitlog.message import Message
 from services.broker import verb_properties
 from services.broker.access import User
@@ -36,6 +35,7 @@ from services.broker.values import (
     TimerPage,
     TimerVerdict,
 )
+from services.live.errors import WrongClock
 
 ClockKind = Literal["real", "virtual"]
 Told = TypeVar("Told")

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from commitlog import limits
-from commitlog.errors import Busy, GroupNotFound, TidewheelError
+from services.broker.errors import GroupNotFound
 from services.broker.group_values import DeadLetter
 from services.live import dead_letters
 from services.live.dead_letters import DeadLetterFilter
 from services.live.tasks import Task, Tasks
+from tidewheel.errors import Busy, TidewheelError
 
 SLICES_PER_SECOND = 10
 

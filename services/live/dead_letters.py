@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from commitlog import limits
-from commitlog.errors import GroupNotFound, MessageNotFound
+from services.broker.errors import GroupNotFound, MessageNotFound
 from services.broker.group_values import DeadLetter, DeadLetterPage
 from services.broker.topics import check_group_name
 from services.live.live_broker import LiveBroker

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from typing import Any, Protocol
 
-from commitlog.errors import TidewheelError
+from tidewheel.errors import TidewheelError
 
 
 class Waiting(Protocol):

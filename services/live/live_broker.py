@@ -30,14 +30,7 @@ import structlog
 
 from commitlog import layout
 from commitlog.disk import Disk, SyncFailed
-from commitlog.errors import (
-    BrokerBroken,
-    DiskFailed,
-    ResultUnknown,
-    StoreUnwell,
-    TidewheelError,
-    disk_error,
-)
+from commitlog.errors import DiskFailed, disk_error
 from commitlog.flush import Flush
 from commitlog.message import Message
 from commitlog.retention import Retirement
@@ -58,6 +51,7 @@ from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import Answers
+from services.live.errors import BrokerBroken, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
@@ -66,6 +60,7 @@ from services.live.rebuilding import Rebuilding
 from services.live.room import Room
 from services.live.transactions import LiveTransactions
 from services.live.verbs import Answer, LiveVerbs
+from tidewheel.errors import TidewheelError
 
 Read = Callable[[], Message | None]
 """Reads a half message, as callers see it; None if damage has taken it."""

@@ -26,9 +26,10 @@ from typing import Protocol
 
 import structlog
 
-from commitlog.errors import StoreError, StoreUnwell
+from commitlog.errors import StoreError
 from services.broker.broker import Broker
 from services.live.alarm import CallLater
+from services.live.errors import StoreUnwell
 
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 
 from commitlog import limits
-from commitlog.errors import DiskBehind
+from services.live.errors import DiskBehind
 
 Turn = asyncio.Future[None]
 

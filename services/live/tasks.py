@@ -26,8 +26,8 @@ from uuid import uuid4
 import structlog
 
 from commitlog import limits
-from commitlog.errors import Busy, NotFound, TidewheelError
 from services.live.live_broker import LiveBroker
+from tidewheel.errors import Busy, NotFound, TidewheelError
 
 log = structlog.get_logger()
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from commitlog import limits
-from commitlog.errors import Busy, IllegalDeliveryTime, TidewheelError
+from services.broker.errors import IllegalDeliveryTime
 from services.broker.values import PendingTimer, TimerFilter, TimerName, TimerVerdict, Verdict
 from services.live import timer_queries
 from services.live.tasks import Task, Tasks
+from tidewheel.errors import Busy, TidewheelError
 
 
 class TimerVerb(Enum):

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from commitlog import limits
-from commitlog.errors import AnswersUnread, BrokerBroken, RefusedByState, StoreUnwell, TidewheelError
 from commitlog.limits import RECEIVE_BATCH_MAX
 from commitlog.message import Message
 from consumequeue.filter import Filter
@@ -35,8 +34,10 @@ from services.broker.values import (
 )
 from services.live.clock import Clock
 from services.live.durability import Answers
+from services.live.errors import AnswersUnread, BrokerBroken, StoreUnwell
 from services.live.long_polls import LongPolls
 from services.live.room import Room
+from tidewheel.errors import RefusedByState, TidewheelError
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")

@@ -31,20 +31,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import (
-    AccessRefused,
-    BodyNotJson,
-    BodyUnfinished,
-    Busy,
-    ClientMistake,
-    NotFound,
-    RefusedByState,
-    TidewheelError,
-    Unauthorized,
-    unread,
-)
+from services.auth.errors import Unauthorized
 from services.broker.values import Delivery, Topic
+from services.live.errors import unread
 from services.live.live_broker import LiveBroker
+from services.ops.errors import BodyNotJson, BodyUnfinished
 from services.ops.queries import (
     LIMIT_MAX,
     ArrivalsQuery,
@@ -66,6 +57,7 @@ from services.ops.shapes import (
     receipt_shape,
     topic_shape,
 )
+from tidewheel.errors import AccessRefused, Busy, ClientMistake, NotFound, RefusedByState, TidewheelError
 
 WAIT_MS_MAX = 20_000
 NOT_FOUND = 404

@@ -9,7 +9,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from commitlog.errors import TidewheelError
 from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, Nobody
 from services.live.consumers import ConsumersOf, nobody
@@ -32,6 +31,7 @@ from services.ops.timers import TimersApi
 from services.ops.transactions import TransactionsApi
 from services.refusals import Refusals
 from spark_jobs.explain.evidence import Files
+from tidewheel.errors import TidewheelError
 
 HANDLERS = {TidewheelError: refuse, HTTPException: unknown, OSError: disk_failed, Exception: bug}
 """What becomes of what a handler raises: always JSON that says so."""

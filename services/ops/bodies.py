@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from starlette.types import Message, Receive
 
 from commitlog import limits
-from commitlog.errors import BodyUnfinished, TooManyBodies
+from services.ops.errors import BodyUnfinished, TooManyBodies
 
 
 class Bodies:

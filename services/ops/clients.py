@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
-from commitlog.errors import MessageNotFound
+from services.broker.errors import MessageNotFound
 from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, ClientView
 from services.live.live_broker import LiveBroker

@@ -19,7 +19,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import MessageNotFound
+from services.broker.errors import MessageNotFound
 from services.broker.group_values import DeadLetterCount
 from services.live import dead_letters
 from services.live.dead_letter_tasks import DeadLetterTasks

@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
-from commitlog.errors import NotFound
 from services.live.live_broker import LiveBroker
 from services.ops.queries import Nothing, asked
 from spark_jobs.explain.evidence import Files, SearchedLog, imported_until
 from spark_jobs.explain.explain import explain
+from tidewheel.errors import NotFound
 
 
 class ExplainQuery(Nothing):

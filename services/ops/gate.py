@@ -20,11 +20,13 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from commitlog.errors import AccessRefused, BodyNotJson, ForeignHost, TidewheelError, Unauthorized
+from services.auth.errors import Unauthorized
 from services.ops.api import refuse
 from services.ops.bodies import Bodies
+from services.ops.errors import BodyNotJson, ForeignHost
 from services.ops.origins import Names, check_origin
 from services.refusals import Refusals
+from tidewheel.errors import AccessRefused, TidewheelError
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))
 TOKEN, HOST, PAGE = "http token", "http host", "http page"

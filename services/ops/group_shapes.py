@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from commitlog.errors import ClientMistake
 from services import moments
 from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
 from services.live.consumers import ConsumerView
 from services.ops.queries import Moment, Nothing
+from tidewheel.errors import ClientMistake
 
 RETRIES_MAX = 100
 OFFSET = re.compile(r"offset:(\d{1,18})")

@@ -23,7 +23,6 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import ClientMistake
 from services.broker.group_values import From, GroupView
 from services.broker.topics import check_receivable
 from services.live.consumers import ConsumersOf
@@ -42,6 +41,7 @@ from services.ops.group_shapes import (
 )
 from services.ops.queries import asked
 from services.ops.shapes import body_of, parse
+from tidewheel.errors import ClientMistake
 
 log = structlog.get_logger()
 

@@ -27,7 +27,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from commitlog.errors import ForeignHost, ForeignPage
+from services.ops.errors import ForeignHost, ForeignPage
 
 ANY_NAME: Final = "*"
 LOCALHOST: Final = "localhost"

@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
+from tidewheel.errors import TidewheelError
 
 
 @dataclass(slots=True, frozen=True)

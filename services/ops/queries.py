@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from starlette.requests import Request
 
 from commitlog import limits
-from commitlog.errors import ClientMistake
+from tidewheel.errors import ClientMistake
 
 LIMIT_DEFAULT = 20
 LIMIT_MAX = 1_000

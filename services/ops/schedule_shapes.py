@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from commitlog.errors import ClientMistake
 from services.broker.schedule import Missed, Occurrence, Schedule, ScheduleView
 from services.ops.queries import LIMIT_MAX, Nothing
+from tidewheel.errors import ClientMistake
 
 COMING_DEFAULT = 5
 LIMIT_DEFAULT = 100

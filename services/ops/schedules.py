@@ -18,7 +18,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import ScheduleNotFound
+from services.broker.errors import ScheduleNotFound
 from services.broker.schedule import ScheduleView
 from services.broker.schedules import preview
 from services.live.live_broker import LiveBroker

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from commitlog import limits
-from commitlog.errors import BodyTooLarge, IllegalAdvance
 from commitlog.message import Message, MessageType
 from services import durations
 from services.broker.delays import dated
 from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.clock import Clock
+from services.live.errors import IllegalAdvance
 from services.ops.answers import (
     BodyAnswer,
     ClockAnswer,
@@ -30,6 +30,7 @@ from services.ops.answers import (
     TopicAnswer,
 )
 from services.ops.queries import Number, mistake
+from tidewheel.errors import BodyTooLarge
 
 Shape = TypeVar("Shape", bound=BaseModel)
 

@@ -11,11 +11,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from commitlog import limits, properties
-from commitlog.errors import ClientMistake, IllegalDeliveryTime, InvalidRecallHandle, TidewheelError
 from commitlog.message import Message
 from services import durations, moments
 from services.broker import recall
 from services.broker.delays import dated
+from services.broker.errors import IllegalDeliveryTime, InvalidRecallHandle
 from services.broker.values import (
     Damaged,
     LostTimer,
@@ -40,6 +40,7 @@ from services.ops.answers import (
 )
 from services.ops.queries import FilterQuery, Moment, TimerQuery
 from services.ops.shapes import content_shape, receipt_shape
+from tidewheel.errors import ClientMistake, TidewheelError
 
 FOREVER_MS = TimerFilter().until_ms
 

@@ -32,7 +32,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, TidewheelError
 from services.broker.statistics import LATENESS_BOUNDS_MS, Lateness
 from services.broker.values import SendReceipt, TimerFilter, TimerVerdict, Verdict
 from services.live import timer_queries
@@ -62,6 +61,7 @@ from services.ops.timer_shapes import (
     timer_receipt_shape,
     verdict_shape,
 )
+from tidewheel.errors import ClientMistake, TidewheelError
 
 DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
 GONE = 410

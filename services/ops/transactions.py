@@ -20,7 +20,6 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import ClientMistake
 from services import durations
 from services.broker.values import HalfFilter, HalfView
 from services.live.live_broker import LiveBroker
@@ -42,6 +41,7 @@ from services.ops.transaction_shapes import (
     producer_shape,
     question_shape,
 )
+from tidewheel.errors import ClientMistake
 from txn.states import State
 
 log = structlog.get_logger()

@@ -9,7 +9,7 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from commitlog.errors import MessageNotFound
+from services.broker.errors import MessageNotFound
 from services.live.client_metrics import ClientMetrics, Spread
 from services.live.clients import unknown
 from services.live.live_broker import LiveBroker

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from commitlog.errors import ClientMistake, NotFound
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.broker.group_values import From, GroupView, QueueView, Start
 from services.live.group_lag import age_ms, in_flight, lag, next_ms, ready
@@ -21,6 +20,7 @@ from services.rpc.messages import duration, timestamp, wall_ms
 from services.rpc.names import stored_name, wire_name
 from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import OK
+from tidewheel.errors import ClientMistake, NotFound
 
 NO_LITE_TOPICS = Status(code=Code.NOT_IMPLEMENTED, message="Of single lite topics nothing is told here.")
 

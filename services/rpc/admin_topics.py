@@ -6,7 +6,6 @@ import json
 from typing import Any, Final
 from uuid import uuid4
 
-from commitlog.errors import ClientMistake
 from commitlog.message import MessageType
 from services.broker.delays import dated
 from services.broker.reading import within_bytes
@@ -21,6 +20,7 @@ from services.rpc.generated.definition_pb2 import Endpoints, Message, SystemProp
 from services.rpc.messages import from_wire, timestamp, wall_ms
 from services.rpc.names import stored_name
 from services.rpc.statuses import OK
+from tidewheel.errors import ClientMistake
 
 FOUND_MAX: Final = 64
 """The newest messages of a key that are looked at; a message may have 4 MiB."""

@@ -19,7 +19,6 @@ from functools import partial
 
 import structlog
 
-from commitlog.errors import TidewheelError
 from services.live.live_broker import LiveBroker
 from services.rpc import settings
 from services.rpc.caller import Caller
@@ -37,6 +36,7 @@ from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions, Stream
 from services.rpc.settings import MetricFor, nowhere
 from services.rpc.statuses import OK, refusal
+from tidewheel.errors import TidewheelError
 
 LEAVE_AFTER_SECONDS = 2.0
 FAREWELL_SECONDS = 0.5

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Sequence
 from itertools import groupby, islice
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, TidewheelError
 from commitlog.limits import AUTO_RENEW_LEASE_MS, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
@@ -37,6 +36,7 @@ from services.rpc.names import stored_name
 from services.rpc.replies import Decided, check_count, varint
 from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
+from tidewheel.errors import ClientMistake, TidewheelError
 
 LEASE_MS = 60_000
 RECEIVED = ReceiveMessageResponse(status=OK).SerializeToString()

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
-from commitlog.errors import ClientMistake, TopicNotFound
+from services.broker.errors import TopicNotFound
 from services.live.client_metrics import ClientMetrics, Key, Reported
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
@@ -33,6 +33,7 @@ from services.rpc.names import stored_name
 from services.rpc.service import Rpc, Streaming, Unary
 from services.rpc.sessions import Session, Sessions
 from services.rpc.settings import NO_METRICS
+from tidewheel.errors import ClientMistake
 
 OTLP: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 OPENCENSUS: Final = "opencensus.proto.agent.metrics.v1.MetricsService/Export"

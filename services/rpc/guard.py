@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
-from commitlog.errors import Forbidden, TidewheelError, Unauthorized
+from services.auth.errors import Forbidden, Unauthorized
 from services.auth.rights import Kind, Need, Verb
 from services.auth.signature import Reason, Refused, check, parse
 from services.live.access import LiveAccess
@@ -32,6 +32,7 @@ from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.replies import Decided
 from services.rpc.service import Prompt, Rpc, Streaming, Unary
+from tidewheel.errors import TidewheelError
 
 FORBIDDEN: Final = "no right"
 SIGNED_ONCE: Final = frozenset((OTLP, OPENCENSUS))

@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-from commitlog.errors import TidewheelError
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
+from tidewheel.errors import TidewheelError
 
 
 class Lent(NamedTuple):

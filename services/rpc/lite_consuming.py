@@ -15,7 +15,7 @@ if each were a lite topic. They are put together again, or it had to wait for it
 
 from __future__ import annotations
 
-from commitlog.errors import ClientMistake, MessageTypeConflict
+from services.broker.errors import MessageTypeConflict
 from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.values import Subscriber
 from services.live.live_broker import LiveBroker
@@ -30,6 +30,7 @@ from services.rpc.generated.service_pb2 import (
 from services.rpc.names import stored_name
 from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import OK
+from tidewheel.errors import ClientMistake
 
 POLICIES = {
     OffsetOption.Policy.LAST: LiteFrom.LAST,

@@ -11,8 +11,8 @@ is refused wherever one is looked at, so that what keeps names to be quick keeps
 from __future__ import annotations
 
 from commitlog import limits
-from commitlog.errors import IllegalTopic
 from services.rpc.generated.definition_pb2 import Resource
+from tidewheel.errors import IllegalTopic
 
 SEPARATOR = "%"
 CHARACTERS_KEPT_MAX = 2 * limits.TOPIC_CHARACTERS_MAX

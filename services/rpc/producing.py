@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from commitlog.errors import NotFound, RefusedByState, TidewheelError, TimerEnded, TransactionEnded
 from services.broker.delays import dated
+from services.broker.errors import TimerEnded
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Asked, Caller
@@ -26,6 +26,7 @@ from services.rpc.producers import Producers
 from services.rpc.replies import Decided, check_count, text_field, varint
 from services.rpc.sessions import Sessions
 from services.rpc.statuses import OK, overall, refusal
+from tidewheel.errors import NotFound, RefusedByState, TidewheelError, TransactionEnded
 
 ENTRY_OK = SendResultEntry(status=OK).SerializeToString()
 """The status of a message that was stored, in its entry and (alike) in the reply."""

@@ -18,10 +18,10 @@ import asyncio
 from itertools import count
 from typing import Any, Final
 
-from commitlog.errors import ClientSilent
 from services.broker.values import Delivery
 from services.live.clients import ClientView, unknown
 from services.rpc.delivered import Shown
+from services.rpc.errors import ClientSilent
 from services.rpc.generated.definition_pb2 import ClientType, Code
 from services.rpc.generated.service_pb2 import (
     PrintThreadStackTraceCommand,

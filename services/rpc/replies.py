@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 from typing import Final, NamedTuple
 
-from commitlog.errors import ClientMistake
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
+from tidewheel.errors import ClientMistake
 
 
 class Decided(NamedTuple):

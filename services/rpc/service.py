@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 
-from commitlog.errors import TidewheelError, unread
 from commitlog.limits import BODY_BYTES_MAX
 from services.front.grpc_wire import Refused
+from services.live.errors import unread
 from services.rpc.caller import Asked, Caller
 from services.rpc.clients import Clients
 from services.rpc.consuming import Consuming
@@ -28,6 +28,7 @@ from services.rpc.producing import Producing
 from services.rpc.replies import Decided
 from services.rpc.routing import Routing
 from services.rpc.statuses import BUG, CLIENT_ID_REQUIRED, OK, refusal
+from tidewheel.errors import TidewheelError
 
 ADMIN = "apache.rocketmq.v2.Admin"
 NAME = "apache.rocketmq.v2.MessagingService"

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from commitlog import limits
-from commitlog.errors import TooManyRequests
 from commitlog.limits import CLIENTS_MAX, LONG_POLL_MS, POLLS_MAX, POLLS_PER_CLIENT_MAX
+from services.broker.errors import TooManyRequests
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import ClientType, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
@@ -270,7 +270,8 @@ class Sessions:
         """Return how often the client was made to redial, for an answer about routes; None: it never is.
 
         The first answer never asks for that: it has the boot's own spelling, which is news to a client that
-        knew the boot before. Answers within `REDIAL_AFTER_MS` agree: they belong to one refresh of several topics.
+        knew the boot before. Answers within `REDIAL_AFTER_MS` agree: they belong to one refresh of several
+        topics.
         """
         session = self.seen(caller)
         if caller.language not in MUST_REDIAL:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from commitlog.errors import GroupNotFound, IllegalGroup, TopicNotFound
 from commitlog.limits import BODY_BYTES_MAX, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from commitlog.message import MessageType
+from services.broker.errors import GroupNotFound, IllegalGroup, TopicNotFound
 from services.broker.group_values import GroupPolicy
 from services.live.live_broker import LiveBroker
 from services.rpc.generated.definition_pb2 import (

@@ -25,14 +25,14 @@ from typing import Any
 
 import structlog
 
-from commitlog.errors import RefusedByState, TidewheelError
 from commitlog.limits import CALLS_PER_TURN_MAX
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code, Status
 from services.rpc.replies import Decided
 from services.rpc.service import NoClientId, Observe, Prompt, nothing, status_of
-from services.rpc.statuses import BUG
+from services.rpc.statuses import BUG, name_of
+from tidewheel.errors import RefusedByState, TidewheelError
 
 log = structlog.get_logger()
 
@@ -66,7 +66,7 @@ class Call:
 
     def refuse(self, error: TidewheelError) -> None:
         """Tell that it is not known what became of the call."""
-        self.code, self.then = error.status, None
+        self.code, self.then = name_of(type(error)), None
         self.answer(refused(self.rpc, status_of(error)))
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from redis import Redis
 from redis.exceptions import RedisError
 
-from commitlog.errors import ClientMistake, ConfigurationError
+from tidewheel.errors import ClientMistake, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

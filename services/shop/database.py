@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import create_engine, event, inspect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from commitlog.errors import ConfigurationError
+from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine, MetaData

@@ -48,7 +48,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commitlog.errors import UnknownChoice
+from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

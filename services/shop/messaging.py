@@ -26,8 +26,10 @@ from rocketmq import (
 )
 from rocketmq.grpc_protocol import MessageType
 
-from commitlog.errors import BrokerUnreachable, ConfigurationError, TopicNotFound
+from services.broker.errors import TopicNotFound
 from services.config import UserSettings, load, secret_in
+from services.errors import BrokerUnreachable
+from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

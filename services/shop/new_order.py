@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from commitlog.errors import ClientMistake
+from tidewheel.errors import ClientMistake
 
 KEY_CHARACTERS_MAX = 64
 

@@ -30,7 +30,6 @@ import structlog
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from commitlog.errors import NotFound, RefusedByState
 from services.shop.order_messages import (
     CANCELLATION,
     PAYMENT,
@@ -40,6 +39,7 @@ from services.shop.order_messages import (
     deadline_message,
 )
 from services.shop.tables import OrderStatus, order_lines, orders
+from tidewheel.errors import NotFound, RefusedByState
 
 if TYPE_CHECKING:
     from rocketmq import Message, Producer

@@ -13,8 +13,10 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 
-from commitlog.errors import BrokerUnreachable, ScheduleNotFound, TidewheelError
+from services.broker.errors import ScheduleNotFound
+from services.errors import BrokerUnreachable
 from services.http_calls import HttpCalls
+from tidewheel.errors import TidewheelError
 
 PREFIX = "pushes:"
 ANSWER_S = 30

@@ -24,7 +24,6 @@ import structlog
 from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from commitlog.errors import ClientMistake, NotFound, RefusedByState
 from services.broker.recurrence import Recurrence
 from services.shop.clock import Clock, next_full_second_ms
 from services.shop.messaging import json_message
@@ -32,6 +31,7 @@ from services.shop.new_order import is_message_key
 from services.shop.push_schedules import PushSchedules, name_of
 from services.shop.tables import PushStatus, push_schedules, pushes
 from services.shop.topics import PUSHES
+from tidewheel.errors import ClientMistake, NotFound, RefusedByState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from commitlog.errors import ConfigurationError
+from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
-from commitlog.errors import (
+from services.errors import PortTaken
+from services.ports import holder_of
+from tidewheel.errors import (
     Busy,
     ClientMistake,
     ConfigurationError,
     NotFound,
-    PortTaken,
     RefusedByState,
     TidewheelError,
     TransactionEnded,
 )
-from services.ports import holder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from commitlog import properties
 from commitlog.compression import plain
-from commitlog.errors import TopicNotFound
 from commitlog.kinds import AUTH_TOPIC, BY_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
+from services.broker.errors import TopicNotFound
 from services.broker.topics import DEAD_LETTER_PREFIX, is_system
 from services.store.opening import OpenStore
 from services.store.state import State

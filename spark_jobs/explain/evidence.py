@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from commitlog import imported, keep, layout, limits, record
-from commitlog.errors import Busy, StoreDamaged
+from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from spark_jobs.log.segments import open_log
+from tidewheel.errors import Busy
 
 WINDOW_BYTES: Final = 256 * 1024
 

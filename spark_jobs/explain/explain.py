@@ -20,10 +20,10 @@ from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from commitlog import properties
-from commitlog.errors import ClientMistake, MessageNotFound
 from commitlog.kinds import ACK_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC, half_ended
 from commitlog.record import Record
 from consumequeue import acks, lease_records
+from services.broker.errors import MessageNotFound
 from spark_jobs.explain.evidence import SearchedLog
 from spark_jobs.explain.life import (
     EXPIRED,
@@ -35,6 +35,7 @@ from spark_jobs.explain.life import (
     place_of,
     standing,
 )
+from tidewheel.errors import ClientMistake
 from txn.half import claimed_offset
 
 RECORDS_MAX: Final = 1_000

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from commitlog.errors import DatabaseUnreadable
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, Mapping
 from spark_jobs.inputs.redis_carts import CartRows, RedisCarts

@@ -24,8 +24,8 @@ from sqlalchemy.engine import URL, Inspector, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.types import NullType, TypeEngine
 
-from commitlog.errors import DatabaseUnreadable
 from spark_jobs.buckets import finer
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.arrays import UnfitValue
 from spark_jobs.inputs.key_ranges import READERS, KeyRange, key_ranges, one_view, same_view, share
 from spark_jobs.inputs.mapping import OPTIONAL, OPTIONAL_TABLES, TableMapping

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from commitlog.errors import ConfigurationError
+from tidewheel.errors import ConfigurationError
 
 TABLE: Final = "table"
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from commitlog.errors import DatabaseUnreadable
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.mapping import RedisKeys
 from spark_jobs.inputs.schemas import ADD, ORDER
 

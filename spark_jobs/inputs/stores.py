@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from commitlog.errors import DatabaseUnreadable
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.carts import open_carts
 from spark_jobs.inputs.databases import Database, noted
 from spark_jobs.inputs.mapping import SHOP, Mapping

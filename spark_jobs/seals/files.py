@@ -23,8 +23,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from commitlog.errors import RefusedByState, StoreDamaged
+from commitlog.errors import StoreDamaged
 from spark_jobs.seals.identities import Contents
+from tidewheel.errors import RefusedByState
 
 SEALS: Final = "seals"
 _DIGITS: Final = 8

@@ -26,7 +26,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from commitlog.errors import ConfigurationError
 from spark_jobs.layout import RunFolders
 from spark_jobs.runs import Run
 from spark_jobs.seals.carried import account
@@ -42,6 +41,7 @@ from spark_jobs.seals.identities import (
     newest_ms,
     open_orders,
 )
+from tidewheel.errors import ConfigurationError
 
 WATERMARK_MS: Final = 600_000
 """How late an event may be written down, unless told otherwise."""

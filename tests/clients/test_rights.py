@@ -16,7 +16,8 @@ import pytest
 from rocketmq import TransactionChecker, TransactionResolution
 from rocketmq.v5.exception import ClientException, ForbiddenException
 
-from commitlog.errors import BrokerUnreachable, Unauthorized
+from services.auth.errors import Unauthorized
+from services.errors import BrokerUnreachable
 from services.shop.messaging import open_producer
 from services.shop.push_schedules import PushSchedules
 from tests.clients.libraries import LIBRARIES, require

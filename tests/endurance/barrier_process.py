@@ -26,9 +26,9 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
-from commitlog.errors import TransactionEnded
 from tidewheel import barrier as barrier_module
 from tidewheel.barrier import Barrier
+from tidewheel.errors import TransactionEnded
 
 TOPICS = ("created", "deadline")
 RANDOM_S_MAX = 0.06

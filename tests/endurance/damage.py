@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from commitlog import imported, layout
-from commitlog.errors import StoreError, TidewheelError
+from commitlog.errors import StoreError
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
@@ -44,6 +44,7 @@ from services.store import repair
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import TidewheelError
 from txn.checkback import CheckBackPolicy
 
 START_MS = 1_763_700_000_000

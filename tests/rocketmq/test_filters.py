@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from commitlog import properties
-from commitlog.errors import IllegalFilter
+from consumequeue.errors import IllegalFilter
 from consumequeue.sql_filter import SqlFilter, parse_sql
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "sql_filters.json").read_text())

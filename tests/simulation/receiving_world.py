@@ -10,11 +10,9 @@ from dataclasses import replace
 from typing import Final
 
 from commitlog import limits, properties
-from commitlog.errors import (
-    InvalidReceiptHandle,
-    TooManyRequests,
-)
 from commitlog.message import Message
+from consumequeue.errors import InvalidReceiptHandle
+from services.broker.errors import TooManyRequests
 from services.broker.group_values import Received
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery

@@ -27,12 +27,12 @@ import pytest
 
 from commitlog import properties
 from commitlog.disk import SyncFailed
-from commitlog.errors import InvalidReceiptHandle, InvalidTransactionId, TransactionEnded
 from commitlog.flush import Flush
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy, Retirement
+from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
@@ -52,7 +52,9 @@ from services.store.verify import verify
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.second_core import SecondCore
+from tidewheel.errors import TransactionEnded
 from txn.checkback import CheckBackPolicy
+from txn.errors import InvalidTransactionId
 
 START_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(

@@ -21,12 +21,12 @@ import pytest
 
 from commitlog import layout
 from commitlog.disk import SyncFailed
-from commitlog.errors import DiskFull
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
 from commitlog.sink import SegmentFiles
 from consumequeue import timerindex_recent
 from services.broker.broker import Broker
+from services.broker.errors import DiskFull
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution, Retire
 from services.store.opening import look_at

@@ -11,7 +11,6 @@ from collections import Counter
 import pytest
 
 from commitlog import limits, table
-from commitlog.errors import InvalidTransactionId, TransactionEnded
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.values import EndReceipt, Resolution, SendReceipt
@@ -30,7 +29,9 @@ from tests.simulation.transaction_tearing import (
     waits,
 )
 from tests.simulation.transaction_world import TransactionWorld
+from tidewheel.errors import TransactionEnded
 from txn import outcomes
+from txn.errors import InvalidTransactionId
 from txn.half import transaction_id
 from txn.states import State
 

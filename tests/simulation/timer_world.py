@@ -10,10 +10,10 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Final
 
-from commitlog.errors import KeyPending, TidewheelError, TransactionEnded
 from commitlog.message import Message
 from commitlog.recovery import Found
 from services.broker.copies import Appended
+from services.broker.errors import KeyPending
 from services.broker.values import (
     PendingTimer,
     Resolution,
@@ -33,6 +33,7 @@ from tests.simulation.timer_machine import (
     Machine,
 )
 from tests.simulation.timer_oracle import Half, Timer
+from tidewheel.errors import TidewheelError, TransactionEnded
 
 SPANS_MS = (
     -5 * SECOND, 0, 0, 1, 3, 90, 700, 5 * SECOND, 8 * SECOND, 9 * SECOND, 17 * SECOND, 40 * SECOND,

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from commitlog import limits, properties
-from commitlog.errors import InvalidTransactionId, TransactionEnded
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.broker import Broker
@@ -45,8 +44,10 @@ from tests.simulation.transaction_oracle import (
     Transaction,
     TransactionOracle,
 )
+from tidewheel.errors import TransactionEnded
 from txn import outcomes
 from txn.checkback import CheckBackPolicy
+from txn.errors import InvalidTransactionId
 from txn.half import transaction_id
 from txn.states import State
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from commitlog.errors import ClientMistake, MessageNotFound, NotAStore, TransactionEnded
+from commitlog.errors import NotAStore
 from consumequeue.filter import EVERYTHING, parse_tags
+from services.broker.errors import MessageNotFound
 from services.broker.values import Resolution
 from services.cli.explain import lines
 from services.cli.main import main
 from services.shop.topics import CARTS_GROUP, ORDER_CREATED, ORDER_TIMEOUTS
 from spark_jobs.explain.evidence import SearchedLog
 from spark_jobs.explain.explain import Explanation, explain
+from tidewheel.errors import ClientMistake, TransactionEnded
 from txn.checkback import CheckBackPolicy
 
 Shop = Any

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from commitlog.errors import DatabaseUnreadable
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.mapping import as_mapping
 from spark_jobs.inputs.stores import Inputs
 from spark_jobs.layout import RunFolders

@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from commitlog.errors import ConfigurationError, NotFound
 from services.ops.audit_metrics import AuditMetrics
 from spark_jobs.layout import RunFolders
 from spark_jobs.runs import forget, newest_run, run_of, runs
+from tidewheel.errors import ConfigurationError, NotFound
 
 IDS = ("20261119T020000Z", "20261120T020000Z", "20261121T020000Z", "20261121T020000Z-2")
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from commitlog.errors import ConfigurationError, StoreDamaged
+from commitlog.errors import StoreDamaged
 from spark_jobs.layout import RunFolders
 from spark_jobs.main import Inputs, Sources, compare
 from spark_jobs.options import AuditOptions
@@ -24,6 +24,7 @@ from spark_jobs.seals import identities as seals_identities
 from spark_jobs.seals import seals
 from spark_jobs.seals.changes import moment
 from spark_jobs.seals.files import Seal, SealFolder
+from tidewheel.errors import ConfigurationError
 
 WINDOW_MS = 300_000
 START_MS = 1_763_700_000_000 // WINDOW_MS * WINDOW_MS

@@ -6,9 +6,9 @@ import json
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from commitlog.errors import TidewheelError
 from services.shop.database import sqlite_url
 from services.shop.demo.processes import tidewheel
+from tidewheel.errors import TidewheelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,8 +27,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from commitlog.errors import UnknownChoice
 from services.shop.faults import Fault
+from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from commitlog.errors import Busy, RefusedByState, TidewheelError
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.replay_plan import CancelStep, OrderStep, Plan, Step
+from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
-from commitlog.errors import NotFound, UnknownChoice
+from tidewheel.errors import NotFound, UnknownChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

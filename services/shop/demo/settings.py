@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from commitlog.errors import ConfigurationError
+from tidewheel.errors import ConfigurationError
 
 MADE_UP_INVOICES = 400
 

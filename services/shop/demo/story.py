@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
-from commitlog.errors import ConfigurationError
 from services.shop.carts import open_redis
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo import bugs, mishaps
@@ -37,6 +36,7 @@ from services.shop.redis_server import bundled_redis
 from services.shop.replay_plan import Plan, plan_replay
 from services.shop.tables import order_metadata, push_metadata
 from services.shop.topics import TOPIC_TYPES
+from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

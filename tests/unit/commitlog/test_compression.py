@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.compression import check_library, for_client, plain
-from commitlog.errors import LibraryMissing
+from tidewheel.errors import LibraryMissing
 
 TEXT = b"paid and paid and paid again" * 20
 LZ4, ZSTD = 0x101, 0x201

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits, properties
-from commitlog.errors import IllegalFilter
 from commitlog.message import Message, MessageType
 from consumequeue.entry import tags_code
+from consumequeue.errors import IllegalFilter
 from consumequeue.filter import parse_tags
 from services.broker.validation import check_message
 from services.broker.values import Topic

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.errors import InvalidReceiptHandle
 from consumequeue import acks, lease_records, receipts
 from consumequeue.acks import Finished
 from consumequeue.attempts import Attempts, Failure
+from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
 from consumequeue.receipts import Receipt

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commitlog import limits
-from commitlog.errors import IllegalFilter
+from consumequeue.errors import IllegalFilter
 from consumequeue.filter import parse_tags
 from consumequeue.sql_filter import parse_sql
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog import limits, properties
-from commitlog.errors import IllegalFilter
+from consumequeue.errors import IllegalFilter
 from consumequeue.filter import Filter, parse_tags
 from consumequeue.sql_filter import SqlFilter, parse_sql
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from commitlog.errors import ConfigurationError, WrongKey
+from services.auth.errors import WrongKey
 from services.auth.vault import KEY_BYTES
 from services.auth_files import auth_key, http_token, key_beside, key_of
+from tidewheel.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("read", [partial(auth_key, may_make=True), http_token], ids=["key", "token"])

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.errors import ConfigurationError, OpenToAll
 from services.authentication import check_exposure, http_names, is_http_tls, is_loopback
 from services.config import ServeSettings, load
+from services.errors import OpenToAll
+from tidewheel.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])

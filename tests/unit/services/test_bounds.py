@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from commitlog import limits
-from commitlog.errors import TidewheelError, TooManyGroups, TooManyHalves, TooManyTopics
 from commitlog.message import MessageType
+from services.broker.errors import TooManyGroups, TooManyHalves, TooManyTopics
 from services.broker.group_values import GroupPolicy, Start
 from services.broker.values import Resolution, SendReceipt
 from services.live.check_log import CheckLog
@@ -21,6 +21,7 @@ from services.rpc.consuming import remember
 from services.rpc.handover import Lent
 from services.rpc.sessions import Sessions
 from tests.unit.services.broker.test_receiving import NOW_MS, Bench
+from tidewheel.errors import TidewheelError
 
 Act = Callable[[Bench, int], object]
 

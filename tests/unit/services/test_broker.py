@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import errors, limits, properties
+from commitlog import limits, properties
 from commitlog.message import Message, MessageType
 from commitlog.recovery import LogScan
+from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
+from services.broker.errors import (
+    IllegalDeliveryTime,
+    IllegalKey,
+    IllegalMessageGroup,
+    IllegalMessageId,
+    IllegalProperty,
+    IllegalTag,
+    InvalidRecallHandle,
+    MessageTypeConflict,
+    PropertiesTooLarge,
+    TopicExists,
+    TopicNotFound,
+)
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Delivery, ReadTimers, Resolution, SendReceipt, Verdict, Wake
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import BodyEmpty, BodyTooLarge, IllegalTopic, TidewheelError, TransactionEnded
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000
@@ -136,9 +151,9 @@ def test_recall_tells_the_truth(bench: Bench) -> None:
     assert bench.broker.timers.recall("t", first.recall_handle, bench.now_ms).verdict is Verdict.ALREADY
     late = bench.broker.timers.recall("t", second.recall_handle, bench.now_ms)
     assert (late.verdict, late.ended_ms) == (Verdict.TOO_LATE, NOW_MS + 500)
-    with pytest.raises(errors.InvalidRecallHandle, match="is for topic 't'"):
+    with pytest.raises(InvalidRecallHandle, match="is for topic 't'"):
         bench.broker.timers.recall("other", first.recall_handle, bench.now_ms)
-    with pytest.raises(errors.InvalidRecallHandle):
+    with pytest.raises(InvalidRecallHandle):
         bench.broker.timers.recall("t", "?", bench.now_ms)
 
 
@@ -161,7 +176,7 @@ def test_a_commit_delivers_once_however_often_it_is_repeated(bench: Bench) -> No
     bench.flush()
     bench.reopen()
     assert bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS).repeated
-    with pytest.raises(errors.TransactionEnded, match="COMMITTED"):
+    with pytest.raises(TransactionEnded, match="COMMITTED"):
         bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.ROLLBACK, NOW_MS)
     assert len(bench.receive()) == 1
 
@@ -171,7 +186,7 @@ def test_a_rollback_delivers_nothing_and_stays(bench: Bench) -> None:
     bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.ROLLBACK, NOW_MS)
     bench.flush()
     bench.reopen()
-    with pytest.raises(errors.TransactionEnded, match="ROLLED_BACK"):
+    with pytest.raises(TransactionEnded, match="ROLLED_BACK"):
         bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, NOW_MS)
     bench.advance(1_000_000)
     assert bench.receive() == []
@@ -195,7 +210,7 @@ def test_a_silent_producer_is_asked_until_the_half_expires(bench: Bench) -> None
         bench.reopen()
         assert len(bench.advance(pause_ms)) == (1 if pause_ms == 10_000 else 0)
     assert bench.broker.statistics.expired["t"] == 1
-    with pytest.raises(errors.TransactionEnded, match="EXPIRED"):
+    with pytest.raises(TransactionEnded, match="EXPIRED"):
         bench.broker.transactions.end("t", half.transaction_id, "M1", Resolution.COMMIT, bench.now_ms)
 
 
@@ -276,10 +291,10 @@ def test_an_acknowledgement_holds_after_a_restart_and_a_stale_handle_is_refused(
     assert durable_at > bench.broker.durable_offset
     bench.flush()
     assert durable_at <= bench.broker.durable_offset
-    with pytest.raises(errors.InvalidReceiptHandle):
+    with pytest.raises(InvalidReceiptHandle):
         bench.broker.receiving.ack("g", "t", first.receipt_handle, NOW_MS)
     bench.reopen()
-    with pytest.raises(errors.InvalidReceiptHandle):
+    with pytest.raises(InvalidReceiptHandle):
         bench.broker.receiving.ack("g", "t", second.receipt_handle, NOW_MS)
     assert [one.message.message_id for one in bench.receive()] == [second.message.message_id]
 
@@ -288,11 +303,11 @@ def test_change_invisible_gives_a_new_handle_and_voids_the_old(bench: Bench) -> 
     bench.send()
     (got,) = bench.receive()
     handle, _ = bench.broker.receiving.change_invisible("g", "t", got.receipt_handle, 1_000, False, NOW_MS)
-    with pytest.raises(errors.InvalidReceiptHandle):
+    with pytest.raises(InvalidReceiptHandle):
         bench.broker.receiving.ack("g", "t", got.receipt_handle, NOW_MS)
     assert bench.advance(999) == []
     assert bench.advance(1) == [Wake("t")]
-    with pytest.raises(errors.InvalidReceiptHandle):
+    with pytest.raises(InvalidReceiptHandle):
         bench.broker.receiving.ack("g", "t", handle, bench.now_ms)
 
 
@@ -347,42 +362,42 @@ def test_messages_of_a_group_share_a_queue_and_keep_their_order(bench: Bench) ->
 
 def test_topics_survive_a_restart_and_are_not_made_when_that_is_off() -> None:
     bench = Bench(BrokerSettings(segment_bytes=64 * 1024, auto_create_topics=False))
-    with pytest.raises(errors.TopicNotFound, match="tidewheel topic create t"):
+    with pytest.raises(TopicNotFound, match="tidewheel topic create t"):
         bench.send()
     bench.broker.topics.create("t", MessageType.DELAY, 3, NOW_MS)
-    with pytest.raises(errors.TopicExists):
+    with pytest.raises(TopicExists):
         bench.broker.topics.create("t", MessageType.FIFO, 3, NOW_MS)
     bench.flush()
     bench.reopen()
     assert bench.broker.topics.get("t").queue_count == 3
-    with pytest.raises(errors.MessageTypeConflict, match="takes DELAY messages, this one is NORMAL"):
+    with pytest.raises(MessageTypeConflict, match="takes DELAY messages, this one is NORMAL"):
         bench.send()
 
 
 @pytest.mark.parametrize(
     ("attributes", "error"),
     [
-        ({"body": b""}, errors.BodyEmpty),
-        ({"body": b"x" * (4 * 1024 * 1024 + 1)}, errors.BodyTooLarge),
-        ({"topic": "a b"}, errors.IllegalTopic),
-        ({"topic": "TW_SYS_ACK"}, errors.IllegalTopic),
-        ({"topic": "rmq_sys_wheel_timer"}, errors.IllegalTopic),
-        ({"message_id": ""}, errors.IllegalMessageId),
-        ({"tag": "a|b"}, errors.IllegalTag),
-        ({"tag": " "}, errors.IllegalTag),
-        ({"keys": ("a\x01",)}, errors.IllegalKey),
-        ({"message_group": "g" * 64}, errors.IllegalMessageGroup),
-        ({"properties": {"UNIQ_KEY": "x"}}, errors.IllegalProperty),
-        ({"properties": {"a": "\x02"}}, errors.IllegalProperty),
-        ({"properties": {"a": "x" * 17_000}}, errors.PropertiesTooLarge),
-        ({"trace_context": "x" * 70_000}, errors.PropertiesTooLarge),
-        ({"trace_context": "a\x01b\x02"}, errors.IllegalProperty),
-        ({"properties": {str(number): "x" for number in range(129)}}, errors.PropertiesTooLarge),
-        ({"delivery_ms": NOW_MS * 1000}, errors.IllegalDeliveryTime),
+        ({"body": b""}, BodyEmpty),
+        ({"body": b"x" * (4 * 1024 * 1024 + 1)}, BodyTooLarge),
+        ({"topic": "a b"}, IllegalTopic),
+        ({"topic": "TW_SYS_ACK"}, IllegalTopic),
+        ({"topic": "rmq_sys_wheel_timer"}, IllegalTopic),
+        ({"message_id": ""}, IllegalMessageId),
+        ({"tag": "a|b"}, IllegalTag),
+        ({"tag": " "}, IllegalTag),
+        ({"keys": ("a\x01",)}, IllegalKey),
+        ({"message_group": "g" * 64}, IllegalMessageGroup),
+        ({"properties": {"UNIQ_KEY": "x"}}, IllegalProperty),
+        ({"properties": {"a": "\x02"}}, IllegalProperty),
+        ({"properties": {"a": "x" * 17_000}}, PropertiesTooLarge),
+        ({"trace_context": "x" * 70_000}, PropertiesTooLarge),
+        ({"trace_context": "a\x01b\x02"}, IllegalProperty),
+        ({"properties": {str(number): "x" for number in range(129)}}, PropertiesTooLarge),
+        ({"delivery_ms": NOW_MS * 1000}, IllegalDeliveryTime),
     ],
 )
 def test_bad_messages_are_refused_and_nothing_is_stored(
-    bench: Bench, attributes: dict[str, object], error: type[errors.TidewheelError]
+    bench: Bench, attributes: dict[str, object], error: type[TidewheelError]
 ) -> None:
     bench.send()
     end = bench.broker.gauges().log_end_offset

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.errors import TokenAstray
+from services.errors import TokenAstray
 from services.http_calls import client_settings
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.errors import InvalidRecallHandle
 from services.broker import recall
+from services.broker.errors import InvalidRecallHandle
 from services.broker.recall import Recall
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rocketmq.json").read_text())

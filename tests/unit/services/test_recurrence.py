@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.errors import IllegalSchedule
+from services.broker.errors import IllegalSchedule
 from services.broker.recurrence import WEEKDAYS, Recurrence, named_weekdays
 
 LONDON = "Europe/London"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import errors, layout, limits, retention, snapshot
+from commitlog import layout, limits, retention, snapshot
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_SYSTEM, Record
@@ -16,6 +16,7 @@ from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAg
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
+from services.broker.errors import DiskFull
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     Delivery,
@@ -28,6 +29,7 @@ from services.broker.values import (
     Verdict,
 )
 from tests.memory_disk import Fault, MemoryDisk
+from tidewheel.errors import TransactionEnded
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000
@@ -133,7 +135,7 @@ def test_all_but_the_newest_segment_may_go_and_nothing_else_changes() -> None:
     assert (after.open_halves, after.pending_timers) == (before.open_halves, before.pending_timers) == (1, 2)
     assert bench.broker.topics.get("t").queue_count == 4
     ended = (expired.transaction_id, expired.message_id)
-    with pytest.raises(errors.TransactionEnded, match="EXPIRED"):
+    with pytest.raises(TransactionEnded, match="EXPIRED"):
         bench.broker.transactions.end("t", *ended, Resolution.COMMIT, bench.now_ms)
     commit = (still_open.transaction_id, still_open.message_id, Resolution.COMMIT)
     assert not bench.broker.transactions.end("t", *commit, bench.now_ms).repeated
@@ -377,7 +379,7 @@ def test_a_nearly_full_disk_refuses_messages_but_not_their_ends() -> None:
     bench.advance(1_000)
     assert bench.broker.gauges().is_full
     for attributes in ({}, {"transactional": True}, {"delivery_ms": NOW_MS}):
-        with pytest.raises(errors.DiskFull, match="Receiving and acknowledging go on"):
+        with pytest.raises(DiskFull, match="Receiving and acknowledging go on"):
             bench.send(**attributes)
     bench.broker.receiving.ack("g", "t", got.receipt_handle, bench.now_ms)
     bench.broker.transactions.end("t", half.transaction_id, half.message_id, Resolution.COMMIT, bench.now_ms)
@@ -415,7 +417,7 @@ def test_the_reserve_makes_room_for_a_segment_that_has_none(monkeypatch: pytest.
         bench.send()
         if bench.broker.gauges().is_full:
             break
-    with pytest.raises(errors.DiskFull):
+    with pytest.raises(DiskFull):
         bench.send()
     assert len(bench.segments()) == 1
     assert bench.disk.size(layout.RESERVE) == -1

@@ -8,17 +8,29 @@ from typing import Any
 
 import pytest
 
-from commitlog import errors, limits
+from commitlog import limits
 from commitlog.message import MessageType
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.broker import Broker
+from services.broker.errors import (
+    DiskFull,
+    IllegalKey,
+    IllegalMessageGroup,
+    IllegalProperty,
+    IllegalSchedule,
+    IllegalTag,
+    MessageTypeConflict,
+    ScheduleNotFound,
+    TopicNotFound,
+)
 from services.broker.schedule import Missed, Schedule, ScheduleState, freeze_schedule, thaw_schedule
 from services.broker.schedules import preview
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Retire, Wake
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import BodyEmpty, BodyTooLarge, IllegalTopic
 
 NOW_MS = 1_763_700_000_000  # 2025-11-21 04:40:00 UTC
 MINUTE_MS = 60_000
@@ -426,9 +438,9 @@ def test_a_deleted_schedule_sends_no_more(bench: Bench) -> None:
     bench.advance(HOUR_MS)
     assert bench.occurrences() == minutes(1, 2)
     for verb in (bench.broker.schedules.delete, bench.broker.schedules.pause, bench.broker.schedules.resume):
-        with pytest.raises(errors.ScheduleNotFound, match="There is no 's'"):
+        with pytest.raises(ScheduleNotFound, match="There is no 's'"):
             verb("s", bench.now_ms)
-    with pytest.raises(errors.ScheduleNotFound):
+    with pytest.raises(ScheduleNotFound):
         bench.broker.schedules.get("s", 1)
 
 
@@ -466,33 +478,33 @@ def test_a_preview_shows_what_would_come_and_keeps_nothing(bench: Bench) -> None
 @pytest.mark.parametrize(
     ("attributes", "error", "words"),
     [
-        ({"time_zone": "Mars/Base"}, errors.IllegalSchedule, "time zone 'Mars/Base' cannot be read"),
-        ({"cron": "61 * * * *"}, errors.IllegalSchedule, "cannot be read"),
-        ({"cron": "* * *"}, errors.IllegalSchedule, "it has 3 fields"),
-        ({"cron": "0 0 30 2 *"}, errors.IllegalSchedule, "'0 0 30 2 \\*' in UTC never occurs"),
-        ({"cron": "1," * 200 + "1 * * * *"}, errors.IllegalSchedule, "the limit is 256"),
-        ({"name": ""}, errors.IllegalSchedule, "must have 1 to 100"),
-        ({"name": "a b"}, errors.IllegalSchedule, "without '/' and blanks"),
-        ({"name": "a/b"}, errors.IllegalSchedule, "without '/' and blanks"),
-        ({"name": "n" * 101}, errors.IllegalSchedule, "must have 1 to 100"),
-        ({"missed_max": 0}, errors.IllegalSchedule, "allowed are 1 to 1000"),
-        ({"missed_max": 1001}, errors.IllegalSchedule, "allowed are 1 to 1000"),
-        ({"end_ms": NOW_MS}, errors.IllegalSchedule, "which is past, not after its start"),
-        ({"end_ms": NOW_MS + 1}, errors.IllegalSchedule, "never occurs before its end"),
-        ({"start_ms": NOW_MS + 9, "end_ms": NOW_MS + 9}, errors.IllegalSchedule, "not after its start"),
-        ({"start_ms": -1}, errors.IllegalSchedule, "It starts at -1"),
-        ({"start_ms": 1 << 60}, errors.IllegalSchedule, "It starts at"),
-        ({"end_ms": 1 << 60}, errors.IllegalSchedule, "It ends at"),
-        ({"body": b""}, errors.BodyEmpty, "at least one byte"),
-        ({"body": b"x" * 65_537}, errors.BodyTooLarge, "the limit for schedules is 65536"),
-        ({"tag": "a|b"}, errors.IllegalTag, "must not be blank"),
-        ({"keys": (" ",)}, errors.IllegalKey, "must not be blank"),
-        ({"message_group": "g" * 64}, errors.IllegalMessageGroup, "more than 63 bytes"),
-        ({"properties": {"TW_SCHEDULE": "x"}}, errors.IllegalProperty, "reserved"),
-        ({"topic": "TW_SYS_SCHEDULE"}, errors.IllegalTopic, "own topics"),
-        ({"topic": "a b"}, errors.IllegalTopic, "only letters"),
-        ({"topic": "delays"}, errors.MessageTypeConflict, "'delays' takes DELAY messages"),
-        ({"topic": "delays", "message_group": "g"}, errors.MessageTypeConflict, "this one is FIFO"),
+        ({"time_zone": "Mars/Base"}, IllegalSchedule, "time zone 'Mars/Base' cannot be read"),
+        ({"cron": "61 * * * *"}, IllegalSchedule, "cannot be read"),
+        ({"cron": "* * *"}, IllegalSchedule, "it has 3 fields"),
+        ({"cron": "0 0 30 2 *"}, IllegalSchedule, "'0 0 30 2 \\*' in UTC never occurs"),
+        ({"cron": "1," * 200 + "1 * * * *"}, IllegalSchedule, "the limit is 256"),
+        ({"name": ""}, IllegalSchedule, "must have 1 to 100"),
+        ({"name": "a b"}, IllegalSchedule, "without '/' and blanks"),
+        ({"name": "a/b"}, IllegalSchedule, "without '/' and blanks"),
+        ({"name": "n" * 101}, IllegalSchedule, "must have 1 to 100"),
+        ({"missed_max": 0}, IllegalSchedule, "allowed are 1 to 1000"),
+        ({"missed_max": 1001}, IllegalSchedule, "allowed are 1 to 1000"),
+        ({"end_ms": NOW_MS}, IllegalSchedule, "which is past, not after its start"),
+        ({"end_ms": NOW_MS + 1}, IllegalSchedule, "never occurs before its end"),
+        ({"start_ms": NOW_MS + 9, "end_ms": NOW_MS + 9}, IllegalSchedule, "not after its start"),
+        ({"start_ms": -1}, IllegalSchedule, "It starts at -1"),
+        ({"start_ms": 1 << 60}, IllegalSchedule, "It starts at"),
+        ({"end_ms": 1 << 60}, IllegalSchedule, "It ends at"),
+        ({"body": b""}, BodyEmpty, "at least one byte"),
+        ({"body": b"x" * 65_537}, BodyTooLarge, "the limit for schedules is 65536"),
+        ({"tag": "a|b"}, IllegalTag, "must not be blank"),
+        ({"keys": (" ",)}, IllegalKey, "must not be blank"),
+        ({"message_group": "g" * 64}, IllegalMessageGroup, "more than 63 bytes"),
+        ({"properties": {"TW_SCHEDULE": "x"}}, IllegalProperty, "reserved"),
+        ({"topic": "TW_SYS_SCHEDULE"}, IllegalTopic, "own topics"),
+        ({"topic": "a b"}, IllegalTopic, "only letters"),
+        ({"topic": "delays"}, MessageTypeConflict, "'delays' takes DELAY messages"),
+        ({"topic": "delays", "message_group": "g"}, MessageTypeConflict, "this one is FIFO"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_stored(
@@ -510,13 +522,13 @@ def test_a_topic_that_is_not_there_is_made_only_where_that_is_allowed(bench: Ben
     bench.set()
     assert bench.broker.topics.get("t").message_type is MessageType.MIXED
     strict = Bench(replace(SETTINGS, auto_create_topics=False))
-    with pytest.raises(errors.TopicNotFound):
+    with pytest.raises(TopicNotFound):
         strict.set()
 
 
 def test_nobody_can_send_in_the_name_of_a_schedule(bench: Bench) -> None:
     message = schedule().message(NOW_MS, NOW_MS)
-    with pytest.raises(errors.IllegalProperty, match="'TW_SCHEDULE' is empty or reserved"):
+    with pytest.raises(IllegalProperty, match="'TW_SCHEDULE' is empty or reserved"):
         bench.broker.sending.send(message, NOW_MS)
 
 
@@ -524,11 +536,11 @@ def test_there_is_room_for_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(limits, "SCHEDULE_COUNT_MAX", 2)
     monkeypatch.setattr(limits, "SCHEDULE_BODIES_BYTES_MAX", 100)
     bench.set("a", body=b"x" * 60)
-    with pytest.raises(errors.IllegalSchedule, match="may have 100 bytes"):
+    with pytest.raises(IllegalSchedule, match="may have 100 bytes"):
         bench.set("b", body=b"x" * 41)
     bench.set("a", body=b"x" * 59)
     bench.set("b", body=b"x" * 41)
-    with pytest.raises(errors.IllegalSchedule, match="There are 2 already"):
+    with pytest.raises(IllegalSchedule, match="There are 2 already"):
         bench.set("c", body=b"x")
     bench.broker.schedules.delete("a", NOW_MS)
     bench.set("c", body=b"x")
@@ -558,7 +570,7 @@ def test_while_the_disk_is_full_runs_wait_and_then_go_by_the_policy(bench: Bench
     bench.broker.postpone_housekeeping(NOW_MS + HOUR_MS)
     bench.advance(10 * MINUTE_MS)
     assert bench.sent() == []
-    with pytest.raises(errors.DiskFull):
+    with pytest.raises(DiskFull):
         bench.set("another")
     bench.broker.housekeeping.see_to_room()
     bench.advance(20_000)

@@ -13,12 +13,13 @@ import httpx
 import pytest
 
 from commitlog import layout, limits
-from commitlog.errors import NoRoom, ResultUnknown
+from commitlog.errors import NoRoom
 from commitlog.message import Message
 from commitlog.room import choose_segment_bytes, segment_bytes_for
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Warn
+from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics

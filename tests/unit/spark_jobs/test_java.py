@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.errors import JavaMissing
+from spark_jobs.errors import JavaMissing
 from spark_jobs.java import java_home
 
 

@@ -12,7 +12,10 @@ from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-from commitlog.errors import (
+from tidewheel import barrier as barrier_module
+from tidewheel import barrier_table as table_module
+from tidewheel.barrier import Barrier, Outcome, barrier_sql, barrier_table
+from tidewheel.errors import (
     ClientMistake,
     ConfigurationError,
     IllegalTopic,
@@ -20,9 +23,6 @@ from commitlog.errors import (
     TransactionEnded,
     UnknownChoice,
 )
-from tidewheel import barrier as barrier_module
-from tidewheel import barrier_table as table_module
-from tidewheel.barrier import Barrier, Outcome, barrier_sql, barrier_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

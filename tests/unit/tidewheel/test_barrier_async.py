@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
-from commitlog.errors import ConfigurationError, RefusedByState, TransactionEnded
 from tidewheel.barrier import Barrier
+from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

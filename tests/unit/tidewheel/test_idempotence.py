@@ -13,9 +13,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
-from commitlog.errors import ConfigurationError, RefusedByState
 from services.shop.redis_server import bundled_redis
 from tidewheel import idempotence
+from tidewheel.errors import ConfigurationError, RefusedByState
 from tidewheel.idempotence import RedisGuard, consumed_sql, identity_of, once, once_listener
 from tidewheel.outbox import OUTBOX_ID
 

@@ -10,7 +10,8 @@ from rocketmq import Message
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import sessionmaker
 
-from commitlog.errors import (
+from tidewheel import outbox, outbox_relay
+from tidewheel.errors import (
     BodyEmpty,
     BodyTooLarge,
     ClientMistake,
@@ -18,7 +19,6 @@ from commitlog.errors import (
     IllegalTopic,
     UnknownChoice,
 )
-from tidewheel import outbox, outbox_relay
 from tidewheel.outbox import OUTBOX_ID, Relay, Round, outbox_sql, outbox_table
 
 if TYPE_CHECKING:

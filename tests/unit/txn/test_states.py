@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import limits, properties
-from commitlog.errors import InvalidTransactionId
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM
 from txn import half, outcomes
 from txn.checkback import CheckBackPolicy
+from txn.errors import InvalidTransactionId
 from txn.outcomes import OpenHalf, Outcomes
 from txn.states import OUTCOMES, RESOLVING, Event, State, after
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.errors import ClientMistake
 from services.auth.rights import VERBS, Effect, Kind, Need, Rights, Rule, Verb, check_rule, check_user_name
+from tidewheel.errors import ClientMistake
 
 names = st.text("ab%", min_size=1, max_size=4)
 patterns = st.builds(str.__add__, st.text("ab%", max_size=4), st.sampled_from(["", "*"])).filter(bool)

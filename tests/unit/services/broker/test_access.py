@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, IllegalTopic, RuleNotFound, UserExists, UserNotFound
 from services.auth.rights import Effect, Kind, Need, Rule, Verb
 from services.broker.access import User
 from services.broker.broker import Broker
+from services.broker.errors import RuleNotFound, UserExists, UserNotFound
 from services.broker.settings import BrokerSettings
 from services.broker.topics import check_receivable, check_topic_name
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import ClientMistake, IllegalTopic
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=64 * 1024)

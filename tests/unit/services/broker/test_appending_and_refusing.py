@@ -9,7 +9,6 @@ from typing import Final
 import pytest
 
 from commitlog import limits
-from commitlog.errors import TidewheelError
 from commitlog.message import Message, MessageType
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
@@ -18,6 +17,7 @@ from services.broker.lite_subscribing import LiteFrom, LiteStart
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution, SendReceipt, Subscriber, TimerName
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import TidewheelError
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given, strategies
 
 from commitlog import limits, properties
-from commitlog.errors import ClientMistake, IllegalDeliveryTime, IllegalProperty
 from commitlog.message import Message, MessageType
 from services.broker import recall
 from services.broker.broker import Broker
 from services.broker.delays import LEVELS_MS, dated, without_delay
+from services.broker.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.settings import BrokerSettings
 from services.broker.verb_properties import carried_verb
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import ClientMistake
 
 NOW_MS = 1_763_700_000_000
 LATER_MS = NOW_MS + 90_000

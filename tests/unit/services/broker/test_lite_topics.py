@@ -6,15 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import errors, limits, properties
+from commitlog import limits, properties
 from commitlog.message import Message, MessageType
+from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
+from services.broker.errors import (
+    IllegalLiteTopic,
+    IllegalProperty,
+    MessageTypeConflict,
+    TooManyLiteSubscriptions,
+    TooManyLiteTopics,
+)
 from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Notify, Subscriber
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import ClientMistake
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=2)
@@ -302,7 +311,7 @@ def test_a_dead_letter_without_lite_topic_is_not_redriven_into_one(bench: Bench)
     received = bench.broker.receiving.receive("g", "u", parse_tags("*"), 1, 20_000, "c", False, NOW_MS)
     bench.broker.receiving.forward_to_dead_letter("g", "u", received.deliveries[0].receipt_handle, NOW_MS)
     bench.flush()
-    with pytest.raises(errors.MessageTypeConflict):
+    with pytest.raises(MessageTypeConflict):
         bench.broker.dead_letters.redrive("g", 0, "t", NOW_MS)
 
 
@@ -440,7 +449,7 @@ def test_going_elsewhere_ends_the_leases_of_that_lite_topic(bench: Bench) -> Non
     bench.subscribe("a")
     (got,) = bench.receive()
     bench.subscribe("a", client="d", start=LiteFrom.MIN)
-    with pytest.raises(errors.InvalidReceiptHandle):
+    with pytest.raises(InvalidReceiptHandle):
         bench.ack(got)
     assert bench.finish("d") == sent
 
@@ -451,9 +460,9 @@ def test_no_more_than_a_limit_is_moved_at_once(bench: Bench, monkeypatch: pytest
     bench.subscribe("a")
     bench.finish()
     monkeypatch.setattr(limits, "LITE_MOVED_MAX", 2)
-    with pytest.raises(errors.ClientMistake, match="3 messages of 'a' would come again"):
+    with pytest.raises(ClientMistake, match="3 messages of 'a' would come again"):
         bench.subscribe("a", start=LiteFrom.MIN)
-    with pytest.raises(errors.ClientMistake, match="and 3 would not"):
+    with pytest.raises(ClientMistake, match="and 3 would not"):
         bench.subscribe("a", group="h", start=LiteFrom.MAX)
 
 
@@ -481,10 +490,10 @@ def test_a_paused_group_gets_nothing_until_it_is_resumed(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a/b", "ä", "a\x01b", "%", "x" * 65])
 def test_a_lite_topic_must_have_a_plain_short_name(bench: Bench, name: str) -> None:
-    with pytest.raises(errors.IllegalLiteTopic):
+    with pytest.raises(IllegalLiteTopic):
         bench.subscribe(name)
     if name:
-        with pytest.raises(errors.IllegalLiteTopic):
+        with pytest.raises(IllegalLiteTopic):
             bench.send(name)
 
 
@@ -502,13 +511,13 @@ def test_a_lite_topic_must_have_a_plain_short_name(bench: Bench, name: str) -> N
 def test_a_message_of_a_lite_topic_is_nothing_else(
     bench: Bench, topic: str, attributes: dict[str, object], sentence: str
 ) -> None:
-    with pytest.raises(errors.MessageTypeConflict, match=sentence):
+    with pytest.raises(MessageTypeConflict, match=sentence):
         bench.broker.sending.send(Message(topic=topic, body=b"x", message_id="M", **attributes), NOW_MS)
 
 
 def test_only_topics_of_that_type_have_lite_topics(bench: Bench) -> None:
     bench.broker.topics.create("mixed", MessageType.MIXED, 1, NOW_MS)
-    with pytest.raises(errors.MessageTypeConflict, match="tidewheel topic create NAME --type lite"):
+    with pytest.raises(MessageTypeConflict, match="tidewheel topic create NAME --type lite"):
         bench.broker.lite.subscribe(Subscriber("g", "mixed", "c"), ["a"], LiteStart(), NOW_MS)
 
 
@@ -516,9 +525,9 @@ def test_a_client_subscribes_to_no_more_than_its_quota() -> None:
     bench = Bench(replace(SETTINGS, lite_subscriptions_per_client_max=2))
     bench.subscribe("a", "b")
     bench.subscribe("b", "a")
-    with pytest.raises(errors.TooManyLiteSubscriptions):
+    with pytest.raises(TooManyLiteSubscriptions):
         bench.subscribe("c")
-    with pytest.raises(errors.TooManyLiteSubscriptions):
+    with pytest.raises(TooManyLiteSubscriptions):
         bench.replace("a", "b", "c")
     assert bench.broker.lite.subscribed(Subscriber("g", "t", "c")) == ["a", "b"]
     bench.replace("c", "d")
@@ -530,11 +539,11 @@ def test_a_topic_has_no_more_lite_topics_than_it_may() -> None:
     bench.send("a")
     bench.send("b")
     bench.send("a")
-    with pytest.raises(errors.TooManyLiteTopics):
+    with pytest.raises(TooManyLiteTopics):
         bench.send("c")
     bench.reopen()
     bench.send("b")
-    with pytest.raises(errors.TooManyLiteTopics):
+    with pytest.raises(TooManyLiteTopics):
         bench.send("c")
     assert bench.broker.lite.count(bench.broker.topics.get("t")) == 2
 
@@ -542,5 +551,5 @@ def test_a_topic_has_no_more_lite_topics_than_it_may() -> None:
 def test_the_stored_property_is_that_of_rocketmq(bench: Bench) -> None:
     message = Message(topic="t", body=b"x", message_id="M", lite_topic="a")
     assert properties.value_of(properties.encode_message(message), "__LITE_TOPIC") == "a"
-    with pytest.raises(errors.IllegalProperty):
+    with pytest.raises(IllegalProperty):
         bench.send("a", properties={"__LITE_TOPIC": "b"})

@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from commitlog.errors import IllegalSchedule
 from commitlog.message import Message, MessageType
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
+from services.broker.errors import IllegalSchedule
 from services.broker.lite_subscribing import LiteStart
 from services.broker.may_be_lost import MAY_BE_LOST
 from services.broker.schedule import Schedule

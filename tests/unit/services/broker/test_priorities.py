@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from commitlog import errors, properties
+from commitlog import properties
 from commitlog.message import Message, MessageType
 from commitlog.record import Record
 from services.broker.broker import Broker
+from services.broker.errors import IllegalProperty, MessageTypeConflict
 from services.broker.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import ClientMistake
 
 NOW_MS = 1_763_700_000_000
 
@@ -72,15 +74,15 @@ def test_a_stored_priority_that_is_none_is_left_out(stored: str) -> None:
 )
 def test_what_does_not_go_with_a_priority_is_refused(broker: Broker, sent: Message, why: str) -> None:
     broker.topics.create("plain", MessageType.NORMAL, 1, NOW_MS)
-    with pytest.raises(errors.MessageTypeConflict, match=why):
+    with pytest.raises(MessageTypeConflict, match=why):
         broker.sending.send(sent, NOW_MS)
 
 
 def test_a_priority_below_zero_is_refused(broker: Broker) -> None:
-    with pytest.raises(errors.ClientMistake, match="counts from 0"):
+    with pytest.raises(ClientMistake, match="counts from 0"):
         broker.sending.send(message(priority=-1), NOW_MS)
 
 
 def test_its_property_cannot_be_set_by_hand(broker: Broker) -> None:
-    with pytest.raises(errors.IllegalProperty):
+    with pytest.raises(IllegalProperty):
         broker.sending.send(message(priority=1, properties={"_SYS_MSG_PRIORITY_": "9"}), NOW_MS)

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import errors, layout, limits, properties
+from commitlog import layout, limits, properties
 from commitlog.message import Message
+from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
+from services.broker.errors import GroupExists, GroupNotFound, MessageNotFound, TooManyRequests
 from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Notify, ReadTimers
@@ -134,7 +136,7 @@ def test_a_restart_gives_a_message_group_to_nobody_else(bench: Bench, is_checkpo
         bench.checkpoint()
     bench.reopen()
     assert bench.ids() == ["M2"], "a message without a group is given out again"
-    with pytest.raises(errors.InvalidReceiptHandle):
+    with pytest.raises(InvalidReceiptHandle):
         bench.ack(plain)
     bench.ack(ordered)
     assert bench.ids() == ["M3"]
@@ -284,7 +286,7 @@ def test_acknowledgements_of_a_call_are_judged_one_by_one(bench: Bench) -> None:
         bench.send()
     first, _, third, fourth = (one.receipt_handle for one in bench.receive())
     answers = bench.broker.receiving.ack_many("g", "t", [fourth, first, first, "7 7", third], bench.now_ms)
-    refused = [isinstance(answer, errors.InvalidReceiptHandle) for answer in answers]
+    refused = [isinstance(answer, InvalidReceiptHandle) for answer in answers]
     assert refused == [False, False, True, True, False]
     assert {answers[0], answers[1], answers[4]} == {bench.broker.end_offset + 1}
     bench.flush()
@@ -350,7 +352,7 @@ def test_a_group_with_too_much_in_flight_is_told_so(bench: Bench, monkeypatch: p
     for _ in range(5):
         bench.send()
     first, *_ = bench.receive(batch=3)
-    with pytest.raises(errors.TooManyRequests, match="Acknowledge"):
+    with pytest.raises(TooManyRequests, match="Acknowledge"):
         bench.receive()
     assert len(bench.receive("other", batch=3)) == 3, "others go on"
     bench.ack(first)
@@ -394,7 +396,7 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
     assert bench.ids() == []
     bench.broker.group_views.reset("g", "", Start(From.OFFSET, 2), False, NOW_MS)
     bench.flush()
-    with pytest.raises(errors.InvalidReceiptHandle):
+    with pytest.raises(InvalidReceiptHandle):
         bench.ack(first)
     bench.reopen()
     assert bench.ids() == ["M3", "M4"]
@@ -412,16 +414,16 @@ def test_a_paused_group_gets_nothing(bench: Bench) -> None:
 
 
 def test_groups_that_are_not_there_are_said_to_be_missing(bench: Bench) -> None:
-    with pytest.raises(errors.GroupNotFound, match="tidewheel group ls"):
+    with pytest.raises(GroupNotFound, match="tidewheel group ls"):
         bench.broker.group_views.one("nobody")
     bench.send()
     bench.receive()
-    with pytest.raises(errors.GroupNotFound, match="it receives t"):
+    with pytest.raises(GroupNotFound, match="it receives t"):
         bench.broker.group_views.reset("g", "elsewhere", Start(), False, NOW_MS)
-    with pytest.raises(errors.GroupExists, match="tidewheel group reset"):
+    with pytest.raises(GroupExists, match="tidewheel group reset"):
         bench.broker.group_views.create("g", "t", Start(), NOW_MS)
     bench.broker.group_views.delete("g", "", NOW_MS)
-    with pytest.raises(errors.GroupNotFound):
+    with pytest.raises(GroupNotFound):
         bench.broker.group_views.one("g")
 
 
@@ -447,7 +449,7 @@ def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench
     assert (again.message.message_id, again.attempt) == ("M1", 1)
     assert again.message.properties[properties.REDRIVE_OF] == "%DLQ%g:0"
     assert bench.ids("anybody", topic="elsewhere") == ["M2"]
-    with pytest.raises(errors.MessageNotFound, match="tidewheel dlq ls g"):
+    with pytest.raises(MessageNotFound, match="tidewheel dlq ls g"):
         bench.broker.dead_letters.redrive("g", 0, "", NOW_MS)
 
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from commitlog import limits
-from commitlog.errors import InvalidReceiptHandle, MessageNotFound
 from commitlog.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
+from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
+from services.broker.errors import MessageNotFound
 from services.broker.group_values import GroupPolicy
 from services.broker.values import Retire
 from tests.unit.services.broker.test_receiving import SETTINGS, Bench

@@ -7,14 +7,15 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog.errors import TidewheelError, TooManyTimers
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from services.broker.broker import Broker
+from services.broker.errors import TooManyTimers
 from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt, TimerFilter, TimerName, Verdict
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import TidewheelError
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=8192, queue_count=2)

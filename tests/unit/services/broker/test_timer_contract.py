@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog.errors import TooManyTimers
 from commitlog.message import Message
 from services.broker.broker import Broker
+from services.broker.errors import TooManyTimers
 from services.broker.settings import BrokerSettings
 from services.broker.values import ReadTimers, SendReceipt, TimerName, TimerVerdict, Verdict, Warn
 from tests.memory_disk import MemoryDisk

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, IllegalKey, IllegalProperty
 from commitlog.message import Message
 from services.broker.broker import Broker
+from services.broker.errors import IllegalKey, IllegalProperty
 from services.broker.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import ClientMistake
 
 NOW_MS = 1_763_700_000_000
 LONGEST = "k" * limits.TIMER_NAME_CHARACTERS_MAX

@@ -7,15 +7,17 @@ from dataclasses import replace
 import pytest
 
 from commitlog import imported
-from commitlog.errors import ClientMistake, InvalidTransactionId, KeyPending, TransactionEnded
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
+from services.broker.errors import KeyPending
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, HalfFilter, Resolution, SendReceipt
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import ClientMistake, TransactionEnded
 from txn import outcomes
 from txn.checkback import CheckBackPolicy
+from txn.errors import InvalidTransactionId
 from txn.half import transaction_id
 from txn.states import State
 

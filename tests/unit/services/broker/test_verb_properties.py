@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from commitlog.errors import ClientMistake, IllegalDeliveryTime, IllegalProperty
 from commitlog.message import Message
 from services.broker.delays import dated
+from services.broker.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.verb_properties import CarriedVerb, VerbKind, carried_verb, with_shifted_time
 from services.live.clock import Clock, KeptOffset
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import ClientMistake
 
 NOW_MS = 1_763_700_000_000
 LATER_MS = NOW_MS + 1_800_000

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from commitlog import limits
-from commitlog.errors import BodyTooLarge, InputUnreadable
 from services.cli.bodies import body_text
+from services.errors import InputUnreadable
+from tidewheel.errors import BodyTooLarge
 
 
 @pytest.mark.parametrize(("said", "meant"), [("text", "text"), ("", ""), ("@@home", "@home"), ("--", "--")])

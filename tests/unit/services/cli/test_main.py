@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from commitlog.errors import PortTaken
 from services.cli import main as command
+from services.errors import PortTaken
 
 ROOT = Path(__file__).parents[4]
 

@@ -14,7 +14,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from commitlog.errors import ConfigurationError
 from services.front.certificates import (
     RENEW_DAYS,
     VALID_DAYS,
@@ -26,6 +25,7 @@ from services.front.certificates import (
     self_signed,
     server_context,
 )
+from tidewheel.errors import ConfigurationError
 
 
 def given(folder: Path, certificate: bytes, key: bytes) -> TlsFiles:

@@ -9,20 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from commitlog import layout, limits
-from commitlog.errors import (
-    ClockIsReal,
-    IllegalAdvance,
-    IllegalDeliveryTime,
-    ResultUnknown,
-    StoreDamaged,
-    WrongClock,
-)
+from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
+from services.broker.errors import IllegalDeliveryTime
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Delivery, Resolution, SendReceipt
 from services.live import advancing
 from services.live.clock import KeptOffset, kept_offset
+from services.live.errors import ClockIsReal, IllegalAdvance, ResultUnknown, WrongClock
 from services.live.live_broker import LiveBroker, Read
 from tests.memory_disk import MemoryDisk
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from commitlog.errors import BrokerBroken
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
+from services.live.errors import BrokerBroken
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
 

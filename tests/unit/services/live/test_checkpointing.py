@@ -9,10 +9,10 @@ from threading import Event, get_ident
 import pytest
 
 from commitlog import limits
-from commitlog.errors import ResultUnknown, StoreUnwell
 from commitlog.layout import CONSUMEQUEUE, DURABLE, SNAPSHOTS
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
+from services.live.errors import ResultUnknown, StoreUnwell
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
 

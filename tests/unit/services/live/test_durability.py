@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from commitlog.errors import ResultUnknown
 from services.live.durability import Answers
+from services.live.errors import ResultUnknown
 
 
 async def waiting(durable: Answers, offset: int, answered: list[int]) -> None:

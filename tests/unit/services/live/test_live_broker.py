@@ -10,15 +10,16 @@ from threading import Event
 import pytest
 
 from commitlog import layout, limits, properties, snapshot
-from commitlog.errors import ResultUnknown, TransactionEnded
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Resolution
 from services.live import flushing
+from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import TransactionEnded
 
 NOW_MS = 1_763_700_000_000
 Scenario = Callable[[LiveBroker, "HeldDisk"], Awaitable[None]]

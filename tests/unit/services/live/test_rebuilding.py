@@ -10,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from commitlog import layout
-from commitlog.errors import DiskFailed, NoRoom, ResultUnknown, StoreUnwell, TidewheelError
+from commitlog.errors import DiskFailed, NoRoom
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
+from services.live.errors import ResultUnknown, StoreUnwell
 from services.live.live_broker import LiveBroker
 from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing
+from tidewheel.errors import TidewheelError
 
 NOW_MS = 1_763_700_000_000
 SEGMENT_BYTES = 1 << 16

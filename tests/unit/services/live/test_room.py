@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from commitlog import limits
-from commitlog.errors import DiskBehind
+from services.live.errors import DiskBehind
 from services.live.room import Room
 
 Scenario = Callable[["Disk"], Awaitable[None]]

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import pytest
 
 from commitlog import limits, properties
-from commitlog.errors import IllegalDeliveryTime, NotFound
 from commitlog.message import Message
+from services.broker.errors import IllegalDeliveryTime
 from services.broker.settings import BrokerSettings
 from services.broker.values import TimerFilter, TimerName, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
 from services.live.tasks import TaskState
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import NotFound
 
 NOW_MS = 1_763_700_000_000
 HOUR_MS = 3_600_000

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from commitlog.errors import TidewheelError
 from services.front.certificates import https_context, own_files
 from services.ops.api import refuse
 from services.ops.bodies import Bodies
@@ -23,6 +22,7 @@ from services.ops.gate import Demands, Gate
 from services.ops.http_server import HttpLimits, HttpServer
 from services.ops.shapes import body_of
 from services.refusals import Refusals
+from tidewheel.errors import TidewheelError
 
 SECONDS = 20
 HEAD = (

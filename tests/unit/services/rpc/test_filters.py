@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import properties
-from commitlog.errors import IllegalFilter
+from consumequeue.errors import IllegalFilter
 from services.rpc.filters import wanted
 from services.rpc.generated import definition_pb2 as wire
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import limits
-from commitlog.errors import IllegalTopic
 from services.rpc.generated.definition_pb2 import Resource
 from services.rpc.names import stored_name
+from tidewheel.errors import IllegalTopic
 
 
 def test_a_namespace_is_a_prefix() -> None:

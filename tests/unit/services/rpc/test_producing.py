@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from commitlog.errors import TidewheelError
 from commitlog.message import MessageType
 from services.broker import recall
 from services.broker.values import TimerVerdict, Verdict
@@ -16,6 +15,7 @@ from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.producing import refuse_if_not_cancelled
+from tidewheel.errors import TidewheelError
 
 NOW_MS = 1_763_700_000_000
 TOPIC = wire.Resource(name="t")

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from commitlog.errors import ClientNotFound, ClientSilent
 from commitlog.message import Message
 from services.broker.sending import message_record
 from services.broker.values import Delivery
+from services.live.errors import ClientNotFound
 from services.rpc.caller import Caller
+from services.rpc.errors import ClientSilent
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.service_pb2 import TelemetryCommand, ThreadStackTrace, VerifyMessageResult
 from services.rpc.questions import Questions

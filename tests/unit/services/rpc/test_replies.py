@@ -5,13 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.errors import IllegalTopic, InvalidReceiptHandle, KeyPending
+from consumequeue.errors import InvalidReceiptHandle
+from services.broker.errors import KeyPending
 from services.broker.values import SendReceipt
 from services.rpc.consuming import acknowledged_reply
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.producing import sent_reply, stored_result
 from services.rpc.statuses import OK
+from tidewheel.errors import IllegalTopic
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 OFFSETS = st.integers(0, (1 << 63) - 1)

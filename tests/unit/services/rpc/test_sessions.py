@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog.errors import TooManyRequests
+from services.broker.errors import TooManyRequests
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand

@@ -9,13 +9,13 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from commitlog import limits
-from commitlog.errors import TidewheelError
 from commitlog.message import MessageType
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.statuses import refusal
+from tidewheel.errors import TidewheelError
 
 TOPIC, GROUP = wire.Resource(name="t"), wire.Resource(name="g")
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.errors import TidewheelError
 from commitlog.message import MessageType
 from services.broker.groups import GroupQueue
 from services.rpc.caller import Caller
@@ -18,6 +17,7 @@ from services.rpc.generated.definition_pb2 import Code
 from services.rpc.replies import Decided
 from services.rpc.service import Prompt, one_by_one
 from services.rpc.turns import Call, Gathering, Turns
+from tidewheel.errors import TidewheelError
 
 BODY = b"." * 1_000
 SOMEBODY = Caller("client-1", seconds_left=0.6)

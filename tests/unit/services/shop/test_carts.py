@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commitlog.errors import ClientMistake, ConfigurationError
 from services.shop.carts import Addition, Carts, open_redis
+from tidewheel.errors import ClientMistake, ConfigurationError
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commitlog.errors import UnknownChoice
 from services.shop.faults import EXIT_BY_FAULT, FAULT_LOG_VARIABLE, FAULTS_VARIABLE, Fault, Faults
+from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commitlog.errors import ConfigurationError
 from services.shop.carts import open_redis
 from services.shop.redis_server import bundled_redis
+from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from commitlog import layout, properties, record
-from commitlog.errors import LibraryMissing, NotAStore, StoreDamaged, StoreError, StoreLocked
+from commitlog.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.store.rocketmq_import import ImportSummary, import_store
+from tidewheel.errors import LibraryMissing
 
 SEGMENT_BYTES = 2048
 NOW_MS = 1_700_000_000_000

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from redis import Redis
 from sqlalchemy import create_engine, text
 
-from commitlog.errors import DatabaseUnreadable
 from services.shop.carts import Addition
 from services.shop.carts import Carts as ShopCarts
 from services.shop.redis_server import bundled_redis
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs import carts, key_ranges, redis_carts
 from spark_jobs.inputs.carts import differences, open_carts
 from spark_jobs.inputs.mapping import SHOP, Mapping, as_mapping

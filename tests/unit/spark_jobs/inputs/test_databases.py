@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine, MetaData, create_engine, insert, text
 
-from commitlog.errors import DatabaseUnreadable
 from services.shop.tables import order_metadata, orders
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs import databases, key_ranges, schemas, tables
 from spark_jobs.inputs.arrays import UnfitValue, array_of
 from spark_jobs.inputs.databases import Database

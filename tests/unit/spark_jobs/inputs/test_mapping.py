@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.errors import ConfigurationError
 from spark_jobs.inputs.mapping import COLUMNS, SHOP, Mapping, read_mapping
+from tidewheel.errors import ConfigurationError
 
 
 @pytest.fixture

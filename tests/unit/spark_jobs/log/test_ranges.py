@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from commitlog import keep, layout, properties
-from commitlog.errors import UnknownChoice
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record, encode
@@ -18,6 +17,7 @@ from consumequeue import acks
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from spark_jobs.source import LogReader
+from tidewheel.errors import UnknownChoice
 
 WriteLog = Callable[..., Path]
 START_MS = 1_700_000_000_000

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from commitlog.errors import UnknownChoice
 from services.shop.demo import bugs
 from services.shop.faults import FAULTS_VARIABLE, Fault, Faults, write_down
+from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:
     from pathlib import Path

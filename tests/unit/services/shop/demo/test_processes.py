@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commitlog.errors import TidewheelError
 from services.shop.demo.processes import Processes
 from services.shop.demo.settings import Layout
+from tidewheel.errors import TidewheelError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,197 @@
+"""What the broker's core refuses: a mistake, what is not there, what has happened, what is full."""
+
+from __future__ import annotations
+
+from tidewheel.errors import Busy, ClientMistake, NotFound, RefusedByState
+
+
+class IllegalGroup(ClientMistake):
+    """The consumer group name is illegal."""
+
+    code = "TW-132"
+
+
+class IllegalTag(ClientMistake):
+    """The tag is illegal."""
+
+    code = "TW-133"
+
+
+class IllegalKey(ClientMistake):
+    """The message key is illegal."""
+
+    code = "TW-134"
+
+
+class IllegalProperty(ClientMistake):
+    """The message property is illegal."""
+
+    code = "TW-135"
+
+
+class IllegalMessageId(ClientMistake):
+    """The message id is illegal."""
+
+    code = "TW-136"
+
+
+class IllegalMessageGroup(ClientMistake):
+    """The message group is illegal."""
+
+    code = "TW-137"
+
+
+class IllegalDeliveryTime(ClientMistake):
+    """The delivery time is illegal."""
+
+    code = "TW-138"
+
+
+class IllegalInvisibleTime(ClientMistake):
+    """The invisible duration is illegal."""
+
+    code = "TW-140"
+
+
+class PropertiesTooLarge(ClientMistake):
+    """The message properties are too large."""
+
+    code = "TW-143"
+
+
+class MessageTypeConflict(ClientMistake):
+    """The topic does not take this type of message."""
+
+    code = "TW-144"
+
+
+class InvalidRecallHandle(ClientMistake):
+    """The recall handle is not one of this broker's."""
+
+    code = "TW-147"
+
+
+class IllegalSchedule(ClientMistake):
+    """The schedule cannot be kept."""
+
+    code = "TW-149"
+
+
+class IllegalLiteTopic(ClientMistake):
+    """The lite topic is illegal."""
+
+    code = "TW-190"
+
+
+class TopicNotFound(NotFound):
+    """The topic does not exist."""
+
+    code = "TW-151"
+
+
+class MessageNotFound(NotFound):
+    """The message was not found."""
+
+    code = "TW-152"
+
+
+class ScheduleNotFound(NotFound):
+    """The schedule does not exist."""
+
+    code = "TW-153"
+
+
+class GroupNotFound(NotFound):
+    """The consumer group does not exist."""
+
+    code = "TW-154"
+
+
+class UserNotFound(NotFound):
+    """The user does not exist."""
+
+    code = "TW-155"
+
+
+class RuleNotFound(NotFound):
+    """There is no such rule."""
+
+    code = "TW-156"
+
+
+class TimerEnded(RefusedByState):
+    """The timer has already ended."""
+
+    code = "TW-162"
+
+
+class TopicExists(RefusedByState):
+    """The topic exists with other settings."""
+
+    code = "TW-163"
+
+
+class KeyPending(RefusedByState):
+    """A timer with this key waits already."""
+
+    code = "TW-165"
+
+
+class GroupExists(RefusedByState):
+    """The consumer group receives the topic already."""
+
+    code = "TW-166"
+
+
+class UserExists(RefusedByState):
+    """The user exists."""
+
+    code = "TW-167"
+
+
+class DiskFull(Busy):
+    """The disk is nearly full, so new messages are refused."""
+
+    code = "TW-172"
+
+
+class TooManyTimers(Busy):
+    """Too many delayed messages wait for this topic."""
+
+    code = "TW-173"
+
+
+class TooManyRequests(Busy):
+    """The group has more in flight, or the client more receives open, than one may have."""
+
+    code = "TW-174"
+
+
+class TooManyTopics(Busy):
+    """The broker has as many topics as it may."""
+
+    code = "TW-227"
+
+
+class TooManyGroups(Busy):
+    """The broker has as many consumer groups, or groups receive as many topics, as may be."""
+
+    code = "TW-228"
+
+
+class TooManyHalves(Busy):
+    """As many half messages wait for their end as may."""
+
+    code = "TW-229"
+
+
+class TooManyLiteTopics(Busy):
+    """The topic has as many lite topics as it may."""
+
+    code = "TW-176"
+
+
+class TooManyLiteSubscriptions(Busy):
+    """The client subscribes to as many lite topics as it may."""
+
+    code = "TW-177"

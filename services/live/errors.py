@@ -1,0 +1,65 @@
+"""What a running broker answers when its disk, its clock or its clients hold it up."""
+
+from __future__ import annotations
+
+from commitlog.errors import StoreError
+from tidewheel.errors import Busy, ClientMistake, NotFound, RefusedByState
+
+
+class IllegalAdvance(ClientMistake):
+    """The clock cannot be advanced by that."""
+
+    code = "TW-148"
+
+
+class ClientNotFound(NotFound):
+    """There is no such client."""
+
+    code = "TW-157"
+
+
+class ClockIsReal(RefusedByState):
+    """The broker runs on real time, which nobody can advance."""
+
+    code = "TW-164"
+
+
+class DiskBehind(Busy):
+    """The disk does not keep up with what is sent."""
+
+    code = "TW-225"
+
+
+class AnswersUnread(Busy):
+    """Clients do not read what they have received."""
+
+    code = "TW-226"
+
+
+class ResultUnknown(Busy):
+    """The write may or may not be on disk."""
+
+    code = "TW-171"
+
+
+class StoreUnwell(Busy):
+    """The disk of the store fails, so nothing is served until it works again."""
+
+    code = "TW-220"
+
+
+class BrokerBroken(Busy):
+    """The broker has met a bug and ends, so nothing is served."""
+
+    code = "TW-223"
+
+
+class WrongClock(StoreError):
+    """The store was kept by the other kind of clock."""
+
+    code = "TW-106"
+
+
+def unread(error: OSError) -> StoreUnwell:
+    """Return what a caller is told whose look at the store failed on the disk; nothing was changed."""
+    return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")

@@ -1,0 +1,35 @@
+"""What the HTTP port alone refuses."""
+
+from __future__ import annotations
+
+from tidewheel.errors import AccessRefused, Busy, ClientMistake
+
+
+class BodyNotJson(ClientMistake):
+    """A request's body must be declared as JSON."""
+
+    code = "TW-232"
+
+
+class BodyUnfinished(ClientMistake):
+    """The request's body did not come to its end in time."""
+
+    code = "TW-233"
+
+
+class TooManyBodies(Busy):
+    """The requests under way hold as many bytes as they may together."""
+
+    code = "TW-234"
+
+
+class ForeignHost(AccessRefused):
+    """The HTTP interface does not answer to this name."""
+
+    code = "TW-230"
+
+
+class ForeignPage(AccessRefused):
+    """The request comes from a web page that is not the broker's."""
+
+    code = "TW-231"
