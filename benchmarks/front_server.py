@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from services import run
-from services.config import Address, ServeSettings, load
+from services.server import run
+from services.settings.config import Address, ServeSettings, load
 
 START_SECONDS = 60
 CPUCLOCK_SCHED = 2

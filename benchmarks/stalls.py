@@ -37,10 +37,10 @@ from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
-from services.memory import keep_little
 from services.ops.metrics import Metrics
 from services.ops.probes import Probes
-from services.run import share_interpreter
+from services.process.memory import keep_little
+from services.server.run import share_interpreter
 
 TOPIC, GROUP = "orders", "carts"
 BODY = bytes(range(256))
@@ -250,7 +250,7 @@ async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         live = LiveBroker(RealDisk(folder), settings, now_ms, loop.call_later, writer)
         load = Load(live, Metrics(live, ()))
         gc.collect()
-        gc.freeze()  # as `services.run` does
+        gc.freeze()  # as `services.server.run` does
         await live.call(live.core.topics.create, TOPIC, MessageType.MIXED, 4)
         turns.watch(loop)
         await load.preload(given.timers, given.halves)

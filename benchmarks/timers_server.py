@@ -1,7 +1,7 @@
 """The server of `tidewheel serve` in a process of its own, that notes when each flush was durable.
 
-Everything is the shipped composition (`services.run`); only `LiveBroker.settle` is extended: it notes the
-wall time and the durable log offset that each flush leads to, before anybody is told. When the server is
+Everything is the shipped composition (`services.server.run`); only `LiveBroker.settle` is extended: it notes
+the wall time and the durable log offset that each flush leads to, before anybody is told. When the server is
 told to stop it writes the notes beside its store.
 """
 
@@ -19,9 +19,9 @@ from typing import Any
 from timers_shell import memory
 
 from commitlog.flush import Flush
-from services import run
-from services.config import Address, ServeSettings, load
 from services.live.live_broker import LiveBroker
+from services.server import run
+from services.settings.config import Address, ServeSettings, load
 
 START_SECONDS = 60
 noted: list[tuple[int, int]] = []

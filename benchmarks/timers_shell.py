@@ -24,7 +24,7 @@ from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Effect, ReadTimers
-from services.memory import keep_little
+from services.process.memory import keep_little
 
 BATCH = 1_000
 TOPIC = "reminders"

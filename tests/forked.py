@@ -34,7 +34,14 @@ from typing import Any, Final
 
 COMMANDS: Final = ([sys.executable, "-m", "services.cli.main"], [sys.executable, "-P", "-m", "tidewheel"])
 IMPORTED: Final = (
-    *("services.cli.main", "services.cli.serve", "services.run", "services.event_loop", "uvicorn", "uvloop"),
+    *(
+        "services.cli.main",
+        "services.cli.serve",
+        "services.server.run",
+        "services.process.event_loop",
+        "uvicorn",
+        "uvloop",
+    ),
     *("services.cli.shop", "services.shop.carts", "services.shop.database", "sqlalchemy.dialects.sqlite"),
 )
 READ_AT_START: Final = ("LD_", "PYTHON", "MALLOC", "GRPC", "OPENBLAS", "COVERAGE")

@@ -31,9 +31,9 @@ from typing import Final
 
 from commitlog import limits
 from commitlog.message import Message
-from services import durations
 from services.broker.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.given_times import is_number, shown, wall_ms
+from services.times import durations
 
 _BEGINNING: Final = b"TW_TIMER_"
 TOPIC: Final = "TW_TIMER_TOPIC"

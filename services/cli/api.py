@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from services.http_calls import HttpCalls
+from services.http.calls import HttpCalls
 from tidewheel.errors import TidewheelError
 
 ANSWER_SECONDS = 30

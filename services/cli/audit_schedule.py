@@ -12,7 +12,7 @@ from services.cli import output
 from services.cli.audit_options import answering
 
 if TYPE_CHECKING:
-    from services.config import Address
+    from services.settings.config import Address
 
 WHERE = "The other options are those of `tidewheel audit run`, which it runs."
 
@@ -37,8 +37,8 @@ def schedule(
     arguments = tuple(context.args)
     out = out_of(arguments)
     with answering():
-        from services import logs
-        from services.scheduler import Nightly, serve
+        from services.process import logs
+        from services.server.nightly_audit import Nightly, serve
 
         logs.configure()
         nightly = Nightly(at, zone, arguments, out, keep, address(metrics), now)
@@ -57,7 +57,7 @@ def out_of(arguments: tuple[str, ...]) -> Path:
 
 def address(text: str) -> Address | None:
     """Where metrics are to be served; raises `ConfigurationError`."""
-    from services.config import parse_address
+    from services.settings.config import parse_address
     from tidewheel.errors import ConfigurationError
 
     try:

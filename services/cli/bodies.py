@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from commitlog import limits
-from services.errors import InputUnreadable
+from services.settings.errors import InputUnreadable
 from tidewheel.errors import BodyTooLarge
 
 HELP = "The text, @FILE, or - for stdin; @@ is an @."

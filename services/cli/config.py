@@ -11,11 +11,11 @@ import typer
 from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.setting_options import ConfigOption, given, takes
-from services.config import Address, HttpAddress, ServeSettings, UserSettings, all_settings, look_up
-from services.setting import settings_of
+from services.settings.config import Address, HttpAddress, ServeSettings, UserSettings, all_settings, look_up
+from services.settings.setting import settings_of
 
 if TYPE_CHECKING:
-    from services.setting import Setting
+    from services.settings.setting import Setting
 
 app = typer.Typer(
     add_completion=False,

@@ -60,7 +60,7 @@ def client(
 def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
     """Return the headers that say who the client is; raises `ConfigurationError` for half of a user."""
     from services.auth.signature import headers
-    from services.config import UserSettings, load, secret_in
+    from services.settings.config import UserSettings, load, secret_in
     from tidewheel.errors import ConfigurationError
 
     user = load(UserSettings, access_key=access_key, secret_key_file=secret_key_file)
@@ -74,9 +74,9 @@ def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
 
 def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> Iterator[Finding]:
     """Examine the way to an endpoint, and from there to a topic."""
-    from services.config import parse_address
     from services.doctor import route
     from services.doctor.connection import Connection
+    from services.settings.config import parse_address
     from tidewheel.errors import ConfigurationError
 
     try:

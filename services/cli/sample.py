@@ -62,7 +62,7 @@ def sample(
 
     Example: tidewheel sample python --endpoint 127.0.0.1:8081 > sample.py
     """
-    from services.config import parse_address
+    from services.settings.config import parse_address
     from tidewheel.errors import ConfigurationError
 
     try:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from services.cli.setting_options import ConfigOption, given, takes
-from services.config import ServeSettings, is_loopback, load
+from services.settings.config import ServeSettings, is_loopback, load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from services.run import Ready
+    from services.server.run import Ready
 
 app = typer.Typer(add_completion=False)
 
@@ -33,7 +33,7 @@ def serve(context: typer.Context, config: ConfigOption = None, **flags: Any) -> 
 
     Example: tidewheel serve --store ./store --listen 127.0.0.1:8081 --http 127.0.0.1:8088
     """
-    from services.run import serve as run
+    from services.server.run import serve as run
 
     settings = load(ServeSettings, config, **given(context, flags))
     run(settings, lambda ready: announce(settings, ready))

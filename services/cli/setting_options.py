@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.config import Address, HttpAddress
-from services.setting import settings_of
+from services.settings.config import Address, HttpAddress
+from services.settings.setting import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from services.setting import Setting
+    from services.settings.setting import Setting
 
 METAVARS: dict[Any, str] = {
     Address: "HOST:PORT",

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from services import logs
 from services.cli.api import HttpOption
+from services.process import logs
 
 app = typer.Typer(
     add_completion=False,
@@ -80,7 +80,7 @@ def pushes(
 
     Example: tidewheel shop pushes --broker 127.0.0.1:8081 --database sqlite:///pushes.db
     """
-    from services.config import ClientSettings, load
+    from services.settings.config import ClientSettings, load
     from services.shop import push_service
 
     logs.configure()

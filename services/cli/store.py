@@ -13,7 +13,7 @@ import typer
 
 from services.cli import output, store_views
 from services.cli.setting_options import was_typed
-from services.config import ServeSettings, load
+from services.settings.config import ServeSettings, load
 
 if TYPE_CHECKING:
     from services.store.progress import Progress

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from services.config import Address
 from services.doctor.finding import Finding, Verdict, fine, warning, wrong
+from services.settings.config import Address
 
 SECONDS: Final = 5.0
 PREFACE_AND_SETTINGS: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])

@@ -9,12 +9,12 @@ from typing import Final
 
 import grpc
 
-from services.config import Address
 from services.doctor.connection import Connection
 from services.doctor.finding import Finding, fine, wrong
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.settings.config import Address
 
 QUERY_ROUTE: Final = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 SECONDS: Final = 10.0

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import structlog
 
-from services.auth_files import GROUP_READS, write_for_owner
+from services.process.private_files import GROUP_READS, write_for_owner
 from tidewheel.errors import ConfigurationError
 
 VALID_DAYS: Final = 3_650

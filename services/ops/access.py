@@ -17,6 +17,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from services.auth.refusals import Refusals
 from services.live.live_broker import LiveBroker
 from services.ops.access_shapes import (
     NewRules,
@@ -30,7 +31,6 @@ from services.ops.access_shapes import (
 )
 from services.ops.queries import asked
 from services.ops.shapes import body_of, parse
-from services.refusals import Refusals
 
 NEVER_KEPT = {"Cache-Control": "no-store"}
 

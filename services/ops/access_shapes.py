@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from commitlog import limits
+from services.auth.refusals import Refusal
 from services.auth.rights import VERBS, Effect, Kind, Rule, Verb
 from services.broker.access import User
 from services.ops.queries import LIMIT_DEFAULT, Nothing
-from services.refusals import Refusal
 from tidewheel.errors import ClientMistake
 
 

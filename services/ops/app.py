@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from services.auth.refusals import Refusals
 from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, Nobody
 from services.live.consumers import ConsumersOf, nobody
@@ -29,7 +30,6 @@ from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
 from services.ops.timers import TimersApi
 from services.ops.transactions import TransactionsApi
-from services.refusals import Refusals
 from spark_jobs.explain.evidence import Files
 from tidewheel.errors import TidewheelError
 

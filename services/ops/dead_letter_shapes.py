@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services import moments
 from services.broker.group_values import DeadLetter, DeadLetterPage
 from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterTask, DeadLetterVerb
 from services.live.dead_letters import FOREVER_MS, DeadLetterFilter
 from services.ops.answers import ContentAnswer
 from services.ops.queries import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, Number
 from services.ops.shapes import content_shape
+from services.times import moments
 from tidewheel.errors import ClientMistake
 
 PER_SECOND_MAX = 1_000_000

@@ -21,11 +21,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.auth.errors import Unauthorized
+from services.auth.refusals import Refusals
 from services.ops.api import refuse
 from services.ops.bodies import Bodies
 from services.ops.errors import BodyNotJson, ForeignHost
 from services.ops.origins import Names, check_origin
-from services.refusals import Refusals
 from tidewheel.errors import AccessRefused, TidewheelError
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services import moments
 from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
 from services.live.consumers import ConsumerView
 from services.ops.queries import Moment, Nothing
+from services.times import moments
 from tidewheel.errors import ClientMistake
 
 RETRIES_MAX = 100

@@ -16,7 +16,7 @@ NUMBER_MAX = (1 << 63) - 1
 
 Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
 Moment = str | Annotated[int, Strict()]
-"""What `services.moments` reads, or in a body a number of milliseconds since 1970."""
+"""What `services.times.moments` reads, or in a body a number of milliseconds since 1970."""
 
 Query = TypeVar("Query", bound=BaseModel)
 

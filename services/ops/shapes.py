@@ -14,7 +14,6 @@ from starlette.requests import Request
 
 from commitlog import limits
 from commitlog.message import Message, MessageType
-from services import durations
 from services.broker.delays import dated
 from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.clock import Clock
@@ -30,6 +29,7 @@ from services.ops.answers import (
     TopicAnswer,
 )
 from services.ops.queries import Number, mistake
+from services.times import durations
 from tidewheel.errors import BodyTooLarge
 
 Shape = TypeVar("Shape", bound=BaseModel)

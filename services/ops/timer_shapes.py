@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commitlog import limits, properties
 from commitlog.message import Message
-from services import durations, moments
 from services.broker import recall
 from services.broker.delays import dated
 from services.broker.errors import IllegalDeliveryTime, InvalidRecallHandle
@@ -40,6 +39,7 @@ from services.ops.answers import (
 )
 from services.ops.queries import FilterQuery, Moment, TimerQuery
 from services.ops.shapes import content_shape, receipt_shape
+from services.times import durations, moments
 from tidewheel.errors import ClientMistake, TidewheelError
 
 FOREVER_MS = TimerFilter().until_ms

@@ -20,7 +20,6 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from services import durations
 from services.broker.values import HalfFilter, HalfView
 from services.live.live_broker import LiveBroker
 from services.ops.queries import asked
@@ -41,6 +40,7 @@ from services.ops.transaction_shapes import (
     producer_shape,
     question_shape,
 )
+from services.times import durations
 from tidewheel.errors import ClientMistake
 from txn.states import State
 

@@ -11,7 +11,7 @@ Rules:
   was taken away. Questions to producers are judged when they are asked (`services.rpc.producers`).
 - What a client measured of itself may bear an old date: Python's client signs its exports once, when it
   begins to send them. Whoever overhears that can tell tales of how long the user's clients take, no more.
-- Every refusal is noted with its reason (`services.refusals`), never with what the caller signed.
+- Every refusal is noted with its reason (`services.auth.refusals`), never with what the caller signed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from services.auth.errors import Forbidden, Unauthorized
+from services.auth.refusals import Refusals
 from services.auth.rights import Kind, Need, Verb
 from services.auth.signature import Reason, Refused, check, parse
 from services.live.access import LiveAccess
 from services.live.client_metrics import Key
-from services.refusals import Refusals
 from services.rpc.caller import Asked, Caller
 from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS

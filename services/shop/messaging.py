@@ -27,8 +27,8 @@ from rocketmq import (
 from rocketmq.grpc_protocol import MessageType
 
 from services.broker.errors import TopicNotFound
-from services.config import UserSettings, load, secret_in
-from services.errors import BrokerUnreachable
+from services.http.errors import BrokerUnreachable
+from services.settings.config import UserSettings, load, secret_in
 from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from services.errors import InputUnreadable
+from services.settings.errors import InputUnreadable
 from services.shop.new_order import Line
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 
 from services.broker.errors import ScheduleNotFound
-from services.errors import BrokerUnreachable
-from services.http_calls import HttpCalls
+from services.http.calls import HttpCalls
+from services.http.errors import BrokerUnreachable
 from tidewheel.errors import TidewheelError
 
 PREFIX = "pushes:"

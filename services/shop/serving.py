@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
-from services.errors import PortTaken
-from services.ports import holder_of
+from services.process.errors import PortTaken
+from services.process.ports import holder_of
 from tidewheel.errors import (
     Busy,
     ClientMistake,

@@ -27,7 +27,7 @@ from commitlog.disk import FOLDER_MODE
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
-from services.auth_files import KEY_FILE, keep_from_repositories, key_of, write_for_owner
+from services.process.private_files import KEY_FILE, keep_from_repositories, key_of, write_for_owner
 from services.store.copying_timers import HeldFile, held_timers
 from services.store.opening import OpenStore, open_store
 from services.store.progress import Progress, unseen

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from sqlalchemy import create_engine, text
 
-from services.errors import BrokerUnreachable
+from services.http.errors import BrokerUnreachable
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import tidewheel

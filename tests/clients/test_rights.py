@@ -17,7 +17,7 @@ from rocketmq import TransactionChecker, TransactionResolution
 from rocketmq.v5.exception import ClientException, ForbiddenException
 
 from services.auth.errors import Unauthorized
-from services.errors import BrokerUnreachable
+from services.http.errors import BrokerUnreachable
 from services.shop.messaging import open_producer
 from services.shop.push_schedules import PushSchedules
 from tests.clients.libraries import LIBRARIES, require

@@ -23,10 +23,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from services.auth_files import write_for_owner
 from services.front.admission import SILENT
 from services.front.certificates import self_signed
 from services.front.port import LEFT, NO_HTTP2, PLAINTEXT
+from services.process.private_files import write_for_owner
 from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take, wait_until
 from tests.command import tidewheel
 

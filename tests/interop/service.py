@@ -27,13 +27,13 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.connection import Connection, Shared
 from services.front.grpc_calls import Began, Called, Method
 from services.front.grpc_wire import Status, literal, seconds_of
 from services.front.header_fields import Head
 from services.front.port import Port
+from services.process.event_loop import new_event_loop
 
 INITIAL, TRAILING = "x-grpc-test-echo-initial", "x-grpc-test-echo-trailing-bin"
 _NUMBER, _TEXT, _BYTES, _MESSAGE = 5, 9, 12, 11

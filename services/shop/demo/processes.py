@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from services.settings.sources import FILE_VARIABLE
 from services.shop.faults import EXIT_BY_FAULT, FAULT_LOG_VARIABLE, FAULTS_VARIABLE
-from services.sources import FILE_VARIABLE
 from tidewheel.command import COMMAND
 from tidewheel.errors import TidewheelError
 

@@ -18,12 +18,12 @@ from hpack import Decoder
 
 from commitlog import limits
 from services.broker.settings import BrokerSettings
-from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.certificates import grpc_contexts, own_files
 from services.front.connection import Shared
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
+from services.process.event_loop import new_event_loop
 from services.rpc.endpoints import Advertised
 from services.rpc.rpcs import all_rpcs
 from services.rpc.serving import Serving

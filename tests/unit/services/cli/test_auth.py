@@ -17,8 +17,8 @@ import pytest
 
 from services.cli.auth import warn
 from services.cli.serve import who_may
-from services.config import ServeSettings, load
 from services.front.certificates import self_signed
+from services.settings.config import ServeSettings, load
 from tests.command import tidewheel
 
 TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from services.cli.bodies import body_text
-from services.errors import InputUnreadable
+from services.settings.errors import InputUnreadable
 from tidewheel.errors import BodyTooLarge
 
 

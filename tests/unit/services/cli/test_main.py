@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from services.cli import main as command
-from services.errors import PortTaken
+from services.process.errors import PortTaken
 
 ROOT = Path(__file__).parents[4]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.serve import announce
-from services.config import Address, HttpAddress, ServeSettings
-from services.run import Ready
+from services.server.run import Ready
+from services.settings.config import Address, HttpAddress, ServeSettings
 from tidewheel.testing.process import BrokerProcess
 
 READY = Ready(Address("127.0.0.1", 1), HttpAddress("127.0.0.1", 2), 0, 1 << 24)

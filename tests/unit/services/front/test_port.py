@@ -13,7 +13,6 @@ import grpc
 import pytest
 
 from commitlog import limits
-from services.event_loop import new_event_loop
 from services.front import connection as connections
 from services.front import port as ports
 from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Limits
@@ -23,6 +22,7 @@ from services.front.connection import DEAD, Connection, Shared
 from services.front.grpc_calls import Began, Called, Method
 from services.front.grpc_wire import framed
 from services.front.port import FAREWELLS_MAX, LEFT, NO_HTTP2, PLAINTEXT, SLOW, Port
+from services.process.event_loop import new_event_loop
 from tests.http2_client import (
     ACK,
     GOAWAY,

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from services.auth.refusals import Refusals
 from services.auth.vault import KEY_BYTES
 from services.ops.app import make_app
 from services.ops.gate import Demands
 from services.ops.metrics import Metrics
-from services.refusals import Refusals
 
 TOKEN = "a-token-of-some-length"
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.auth.refusals import Refusals
 from services.auth.rights import Effect, Kind, Need, Rule, Verb
 from services.auth.signature import headers
 from services.auth.vault import KEY_BYTES
-from services.refusals import Refusals
 from services.rpc.admin import METHODS
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised

@@ -23,7 +23,6 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from commitlog import limits
 from commitlog.message import MessageType
 from services.broker.settings import BrokerSettings
-from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.connection import Shared
 from services.front.grpc_wire import framed
@@ -31,6 +30,7 @@ from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
+from services.process.event_loop import new_event_loop
 from services.rpc import sessions
 from services.rpc.endpoints import Advertised
 from services.rpc.exports import EXPORT_BYTES_MAX, OPENCENSUS, OTLP

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.errors import InputUnreadable
+from services.settings.errors import InputUnreadable
 from services.shop.made_up_orders import made_up_rows
 from services.shop.new_order import Line
 from services.shop.online_retail import COLUMNS, Reading, Reason, Row, read_file, read_rows

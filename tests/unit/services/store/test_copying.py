@@ -12,10 +12,10 @@ import pytest
 from commitlog import layout, snapshot
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
-from services.auth_files import auth_key, key_of
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.timer_files import TIMER_FILES
+from services.process.private_files import auth_key, key_of
 from services.store.copying import copy_store
 from services.store.copying_timers import held_timers
 from services.store.opening import open_store

@@ -13,10 +13,18 @@ from typing import Annotated, get_type_hints
 import pytest
 
 from services.cli import config as command
-from services.config import Address, ClientSettings, ServeSettings, all_settings, load, look_up, parse_address
-from services.errors import InputUnreadable, UnknownSetting
-from services.setting import About, declared, settings_of
-from services.sources import FILE_VARIABLE, KUBERNETES, OTHER_VARIABLES
+from services.settings.config import (
+    Address,
+    ClientSettings,
+    ServeSettings,
+    all_settings,
+    load,
+    look_up,
+    parse_address,
+)
+from services.settings.errors import InputUnreadable, UnknownSetting
+from services.settings.setting import About, declared, settings_of
+from services.settings.sources import FILE_VARIABLE, KUBERNETES, OTHER_VARIABLES
 from tidewheel.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ from commitlog.message import Host
 from commitlog.retention import RetentionPolicy
 from services.broker.group_values import From
 from services.broker.settings import BrokerSettings
-from services.config import Address, ServeSettings
+from services.settings.config import Address, ServeSettings
 from txn.checkback import CheckBackPolicy
 
 HOUR_MS: Final = 3_600_000

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from services.authentication import check_exposure, http_names, is_http_tls, is_loopback
-from services.config import ServeSettings, load
-from services.errors import OpenToAll
+from services.server.authentication import check_exposure, http_names, is_http_tls, is_loopback
+from services.server.errors import OpenToAll
+from services.settings.config import ServeSettings, load
 from tidewheel.errors import ConfigurationError
 
 

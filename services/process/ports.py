@@ -5,8 +5,8 @@ from __future__ import annotations
 from errno import EADDRINUSE
 from pathlib import Path
 
-from services.config import Address
-from services.errors import PortTaken
+from services.process.errors import PortTaken
+from services.settings.config import Address
 from tidewheel.errors import ConfigurationError
 
 LISTENING = "0A"

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from services.config import ClientSettings, HttpAddress, is_loopback, look_up, secret_in
-from services.errors import BrokerUnreachable, TokenAstray
-from services.setting import settings_of
-from services.sources import FILE_NAME, FILE_VARIABLE
+from services.http.errors import BrokerUnreachable, TokenAstray
+from services.settings.config import ClientSettings, HttpAddress, is_loopback, look_up, secret_in
+from services.settings.setting import settings_of
+from services.settings.sources import FILE_NAME, FILE_VARIABLE
 from tidewheel.errors import ConfigurationError
 
 JSON = "application/json"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.moments import due_ms, moment_ms, past_ms
+from services.times.moments import due_ms, moment_ms, past_ms
 
 NOW_MS = 1_763_700_000_000
 """2025-11-21T04:40:00Z"""

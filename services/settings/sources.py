@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from services.errors import InputUnreadable, UnknownSetting
-from services.setting import VARIABLE_PREFIX, Setting
+from services.settings.errors import InputUnreadable, UnknownSetting
+from services.settings.setting import VARIABLE_PREFIX, Setting
 from tidewheel.errors import ConfigurationError
 
 FILE_NAME: Final = "tidewheel.toml"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from commitlog import limits
-from services.setting import VARIABLE_PREFIX, About, Setting, settings_of
-from services.sources import Found, file_to_read, resolve
+from services.settings.setting import VARIABLE_PREFIX, About, Setting, settings_of
+from services.settings.sources import Found, file_to_read, resolve
 from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:

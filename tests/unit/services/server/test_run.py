@@ -15,11 +15,11 @@ import httpx
 
 from commitlog.message import MessageType
 from services.broker.settings import BrokerSettings
-from services.config import Address, HttpAddress
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
-from services.run import Ready, count_boot, listen_on, ready_file, serving_http
+from services.server.run import Ready, count_boot, listen_on, ready_file, serving_http
+from services.settings.config import Address, HttpAddress
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
@@ -31,7 +31,7 @@ def test_a_broker_serves_without_the_library_of_grpc(tmp_path: Path) -> None:
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from services import run\n"
-        "from services.config import Address, ServeSettings, load\n"
+        "from services.settings.config import Address, ServeSettings, load\n"
         "nowhere = Address('127.0.0.1', 0)\n"
         "where = dict(store=Path(sys.argv[1]), listen=nowhere, http=nowhere)\n"
         "run.serve(load(ServeSettings, **where), lambda _: os.kill(os.getpid(), signal.SIGTERM))\n"

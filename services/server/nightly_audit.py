@@ -32,9 +32,9 @@ from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.cron import CronTrigger
 from prometheus_client import start_http_server
 
-from services.config import Address
-from services.errors import PortTaken
 from services.ops.audit_metrics import AuditMetrics
+from services.process.errors import PortTaken
+from services.settings.config import Address
 from spark_jobs.runs import forget, scratch_prefix
 from tidewheel.command import COMMAND
 from tidewheel.errors import ConfigurationError, RefusedByState

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from services.auth_files import auth_key, http_token, key_of
-from services.config import ServeSettings, is_loopback
-from services.errors import OpenToAll
+from services.auth.refusals import Refusals
 from services.live.live_broker import LiveBroker
 from services.ops.gate import Demands
 from services.ops.origins import Names, names_of
-from services.refusals import Refusals
+from services.process.private_files import auth_key, http_token, key_of
 from services.rpc.guard import Guard
+from services.server.errors import OpenToAll
+from services.settings.config import ServeSettings, is_loopback
 from tidewheel.errors import ConfigurationError
 
 

@@ -35,13 +35,8 @@ from commitlog.errors import disk_error
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.room import choose_segment_bytes
-from services import logs, memory
-from services.auth_files import EVERYBODY_READS, GROUP_READS, write_whole
-from services.authentication import authentication, check_exposure, is_http_tls
+from services.auth.refusals import Refusals
 from services.broker.broker import Broker
-from services.config import Address, HttpAddress, ServeSettings
-from services.core_settings import core_settings
-from services.event_loop import new_event_loop
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, grpc_contexts, https_context, own_files
 from services.front.connection import Shared
@@ -52,8 +47,10 @@ from services.live.live_broker import LiveBroker, log_damage
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
-from services.ports import refusal
-from services.refusals import Refusals
+from services.process import logs, memory
+from services.process.event_loop import new_event_loop
+from services.process.ports import refusal
+from services.process.private_files import EVERYBODY_READS, GROUP_READS, write_whole
 from services.rpc.consumers import consumers
 from services.rpc.endpoints import Advertised
 from services.rpc.health import Health, standard_rpcs
@@ -62,6 +59,9 @@ from services.rpc.rpcs import all_rpcs
 from services.rpc.serving import Serving
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
+from services.server.authentication import authentication, check_exposure, is_http_tls
+from services.server.core_settings import core_settings
+from services.settings.config import Address, HttpAddress, ServeSettings
 from spark_jobs.explain.evidence import Folder
 from tidewheel.errors import ConfigurationError
 

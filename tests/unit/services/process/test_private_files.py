@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from services.auth.errors import WrongKey
 from services.auth.vault import KEY_BYTES
-from services.auth_files import auth_key, http_token, key_beside, key_of
+from services.process.private_files import auth_key, http_token, key_beside, key_of
 from tidewheel.errors import ConfigurationError
 
 

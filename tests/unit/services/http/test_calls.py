@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.errors import TokenAstray
-from services.http_calls import client_settings
+from services.http.calls import client_settings
+from services.http.errors import TokenAstray
 
 
 @pytest.fixture(autouse=True)

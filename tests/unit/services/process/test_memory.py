@@ -11,7 +11,7 @@ MEASURED = """
 import sys, threading
 from pathlib import Path
 import numpy as np
-from services.memory import keep_little
+from services.process.memory import keep_little
 
 def held_mib():
     lines = Path("/proc/self/status").read_text().splitlines()

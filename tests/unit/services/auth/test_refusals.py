@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commitlog.limits import REFUSALS_KEPT
-from services.refusals import DETAIL_CHARACTERS_MAX, Refusal, Refusals
+from services.auth.refusals import DETAIL_CHARACTERS_MAX, Refusal, Refusals
 
 
 def test_refusals_are_counted_and_the_last_ones_kept_the_newest_first() -> None:

@@ -1,0 +1,1 @@
+"""Calls of our own HTTP interface."""

@@ -1,0 +1,1 @@
+"""Every setting of broker and commands, and where its value comes from."""

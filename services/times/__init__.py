@@ -1,0 +1,1 @@
+"""Spans and moments as people write them."""
