@@ -37,7 +37,7 @@ from spark_jobs.cases.names import FINDINGS, NOT_COVERED, SEALED_WINDOW_CHANGED
 from spark_jobs.inputs.sources import Exported, Sources
 from spark_jobs.inputs.stores import Inputs
 from spark_jobs.layout import RunFolders
-from spark_jobs.log.segments import slices
+from spark_jobs.log.slices import slices
 from spark_jobs.options import AuditOptions
 from spark_jobs.report import report
 from spark_jobs.report.statistics import LogStatistics, log_statistics

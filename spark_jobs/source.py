@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from commitlog.errors import StoreError
+from commitlog.published_log import holes, open_log, read_durable
 from commitlog.recovery import Damage
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
 from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
@@ -36,7 +37,7 @@ from spark_jobs.log.kept_timers import KeptTimers, timer_batches
 from spark_jobs.log.properties import MAP
 from spark_jobs.log.queue_index import Index, Indexed, indexed_batches, open_index
 from spark_jobs.log.ranges import Range, range_of
-from spark_jobs.log.segments import SLICE_BYTES_DEFAULT, Slice, holes, open_log, read_durable, slices
+from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, Slice, slices
 from spark_jobs.log.walk import Check
 from tidewheel.errors import UnknownChoice
 

@@ -40,8 +40,8 @@ def explain(
 
 def from_store(store: Path, name: str, topic: str) -> dict[str, Any]:
     """Search a store's files."""
-    from spark_jobs.explain.evidence import SearchedLog
-    from spark_jobs.explain.explain import explain as search
+    from services.explain.evidence import SearchedLog
+    from services.explain.explain import explain as search
 
     return search(SearchedLog.at(store), name, topic).as_json()
 

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from services.auth.refusals import Refusals
+from services.explain.evidence import Files
 from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, Nobody
 from services.live.consumers import ConsumersOf, nobody
@@ -30,7 +31,6 @@ from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
 from services.ops.timers import TimersApi
 from services.ops.transactions import TransactionsApi
-from spark_jobs.explain.evidence import Files
 from tidewheel.errors import TidewheelError
 
 HANDLERS = {TidewheelError: refuse, HTTPException: unknown, OSError: disk_failed, Exception: bug}

@@ -3,7 +3,7 @@
     GET /api/explain?name=NAME&topic=TOPIC
 
 NAME is a message key, a message id, a timer key, a transaction id, or @ and a log offset. The durable part
-of the log is searched by one thread of its own (`spark_jobs.explain.evidence`), one request after the other;
+of the log is searched by one thread of its own (`services.explain.evidence`), one request after the other;
 it holds the interpreter for a fraction of a millisecond at a time. Times are those of callers.
 """
 
@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
+from services.explain.evidence import Files, SearchedLog, imported_until
+from services.explain.explain import explain
 from services.live.live_broker import LiveBroker
 from services.ops.queries import Nothing, asked
-from spark_jobs.explain.evidence import Files, SearchedLog, imported_until
-from spark_jobs.explain.explain import explain
 from tidewheel.errors import NotFound
 
 

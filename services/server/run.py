@@ -37,6 +37,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.room import choose_segment_bytes
 from services.auth.refusals import Refusals
 from services.broker.broker import Broker
+from services.explain.evidence import Folder
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, grpc_contexts, https_context, own_files
 from services.front.connection import Shared
@@ -62,7 +63,6 @@ from services.rpc.turns import Turns
 from services.server.authentication import authentication, check_exposure, is_http_tls
 from services.server.core_settings import core_settings
 from services.settings.config import Address, HttpAddress, ServeSettings
-from spark_jobs.explain.evidence import Folder
 from tidewheel.errors import ConfigurationError
 
 GRACE_SECONDS = 2.0

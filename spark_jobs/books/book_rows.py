@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from commitlog.published_log import StoreLog
 from spark_jobs.books.dealing import deal_cleared
 from spark_jobs.books.exact import Acknowledged
 from spark_jobs.books.joining import CLEARED, cleared_once, half_end, is_acknowledged, joined
@@ -33,7 +34,6 @@ from spark_jobs.books.order_files import write_bucket
 from spark_jobs.buckets import count_of, read_bucket
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.schemas import ORDERS, PUSHES
-from spark_jobs.log.segments import StoreLog
 from spark_jobs.staging.events import CREATED
 from spark_jobs.staging.events import PUSHES as PUSHES_TOPIC
 from spark_jobs.staging.order_facts import COUNTS, ORDER_FACTS, PUSH_FACTS, is_regular

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from commitlog.published_log import StoreLog, open_log
 from spark_jobs.buckets import bucket_count
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.stores import Inputs
 from spark_jobs.inputs.tables import RowCounts
-from spark_jobs.log.segments import StoreLog, open_log
 
 
 @dataclass(frozen=True, slots=True)

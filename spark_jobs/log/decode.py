@@ -34,8 +34,8 @@ from spark_jobs.log.kinds import KINDS, kinds_of
 from spark_jobs.log.properties import MAP, Properties, topics_of
 from spark_jobs.log.ragged import Bytes, Flags, Integers, numbers, ragged, spread, text
 from spark_jobs.log.records import FIXED, Records
-from spark_jobs.log.segments import Slice
 from spark_jobs.log.shapes import Shapes
+from spark_jobs.log.slices import Slice
 from spark_jobs.log.walk import Check, Chunk, walk
 
 INFLATED_BYTES_MAX: Final = 16 * BODY_BYTES_MAX

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from commitlog import layout
 from commitlog.keep import records
+from commitlog.published_log import StoreLog
 from spark_jobs.log.decode import Wanted, chunk_batches
 from spark_jobs.log.kept_timers import KeptTimers
 from spark_jobs.log.records import Records
-from spark_jobs.log.segments import StoreLog
 from spark_jobs.log.shapes import Shapes
 from spark_jobs.log.walk import Chunk
 

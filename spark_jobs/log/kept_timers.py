@@ -24,13 +24,13 @@ import pyarrow as pa
 
 from commitlog import layout
 from commitlog.disk import Disk
+from commitlog.published_log import open_log
 from commitlog.record import CRC_BYTES, RECORD_BYTES_MIN
 from commitlog.recovery import Damage
 from spark_jobs.log.decode import ALL, SCHEMA, Columns, Wanted, damage_batch
 from spark_jobs.log.kinds import KINDS, TOPICS
 from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.log.records import Records
-from spark_jobs.log.segments import open_log
 from spark_jobs.log.shapes import Shapes
 from spark_jobs.log.snapshots import newest_parts
 from spark_jobs.log.walk import Chunk, crcs_hold

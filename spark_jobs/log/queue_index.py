@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from commitlog import layout, limits
+from commitlog.published_log import Segment, StoreLog
 from commitlog.recovery import Damage
 from consumequeue.entry import ENTRY, ENTRY_BYTES
 from spark_jobs.log.decode import Wanted, chunk_batches, mapped
@@ -28,7 +29,6 @@ from spark_jobs.log.ragged import Integers
 from spark_jobs.log.ranges import Range
 from spark_jobs.log.records import Records
 from spark_jobs.log.rocketmq_index import FILLER_BYTES, believed_until, files_of
-from spark_jobs.log.segments import Segment, StoreLog
 from spark_jobs.log.shapes import Shapes
 from spark_jobs.log.snapshots import newest_parts
 from spark_jobs.log.walk import RECORDS_PER_CHUNK, Chunk, sound

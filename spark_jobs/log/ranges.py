@@ -18,10 +18,10 @@ from typing import Final
 import numpy as np
 
 from commitlog import record
+from commitlog.published_log import Segment, StoreLog
 from spark_jobs.log.decode import mapped
 from spark_jobs.log.ragged import Bytes
 from spark_jobs.log.records import Records
-from spark_jobs.log.segments import Segment, StoreLog
 from tidewheel.errors import UnknownChoice
 
 MARGIN_MS: Final = 60_000

@@ -21,10 +21,10 @@ from typing import Any, Final
 import numpy as np
 
 from commitlog import layout
+from commitlog.published_log import StoreLog
 from consumequeue.entry import ENTRY, ENTRY_BYTES
 from spark_jobs.log.ragged import Integers
 from spark_jobs.log.ranges import bounds
-from spark_jobs.log.segments import StoreLog
 
 FILLER_BYTES: Final = 0x7FFFFFFF
 """The length in entries that stand for messages which a queue never had."""

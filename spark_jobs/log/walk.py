@@ -29,7 +29,7 @@ from commitlog.recovery import Damage
 from spark_jobs.log.ahead import ReadAhead
 from spark_jobs.log.ragged import Bytes, Flags, Integers
 from spark_jobs.log.records import Records
-from spark_jobs.log.segments import Slice
+from spark_jobs.log.slices import Slice
 
 RECORDS_PER_CHUNK: Final = 16_384
 _RECORDS_AFTER_DAMAGE: Final = 64

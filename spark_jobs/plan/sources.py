@@ -22,9 +22,9 @@ from sqlalchemy.engine.default import DefaultDialect
 from commitlog import properties, record
 from commitlog.errors import StoreError
 from commitlog.kinds import HALF_TOPIC
+from commitlog.published_log import StoreLog, open_log
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, Mapping, TableMapping
-from spark_jobs.log.segments import StoreLog, open_log
 from txn.half import transaction_id
 
 Lines = dict[str, list[dict[str, Any]]]

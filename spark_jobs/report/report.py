@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from commitlog.published_log import StoreLog
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED, OTHER_FINDINGS
 from spark_jobs.cases.table import MEANINGS as RULES
 from spark_jobs.layout import RunFolders
-from spark_jobs.log.segments import StoreLog
 from spark_jobs.report import charts, curves
 from spark_jobs.report.flow import FINDING, Flow, merged
 from spark_jobs.report.flow_chart import TALL, WIDE, flow_chart

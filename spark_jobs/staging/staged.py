@@ -29,6 +29,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from commitlog.published_log import StoreLog, holes
 from commitlog.recovery import Damage
 from spark_jobs.buckets import bucket_count, write_dealt
 from spark_jobs.encodings import encodings
@@ -36,8 +37,8 @@ from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.log.decode import Wanted, chunk_batches, damage_batch, mapped
 from spark_jobs.log.kept import Kept, kept_batches, kept_parts
 from spark_jobs.log.kept_timers import KeptTimers, timer_batches
-from spark_jobs.log.segments import Slice, StoreLog, holes, slices
 from spark_jobs.log.shapes import Shapes
+from spark_jobs.log.slices import Slice, slices
 from spark_jobs.log.walk import Check, Chunk, walk
 from spark_jobs.source import NO_SEGMENT
 from spark_jobs.staging.acknowledged import Places

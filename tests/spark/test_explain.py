@@ -16,9 +16,9 @@ from services.broker.errors import MessageNotFound
 from services.broker.values import Resolution
 from services.cli.explain import lines
 from services.cli.main import main
+from services.explain.evidence import SearchedLog
+from services.explain.explain import Explanation, explain
 from services.shop.topics import CARTS_GROUP, ORDER_CREATED, ORDER_TIMEOUTS
-from spark_jobs.explain.evidence import SearchedLog
-from spark_jobs.explain.explain import Explanation, explain
 from tidewheel.errors import ClientMistake, TransactionEnded
 from txn.checkback import CheckBackPolicy
 
@@ -202,7 +202,7 @@ def test_the_command_tells_it_in_lines_and_as_json(traded: Shop, capsys: pytest.
 def test_the_search_misses_nothing_that_a_window_cuts(traded: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = happened(told(traded, "p1"))
     for window_bytes in (64, 97, 500):
-        monkeypatch.setattr("spark_jobs.explain.evidence.WINDOW_BYTES", window_bytes)
+        monkeypatch.setattr("services.explain.evidence.WINDOW_BYTES", window_bytes)
         assert happened(told(traded, "p1")) == whole
 
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from commitlog.published_log import open_log
 from services.broker.values import TimerName
 from spark_jobs.inputs.mapping import SHOP
-from spark_jobs.log.segments import open_log
 from spark_jobs.staging import staged as staging
 from spark_jobs.staging.events import Code
 from spark_jobs.staging.lookups import ORDER_EVENTS

@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from commitlog.published_log import open_log
 from services.broker.values import TimerName, Verdict
 from spark_jobs.books.timelines import timelines
 from spark_jobs.inputs.mapping import SHOP
-from spark_jobs.log.segments import open_log
 from spark_jobs.report.statistics import log_statistics
 from spark_jobs.staging.order_events import events_of_orders
 from spark_jobs.staging.staged import stage

@@ -18,6 +18,7 @@ import pytest
 from commitlog import layout, record
 from commitlog.errors import StoreError
 from commitlog.message import Message
+from commitlog.published_log import holes, open_log
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from commitlog.recovery import LogScan
@@ -28,7 +29,7 @@ from services.store.opening import open_store
 from services.store.rocketmq_export import export_store
 from services.store.verify import verify
 from spark_jobs.log.decode import ALL, Wanted, batches
-from spark_jobs.log.segments import holes, open_log, slices
+from spark_jobs.log.slices import slices
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000

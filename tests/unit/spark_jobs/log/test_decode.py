@@ -18,10 +18,11 @@ from commitlog import properties
 from commitlog import record as codec
 from commitlog.kinds import kind_of
 from commitlog.message import Host
+from commitlog.published_log import Segment
 from commitlog.record import Record
 from spark_jobs.log.decode import ALL, PROPERTIES, SCHEMA, TIMES, Wanted, batches
 from spark_jobs.log.records import FIXED
-from spark_jobs.log.segments import Segment, Slice
+from spark_jobs.log.slices import Slice
 from spark_jobs.log.walk import Check
 
 Row = dict[str, Any]

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from commitlog.published_log import Segment, StoreLog
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, OTHER_FINDINGS
 from spark_jobs.layout import RunFolders
-from spark_jobs.log.segments import Segment, StoreLog
 from spark_jobs.report import report
 from spark_jobs.report.flow import flow
 from spark_jobs.report.meanings import MEANINGS

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from commitlog import properties
+from commitlog.published_log import open_log
 from commitlog.record import Record
 from spark_jobs.inputs.mapping import SHOP
-from spark_jobs.log.segments import open_log
 from spark_jobs.log.walk import Check
 from spark_jobs.report.statistics import LogStatistics, log_statistics
 from spark_jobs.staging.staged import SCHEMAS, Staged, parts_of, stage_part

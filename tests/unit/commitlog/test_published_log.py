@@ -9,8 +9,8 @@ import pytest
 
 from commitlog import layout
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
+from commitlog.published_log import open_log
 from commitlog.record import Record
-from spark_jobs.log.segments import open_log
 
 WriteLog = Callable[..., Path]
 

@@ -24,8 +24,8 @@ from commitlog.kinds import ACK_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC, hal
 from commitlog.record import Record
 from consumequeue import acks, lease_records
 from services.broker.errors import MessageNotFound
-from spark_jobs.explain.evidence import SearchedLog
-from spark_jobs.explain.life import (
+from services.explain.evidence import SearchedLog
+from services.explain.life import (
     EXPIRED,
     Event,
     Place,

@@ -26,8 +26,8 @@ from typing import Final, NamedTuple, Protocol
 
 from commitlog import imported, keep, layout, limits, record
 from commitlog.errors import StoreDamaged
+from commitlog.published_log import open_log
 from commitlog.record import Record
-from spark_jobs.log.segments import open_log
 from tidewheel.errors import Busy
 
 WINDOW_BYTES: Final = 256 * 1024

@@ -1,11 +1,10 @@
-"""The log of a store as a reader sees it: which files, up to which byte, in which slices.
+"""The log of a store as another process reads it: which files, up to which byte.
 
 Nothing is locked and nothing is written, so a running broker's store can be read: the reader stops at
 the published durable offset, which is never ahead of what is on disk. A store without one (Apache
 RocketMQ's own) ends at the last sound record of its last segment that is not empty.
 
-A slice is a range of one segment, so that one large segment can be read by several tasks. A record
-belongs to the slice in which it starts. Cost of planning: one listing, and eight bytes of each segment.
+Cost: one listing, and eight bytes of each segment.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from commitlog import imported, layout, record, store_format
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
 from commitlog.recovery import Damage
 
-SLICE_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 _NONE_OWN: Final = 1 << 62
 
 
@@ -50,23 +48,6 @@ class Segment:
         with open(self.path, "rb") as file:
             file.seek(blank_at)
             return file.read(record.BLANK_BYTES) == record.blank(next_offset - self.first_offset - blank_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """The records of one segment that start at a position in [start, until).
-
-    `end` is where readable bytes end. `has_tail`: sound records simply stop somewhere in this segment,
-    so bytes without any sound record behind them are its unwritten end, not damage. `may_lack_crc`: its
-    records were imported (see `commitlog.imported`).
-    """
-
-    segment: Segment
-    start: int
-    until: int
-    end: int
-    has_tail: bool
-    may_lack_crc: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,31 +97,6 @@ def read_durable(store: Path) -> int | None:
     """The published durable offset; None where none is published, or none that can be read."""
     path = store / layout.DURABLE
     return layout.parse_durable(path.read_bytes()) or None if path.exists() else None
-
-
-def slices(
-    log: StoreLog,
-    slice_bytes: int = SLICE_BYTES_DEFAULT,
-    first_offset: int = 0,
-    end_offset: int | None = None,
-) -> list[Slice]:
-    """The log cut for reading, in log order: the records that start between two log offsets."""
-    last_offset = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
-    parts = []
-    for segment in log.segments:
-        end = min(segment.segment_bytes, log.end_offset - segment.first_offset)
-        stop = min(end, min(last_offset, segment.end_offset) - segment.first_offset)
-        begin = max(int(segment.is_overlapped), first_offset - segment.first_offset)
-        if begin >= stop:
-            continue
-        has_tail = log.durable_offset is None and segment is log.segments[-1]
-        imported_until = min(max(log.imported_until - segment.first_offset, 0), end)
-        starts = sorted(
-            {*range(begin, stop, slice_bytes), *((imported_until,) if begin < imported_until < stop else ())}
-        )
-        for start, until in pairwise([*starts, stop]):
-            parts.append(Slice(segment, start, until, end, has_tail, may_lack_crc=start < imported_until))
-    return parts
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
