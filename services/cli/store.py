@@ -248,7 +248,7 @@ def run_import(
     """
     from dataclasses import asdict
 
-    from services.store.rocketmq_import import import_store
+    from services.rocketmq.import_store import import_store
 
     summary = import_store(source, store, output.say, wall_clock_ms())
     if as_json:
@@ -271,7 +271,7 @@ def run_export(
     """
     from dataclasses import asdict
 
-    from services.store.rocketmq_export import export_store
+    from services.rocketmq.export_store import export_store
 
     summary = export_store(store, target, output.say, wall_clock_ms())
     if as_json:

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from commitlog.recovery import Damage
+    from services.rocketmq.export_store import ExportSummary
+    from services.rocketmq.import_store import ImportSummary
     from services.store.findings import Finding
     from services.store.info import Info
     from services.store.repair import Plan
-    from services.store.rocketmq_export import ExportSummary
-    from services.store.rocketmq_import import ImportSummary
     from services.store.verify import Verdict
 
 FINDINGS_SHOWN = 50

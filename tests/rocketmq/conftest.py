@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from services.store.rocketmq_config import parse_json
+from services.rocketmq.config_files import parse_json
 
 JAVA = Path(__file__).parent / "java"
 BUILD_SECONDS = 900

@@ -17,8 +17,8 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution
-from services.store.rocketmq_export import export_store
-from services.store.rocketmq_import import import_store
+from services.rocketmq.export_store import export_store
+from services.rocketmq.import_store import import_store
 
 SEGMENT_BYTES = 64 * 1024
 USER_TOPICS = ("orders", "payments", "reminders")

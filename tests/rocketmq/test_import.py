@@ -18,8 +18,8 @@ from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, ReadTimers
+from services.rocketmq.import_store import ImportSummary, import_store
 from services.store.opening import open_store
-from services.store.rocketmq_import import ImportSummary, import_store
 from services.store.state import fold
 from services.store.verify import verify
 

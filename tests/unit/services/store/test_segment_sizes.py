@@ -24,9 +24,9 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.rocketmq.export_store import export_store
 from services.store.copying import copy_store
 from services.store.opening import open_store
-from services.store.rocketmq_export import export_store
 from services.store.verify import verify
 from spark_jobs.log.decode import ALL, Wanted, batches
 from spark_jobs.log.slices import slices

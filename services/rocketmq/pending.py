@@ -11,10 +11,10 @@ from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, TOPIC_TOPIC, without_ending
 from commitlog.limits import PROPERTIES_STORED_BYTES_MAX
 from commitlog.log import CommitLog
 from commitlog.record import COMPRESSION, CRC_BYTES, TYPE_SYSTEM, Record
-from services.store.rocketmq_append import Appender
-from services.store.rocketmq_config import TopicConfig
-from services.store.rocketmq_names import DELAY_LEVEL
-from services.store.rocketmq_takeover import Half, Waiting
+from services.rocketmq.append import Appender
+from services.rocketmq.config_files import TopicConfig
+from services.rocketmq.names import DELAY_LEVEL
+from services.rocketmq.takeover import Half, Waiting
 from txn.half import check_record, outcome_record
 from txn.states import State
 

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from commitlog import properties
 from commitlog.record import Record
-from services.store.rocketmq_config import RocketmqConfig, parse_json
+from services.rocketmq.config_files import RocketmqConfig, parse_json
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 _REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"

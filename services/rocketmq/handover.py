@@ -10,8 +10,8 @@ from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, without_endings
 from commitlog.record import COMPRESSION, Record
-from services.store.rocketmq_append import Appender
-from services.store.rocketmq_names import DISCARD_TOPIC, OP_TOPIC
+from services.rocketmq.append import Appender
+from services.rocketmq.names import DISCARD_TOPIC, OP_TOPIC
 from services.store.state import HalfState
 from services.store.timers import Waiting
 

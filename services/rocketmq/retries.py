@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from commitlog import properties
 from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
-from services.store.rocketmq_config import RocketmqConfig
-from services.store.rocketmq_names import RETRY_PREFIX
-from services.store.rocketmq_source import RocketmqLog
+from services.rocketmq.config_files import RocketmqConfig
+from services.rocketmq.names import RETRY_PREFIX
+from services.rocketmq.source import RocketmqLog
 
 GroupQueue = tuple[str, str, int]
 """(group, topic, queue id)."""

@@ -40,13 +40,13 @@ from services.broker.broker import Broker
 from services.broker.derived import QUEUES
 from services.broker.settings import BrokerSettings
 from services.broker.timer_files import TIMER_FILES
-from services.store.rocketmq_config import TopicConfig, read_config
-from services.store.rocketmq_levels import LevelTimes
-from services.store.rocketmq_names import is_broker_topic
-from services.store.rocketmq_pending import Pending
-from services.store.rocketmq_retries import find_unfinished
-from services.store.rocketmq_source import RocketmqLog, open_log
-from services.store.rocketmq_takeover import Takeover
+from services.rocketmq.config_files import TopicConfig, read_config
+from services.rocketmq.levels import LevelTimes
+from services.rocketmq.names import is_broker_topic
+from services.rocketmq.pending import Pending
+from services.rocketmq.retries import find_unfinished
+from services.rocketmq.source import RocketmqLog, open_log
+from services.rocketmq.takeover import Takeover
 
 Say = Callable[[str], None]
 

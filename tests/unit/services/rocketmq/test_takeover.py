@@ -10,9 +10,9 @@ import pytest
 
 from commitlog import properties
 from commitlog.record import TYPE_COMMIT, Record
-from services.store.rocketmq_config import RocketmqConfig, TimerCheck
-from services.store.rocketmq_retries import Retry
-from services.store.rocketmq_takeover import Takeover
+from services.rocketmq.config_files import RocketmqConfig, TimerCheck
+from services.rocketmq.retries import Retry
+from services.rocketmq.takeover import Takeover
 
 TIMER, LEVEL = "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"
 HALF, OP, DISCARD = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"

@@ -13,8 +13,8 @@ from commitlog.record import Record
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.delays import LEVELS_MS
+from services.rocketmq.names import LEVEL_TOPIC
 from services.store.reading import Reader
-from services.store.rocketmq_names import LEVEL_TOPIC
 
 
 class LevelTimes:

@@ -1,6 +1,6 @@
 """A store of Tidewheel becomes one that a genuine Apache RocketMQ broker opens and goes on from.
 
-The segments are copied byte for byte (but for damage, see `rocketmq_filler`). Behind them come records that
+The segments are copied byte for byte (but for damage, see `filler`). Behind them come records that
 say in RocketMQ's own way what ours say in ours, so that nothing that is over happens again and nothing that
 waits is lost:
 
@@ -38,15 +38,15 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
-from services.store import rocketmq_batches, rocketmq_config
+from services.rocketmq import batches, config_files
+from services.rocketmq.append import Appender
+from services.rocketmq.config_files import TRANSACTION_GROUP, TimerCheck, TopicConfig
+from services.rocketmq.filler import fillers
+from services.rocketmq.handover import Handover
+from services.rocketmq.names import LEVEL_TOPIC, OP_TOPIC
+from services.rocketmq.queues import QueueFiles
+from services.rocketmq.source import refuse_if_live
 from services.store.opening import OpenStore, open_store
-from services.store.rocketmq_append import Appender
-from services.store.rocketmq_config import TRANSACTION_GROUP, TimerCheck, TopicConfig
-from services.store.rocketmq_filler import fillers
-from services.store.rocketmq_handover import Handover
-from services.store.rocketmq_names import LEVEL_TOPIC, OP_TOPIC
-from services.store.rocketmq_queues import QueueFiles
-from services.store.rocketmq_source import refuse_if_live
 from services.store.state import GroupState, State, fold
 
 Say = Callable[[str], None]
@@ -141,7 +141,7 @@ class _Export:
             handover = self._append(state)
             self._queues.finish()
             for topic in self._seen.batch_topics:
-                rocketmq_batches.convert(self._disk.root, topic, self._read_original)
+                batches.convert(self._disk.root, topic, self._read_original)
             self._write_config(state, handover)
             self._disk.delete(layout.DURABLE)
         except BaseException:
@@ -248,11 +248,11 @@ class _Export:
         check = TimerCheck(now_ms, state.next_offsets.get((TIMER_TOPIC, 0), 0))
         groups = sorted({one.group for one in state.groups})
         files = {
-            rocketmq_config.TOPICS: rocketmq_config.topics_json(topics, now_ms).encode(),
-            rocketmq_config.CONSUMER_OFFSETS: rocketmq_config.consumer_offsets_json(offsets, now_ms).encode(),
-            rocketmq_config.DELAY_OFFSETS: rocketmq_config.delay_offsets_json(levels, now_ms).encode(),
-            rocketmq_config.GROUPS: rocketmq_config.groups_json(groups, now_ms).encode(),
-            rocketmq_config.TIMER_CHECK: rocketmq_config.timer_check_bytes(check, now_ms),
+            config_files.TOPICS: config_files.topics_json(topics, now_ms).encode(),
+            config_files.CONSUMER_OFFSETS: config_files.consumer_offsets_json(offsets, now_ms).encode(),
+            config_files.DELAY_OFFSETS: config_files.delay_offsets_json(levels, now_ms).encode(),
+            config_files.GROUPS: config_files.groups_json(groups, now_ms).encode(),
+            config_files.TIMER_CHECK: config_files.timer_check_bytes(check, now_ms),
         }
         for path, content in files.items():
             self._disk.write(path, 0, content)

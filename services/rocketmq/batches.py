@@ -30,7 +30,7 @@ from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.record import Record
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES, Entry, tags_code
-from services.store.rocketmq_queues import BEFORE_FIRST
+from services.rocketmq.queues import BEFORE_FIRST
 
 _FOLDER: Final = "batchconsumequeue"
 _LAYOUT: Final = struct.Struct(">qiqqqhii")

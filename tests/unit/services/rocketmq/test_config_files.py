@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from commitlog.message import MessageType
-from services.store import rocketmq_config
+from services.rocketmq import config_files
+from services.rocketmq.config_files import TimerCheck, TopicConfig, parse_json, read_config
 from services.store.reading import StoreFiles
-from services.store.rocketmq_config import TimerCheck, TopicConfig, parse_json, read_config
 
 
 def put(root: Path, name: str, content: str | bytes) -> None:
@@ -63,11 +63,11 @@ def test_a_topic_without_a_type_takes_all(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     topics = {"a": TopicConfig("a", 2, MessageType.MIXED), "b": TopicConfig("b", 1, MessageType.DELAY)}
     offsets = {("a", "g"): {0: 5, 1: 6}, ("RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"): {0: 4}}
-    put(tmp_path, rocketmq_config.TOPICS, rocketmq_config.topics_json(topics, 1))
-    put(tmp_path, rocketmq_config.CONSUMER_OFFSETS, rocketmq_config.consumer_offsets_json(offsets, 1))
-    put(tmp_path, rocketmq_config.DELAY_OFFSETS, rocketmq_config.delay_offsets_json({18: 2}, 1))
-    check = rocketmq_config.timer_check_bytes(TimerCheck(1000, 7), 1)
-    put(tmp_path, rocketmq_config.TIMER_CHECK, check)
+    put(tmp_path, config_files.TOPICS, config_files.topics_json(topics, 1))
+    put(tmp_path, config_files.CONSUMER_OFFSETS, config_files.consumer_offsets_json(offsets, 1))
+    put(tmp_path, config_files.DELAY_OFFSETS, config_files.delay_offsets_json({18: 2}, 1))
+    check = config_files.timer_check_bytes(TimerCheck(1000, 7), 1)
+    put(tmp_path, config_files.TIMER_CHECK, check)
     config = read_config(StoreFiles(tmp_path))
     assert (config.topics, config.group_offsets, config.delay_offsets) == (topics, offsets, {18: 2})
     assert (config.timer_check, config.half_offset()) == (TimerCheck(1000, 7), 4)

@@ -23,14 +23,14 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import ReadTimers, Resolution, TimerName
-from services.store import rocketmq_batches
+from services.rocketmq import batches
+from services.rocketmq.config_files import TimerCheck, read_config
+from services.rocketmq.export_store import ExportSummary, export_store
+from services.rocketmq.filler import fillers
+from services.rocketmq.import_store import import_store
+from services.rocketmq.queues import QueueFiles
 from services.store.opening import open_store
 from services.store.reading import StoreFiles
-from services.store.rocketmq_config import TimerCheck, read_config
-from services.store.rocketmq_export import ExportSummary, export_store
-from services.store.rocketmq_filler import fillers
-from services.store.rocketmq_import import import_store
-from services.store.rocketmq_queues import QueueFiles
 from services.store.verify import verify
 from txn.checkback import CheckBackPolicy
 
@@ -83,7 +83,7 @@ def test_batch_queues_are_those_that_rocketmq_itself_wrote(tmp_path: Path) -> No
         0x31669: record.Record(topic="batches", body=b"", store_ms=0x1A1FDAEDCC2),
         0x317C1: record.Record(topic="batches", body=b"", store_ms=0x1A1FDAEDCC3),
     }
-    rocketmq_batches.convert(tmp_path, "batches", stored.__getitem__)
+    batches.convert(tmp_path, "batches", stored.__getitem__)
     [path] = (tmp_path / "batchconsumequeue" / "batches" / "0").iterdir()
     assert (path.name, path.stat().st_size) == (f"{0:020d}", 13_800_000)
     assert path.read_bytes()[:100].hex() == (

@@ -23,8 +23,8 @@ from commitlog.compression import check_library
 from commitlog.inner_batch import message_count
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, endings
 from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
-from services.store.rocketmq_config import RocketmqConfig, TimerCheck
-from services.store.rocketmq_names import (
+from services.rocketmq.config_files import RocketmqConfig, TimerCheck
+from services.rocketmq.names import (
     CHECK_TIMES,
     DELETED_KEY,
     DISCARD_TOPIC,
@@ -33,8 +33,8 @@ from services.store.rocketmq_names import (
     RETRY_PREFIX,
     is_broker_topic,
 )
-from services.store.rocketmq_receipts import REVIVE_PREFIX, InHand, Receipts
-from services.store.rocketmq_retries import Retry, retry_of
+from services.rocketmq.receipts import REVIVE_PREFIX, InHand, Receipts
+from services.rocketmq.retries import Retry, retry_of
 
 Name = tuple[str, str]
 """A message by its real topic and its message id."""

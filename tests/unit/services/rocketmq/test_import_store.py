@@ -18,7 +18,7 @@ from commitlog.record import Record
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.store.rocketmq_import import ImportSummary, import_store
+from services.rocketmq.import_store import ImportSummary, import_store
 from tidewheel.errors import LibraryMissing
 
 SEGMENT_BYTES = 2048
