@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine, Row, Select
 
-    from tidewheel.outbox_relay import Sent
+Sent = dict[int, dict[str, Any]]
+"""What is to be marked in a row, by its id."""
 
 rows = outbox_table.c
 before = outbox_table.alias("before")

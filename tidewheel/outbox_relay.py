@@ -20,7 +20,7 @@ from uuid import uuid4
 from tidewheel.barrier import wall_clock_ms
 from tidewheel.barrier_table import refuse_unfit_table
 from tidewheel.errors import UnknownChoice
-from tidewheel.outbox_claims import LeasedRows, LockedRows
+from tidewheel.outbox_claims import LeasedRows, LockedRows, Sent
 from tidewheel.outbox_table import message_of, outbox_table
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     from rocketmq import Producer
     from sqlalchemy import Engine, Row
-
-Sent = dict[int, dict[str, Any]]
-"""What is to be marked in a row, by its id."""
 
 BATCH_ROWS = 100
 SENDERS = 8

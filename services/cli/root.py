@@ -10,7 +10,7 @@ from typer import core
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from services.cli.main import COMMANDS
+from services.cli.commands import COMMANDS
 
 
 class LazyGroup(TyperGroup):

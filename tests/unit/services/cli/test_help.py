@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.main import COMMANDS, main
+from services.cli.commands import COMMANDS
+from services.cli.main import main
 from services.cli.root import load
 
 
