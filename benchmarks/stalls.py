@@ -216,7 +216,9 @@ class Load:
     async def _consume(self) -> None:
         everything = parse_tags("*")
         while True:
-            found = await self._live.receive(GROUP, TOPIC, everything, 32, 60_000, "client-1", False, 5)
+            found = await self._live.receivers.receive(
+                GROUP, TOPIC, everything, 32, 60_000, "client-1", False, 5
+            )
             ack = self._live.core.receiving.ack
             acks = (self._live.call(ack, GROUP, TOPIC, one.receipt_handle) for one in found)
             await asyncio.gather(*acks)

@@ -1,6 +1,9 @@
 """The broker inside an asyncio loop: the only owner of the core, and the only one that moves its time.
 
-What can be asked of it is in `services.live.verbs`.
+What can be asked of it: `call(verb, ...)` and `query(verb, ...)`, with a verb of the core. A verb that
+stores answers once its record is durable; one that takes more than a call has a method here or in
+`receivers`. Errors are the core's `TidewheelError`s; verbs that store raise `ResultUnknown` too, when the
+disk failed before the record was known to be durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
@@ -22,9 +25,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import structlog
 
@@ -35,15 +39,22 @@ from commitlog.flush import Flush
 from commitlog.message import Message
 from commitlog.retention import Retirement
 from services.broker.broker import Broker
+from services.broker.finding import Found, Wanted, anything
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,
     Damaged,
     Effect,
     Notify,
+    PendingTimer,
     ReadTimers,
     Retire,
+    SendReceipt,
+    TimerFilter,
+    TimerName,
+    TimerPage,
     TimersJob,
+    TimerVerdict,
     Warn,
 )
 from services.live.access import LiveAccess
@@ -55,12 +66,11 @@ from services.live.errors import BrokerBroken, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
-from services.live.long_polls import LongPolls
 from services.live.rebuilding import Rebuilding
+from services.live.receivers import Receivers
 from services.live.room import Room
 from services.live.transactions import LiveTransactions
-from services.live.verbs import Answer, LiveVerbs
-from tidewheel.errors import TidewheelError
+from tidewheel.errors import RefusedByState, TidewheelError
 
 Read = Callable[[], Message | None]
 """Reads a half message, as callers see it; None if damage has taken it."""
@@ -75,6 +85,21 @@ Present = Callable[[], Iterable[str]]
 
 TURNS_BETWEEN_FULL_TICKS = 80
 """A send needs about ten turns of the loop, in some of which gRPC's thread has yet to get the interpreter."""
+
+Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
+
+
+class RestsOnRecord(Protocol):
+    """An answer that may be given once the log is durable up to `durable_at`."""
+
+    @property
+    def durable_at(self) -> int:
+        """A physical offset."""
+
+
+Resting = TypeVar("Resting", bound=RestsOnRecord | int)
+
 
 log = structlog.get_logger()
 
@@ -98,7 +123,7 @@ def log_damage(found: Damaged) -> None:
     log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
 
-class LiveBroker(LiveVerbs):
+class LiveBroker:
     """A broker that answers coroutines. Make it and use it in one running loop.
 
     `clock` is real time in milliseconds; with a `kept` offset the broker's clock is virtual.
@@ -121,7 +146,7 @@ class LiveBroker(LiveVerbs):
         self._lite_before = self._core.lite
         self.answers = Answers(self._broker.durable_offset)
         self.room = Room(self._unflushed_bytes)
-        self._long_polls = LongPolls()
+        self.receivers = Receivers(lambda: self._broker, self.decide, self.call, self.clock, self.answers)
         self._alarm = Alarm(self._ring, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
         self._share: Share = always_alike
@@ -134,7 +159,7 @@ class LiveBroker(LiveVerbs):
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
-        self.groups = LiveGroups(lambda: self._broker, self.call, self._long_polls.notify, self.room)
+        self.groups = LiveGroups(lambda: self._broker, self.call, self.receivers.notify, self.room)
         self.access = LiveAccess(lambda: self._broker.access, self.call, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
         self._retiring: asyncio.Task[None] | None = None
@@ -166,9 +191,108 @@ class LiveBroker(LiveVerbs):
         """Call back after so many seconds."""
         self._call_later(seconds, call)
 
-    async def arrival(self, topic: str, seconds: float) -> bool:
-        """Sleep until something arrives in `topic`; False when the time is up."""
-        return await self._long_polls.wait(topic, seconds)
+    # Verbs.
+
+    def call(self, verb: Callable[..., Resting], *arguments: object) -> Coroutine[Any, Any, Resting]:
+        """Call a verb of the core at once; its answer or refusal comes when what it rests on is durable.
+
+        So the verb is one of the core that there is: nothing is awaited before it is called.
+        """
+        try:
+            answer = self.decide(verb, *map(self.clock.inward, arguments))
+        except RefusedByState as refusal:
+            return self._refused(refusal)
+        return self._await_durable(answer)
+
+    def query(self, verb: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs) -> Answer:
+        """Look at something in the core, which changes nothing."""
+        inward = map(self.clock.inward, arguments)
+        return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
+
+    async def send(self, message: Message) -> SendReceipt:
+        """Store a message (normal, FIFO, delayed or half)."""
+        if not self.room.has(len(message.body)):
+            await self.room.wait(len(message.body))
+        return await self.call(self._broker.sending.send, message)
+
+    async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
+        """Store many messages; each has its own answer, and they come when all are durable."""
+        await self.room.wait(sum(len(message.body) for message in messages))
+        answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
+        rests = (one.durable_at for one in answers if isinstance(one, (SendReceipt, RefusedByState)))
+        await self.answers.reach(max(rests, default=0))
+        return answers
+
+    async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
+        """Give a delayed message another time."""
+        await self.room.for_copy()
+        return await self.call(self._broker.timers.move, name, due_ms + self.clock.offset_ms)
+
+    async def fire_timer(self, name: TimerName) -> TimerVerdict:
+        """Deliver a delayed message at once."""
+        await self.room.for_copy()
+        return await self.call(self._broker.timers.fire, name)
+
+    def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
+        """Call a verb of the core with the broker's time behind its arguments."""
+        try:
+            return verb(*arguments, self._clock())
+        except TidewheelError:
+            raise
+        except OSError as error:
+            self._flushing.fail(error)
+            raise StoreUnwell(f"{error}. Send again once it works.") from error
+        except Exception as bug:
+            self.break_down(bug)
+            raise
+        finally:
+            if not (self._is_alarm_stale and self._flushing.will_flush):
+                self._stir()
+
+    async def _await_durable(self, answer: Resting) -> Resting:
+        await self.answers.reach(answer if isinstance(answer, int) else answer.durable_at)
+        return self.clock.outward(answer)
+
+    async def _refused(self, refusal: RefusedByState) -> Any:
+        await self.answers.reach(refusal.durable_at)
+        raise refusal
+
+    # Queries.
+
+    @property
+    def core(self) -> Broker:
+        """The core, to look at only; it is another one after the disk has failed.
+
+        Raises `StoreUnwell` while there is none.
+        """
+        return self._broker
+
+    def now_ms(self) -> int:
+        """Return real time, the time of callers."""
+        return self.clock.real_ms()
+
+    def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
+        """Look messages up by key or message id, newest first; they are fewer if they are large."""
+        found = self._broker.finding.find(topic, key, count_max, lambda one: wanted(self.clock.outward(one)))
+        return Found(self.clock.outward(found.messages), found.is_cut)
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """Return the first queue offset stored at or after a time."""
+        return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
+
+    def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
+        """Look at one delayed message: waiting, or what became of it."""
+        return self.query(self._broker.timers.get, name, self.clock.now_ms())
+
+    def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+        """Look at delayed messages that wait, by due time."""
+        sort_key = None if after is None else (after[0] + self.clock.offset_ms, after[1])
+        return self.query(self._broker.timer_views.page, wanted, sort_key, count_max)
+
+    def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+        """Count delayed messages that wait by windows of due time."""
+        found = self.query(self._broker.timer_views.histogram, wanted, width_ms)
+        return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
 
     # Time.
 
@@ -250,16 +374,12 @@ class LiveBroker(LiveVerbs):
         """Let `share` give loop and workers their parts of the interpreter."""
         self._share = share
 
-    def release_receivers(self) -> None:
-        """End every long poll, now and from now on."""
-        self._long_polls.close()
-
     async def close(self) -> None:
         """Flush what is left, leave a snapshot for the next start, and let the core go.
 
         The disk stays the caller's. Raises a `StoreError` if it keeps the end from being a clean one.
         """
-        self.release_receivers()
+        self.receivers.close()
         self._stir()
         if self._retiring is not None:
             await self._retiring
@@ -290,21 +410,6 @@ class LiveBroker(LiveVerbs):
                 "Writing a snapshot at the end",
                 f"{kept}: the next start only has more of the log to read.",
             ) from error
-
-    def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
-        try:
-            return verb(*arguments, self._clock())
-        except TidewheelError:
-            raise
-        except OSError as error:
-            self._flushing.fail(error)
-            raise StoreUnwell(f"{error}. Send again once it works.") from error
-        except Exception as bug:
-            self.break_down(bug)
-            raise
-        finally:
-            if not (self._is_alarm_stale and self._flushing.will_flush):
-                self._stir()
 
     def _stir(self) -> None:
         """After anything that may have appended or planned: see, once a turn, to the flush and the alarm."""
@@ -384,7 +489,7 @@ class LiveBroker(LiveVerbs):
         self._well.set()
         self._told_of_health(True)
         self._flushing.go_on()
-        self._long_polls.notify_all()
+        self.receivers.notify_all()
         self._see_to_alarm()
 
     def _unflushed_bytes(self) -> int:
@@ -493,7 +598,7 @@ class LiveBroker(LiveVerbs):
         for effect in effects:
             match effect:
                 case Notify(key):
-                    self._long_polls.notify(key)
+                    self.receivers.notify(key)
                 case Retire(retirement):
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case Warn(text):

@@ -126,7 +126,7 @@ class Api:
         limit, positions = at_most(query.limit), self._positions(topic, query.after)
         found = self._after(topic, positions, limit)
         wait_ms = min(query.wait_ms, WAIT_MS_MAX)
-        if not found and await self._live.arrival(topic.name, wait_ms / 1000):
+        if not found and await self._live.receivers.arrival(topic.name, wait_ms / 1000):
             found = self._after(topic, positions, limit)
         after = ",".join(f"{queue_id}:{offset}" for queue_id, offset in positions.items())
         return JSONResponse({"messages": [message_shape(delivery) for delivery in found], "after": after})

@@ -86,7 +86,7 @@ class Clients:
         session = self._sessions.seen(caller)
         session.client_type = session.client_type or request.client_type
         session.group = session.group or stored_name(request.group)
-        self._live.client_alive(caller.client_id)
+        self._live.receivers.client_alive(caller.client_id)
         return HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
@@ -95,7 +95,7 @@ class Clients:
         """Say goodbye to a client: its leases are free at once, and it subscribes to nothing."""
         streams = self._farewell(self._sessions.find(caller.client_id))
         self._leave(caller.client_id)
-        self._live.said_goodbye(caller.client_id)
+        self._live.receivers.said_goodbye(caller.client_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 for stream in streams:
@@ -151,7 +151,7 @@ class Clients:
         self._is_renewing = False
         connected = [session for session in self._sessions if session.is_connected]
         for session in connected:
-            self._live.client_alive(session.client_id)
+            self._live.receivers.client_alive(session.client_id)
         if connected:
             self._renew_later()
 
@@ -173,5 +173,5 @@ class Clients:
 
     def _leave(self, client_id: str) -> None:
         self._sessions.gone(client_id)
-        self._live.client_gone(client_id)
+        self._live.receivers.client_gone(client_id)
         log.info("client left", client=client_id)

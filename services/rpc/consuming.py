@@ -68,7 +68,7 @@ class Consuming:
             return
         answer = lent(group, topic, request.attempt_id, deliveries)
         heard, body_bytes = False, sum(len(one.record.body) for one in deliveries)
-        self._live.unread_bytes += body_bytes
+        self._live.receivers.unread_bytes += body_bytes
         try:
             yield RECEIVED
             namespace = request.message_queue.topic.resource_namespace
@@ -78,7 +78,7 @@ class Consuming:
             yield left.SerializeToString()
             heard = True
         finally:
-            self._live.unread_bytes -= body_bytes
+            self._live.receivers.unread_bytes -= body_bytes
             if heard:
                 remember(session, answer)
             else:
@@ -152,9 +152,9 @@ class Consuming:
     async def _lease(
         self, request: ReceiveMessageRequest, session: Session, wait_seconds: float
     ) -> list[Delivery]:
-        self._live.client_alive(session.client_id)
+        self._live.receivers.client_alive(session.client_id)
         with self._sessions.receiving(session):
-            return await self._live.receive(
+            return await self._live.receivers.receive(
                 stored_name(request.group),
                 stored_name(request.message_queue.topic),
                 wanted(request.filter_expression),

@@ -33,4 +33,4 @@ def give_back(live: LiveBroker, answer: Lent) -> None:
     """Free the leases of an answer; those that were acknowledged meanwhile are done."""
     for handle in answer.handles:
         with suppress(TidewheelError):
-            live.release(answer.group, answer.topic, handle)
+            live.receivers.release(answer.group, answer.topic, handle)

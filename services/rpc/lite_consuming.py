@@ -58,13 +58,13 @@ class LiteConsuming:
         match request.action:
             case LiteSubscriptionAction.PARTIAL_ADD:
                 added = put_together(lite_topics) if caller.language == "PYTHON" else lite_topics
-                self._notify(await live.subscribe(lite.subscribe, who, added, start(request)))
+                self._notify(await live.receivers.subscribe(lite.subscribe, who, added, start(request)))
             case LiteSubscriptionAction.PARTIAL_REMOVE:
-                await live.subscribe(lite.unsubscribe, who, lite_topics)
+                await live.receivers.subscribe(lite.unsubscribe, who, lite_topics)
             case LiteSubscriptionAction.COMPLETE_ADD:
-                self._notify(await live.subscribe(lite.replace, who, lite_topics))
+                self._notify(await live.receivers.subscribe(lite.replace, who, lite_topics))
             case LiteSubscriptionAction.COMPLETE_REMOVE:
-                await live.subscribe(lite.forget, who)
+                await live.receivers.subscribe(lite.forget, who)
             case _:
                 raise ClientMistake(f"{request.action} is no action on a subscription that we know.")
         return SyncLiteSubscriptionResponse(status=OK)

@@ -277,7 +277,7 @@ async def serving_port(
         yield
     finally:
         health.leave()
-        live.release_receivers()
+        live.receivers.close()
         sessions.close()
         await port.leave(GRACE_SECONDS)
 
@@ -309,7 +309,7 @@ async def serving_http(
     try:
         yield
     finally:
-        live.release_receivers()
+        live.receivers.close()
         server.should_exit = True
         await serving
         for tasks in app.state.tasks:

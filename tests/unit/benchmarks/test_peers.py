@@ -77,7 +77,7 @@ async def in_process(certificates: Path) -> AsyncIterator[InProcess]:
         try:
             yield server
         finally:
-            server.live.release_receivers()
+            server.live.receivers.close()
             server.sessions.close()
             await server.port.leave(1.0)
             await server.live.close()
@@ -178,7 +178,7 @@ def test_a_server_that_hangs_up_fails_the_row(peers: Any, play: Play) -> None:
         load = rows.Load(server, "plain", "t", "g")
         await load.consumers(1)
         load.connections[0].start(load.receives(1, is_each=False))
-        server.live.release_receivers()
+        server.live.receivers.close()
         server.sessions.close()
         await server.port.leave(0.0)
         await load.finished.wait()

@@ -65,7 +65,7 @@ async def delayed(live: LiveBroker, message_id: str, by_ms: int, **more: object)
 
 
 async def receive(live: LiveBroker, auto_renew: bool = False, client_id: str = "c") -> list[Delivery]:
-    return await live.receive("g", "t", EVERYTHING, 32, 20_000, client_id, auto_renew, 0)
+    return await live.receivers.receive("g", "t", EVERYTHING, 32, 20_000, client_id, auto_renew, 0)
 
 
 def stored(live: LiveBroker) -> list[tuple[str, int]]:

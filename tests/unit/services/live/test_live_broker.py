@@ -57,7 +57,7 @@ def message(message_id: str, **attributes: object) -> Message:
 
 
 async def received(live: LiveBroker, seconds: float) -> list[Delivery]:
-    return await live.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, seconds)
+    return await live.receivers.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, seconds)
 
 
 async def settle() -> None:
@@ -127,7 +127,7 @@ def test_a_wait_that_finds_nothing_ends_and_a_closing_broker_sends_everybody_hom
         assert await received(live, 0.01) == []
         waiting = asyncio.create_task(received(live, 60))
         await settle()
-        live.release_receivers()
+        live.receivers.close()
         assert await waiting == []
 
     play(scenario)

@@ -46,7 +46,7 @@ def message(message_id: str, due_ms: int | None = None) -> Message:
 
 
 async def receive(live: LiveBroker) -> list[str]:
-    got = await live.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, 0.0)
+    got = await live.receivers.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, 0.0)
     return [one.message.message_id for one in got]
 
 
@@ -112,9 +112,9 @@ def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there
                 await attempt()
         with pytest.raises(StoreUnwell):
             await receive(live)
-        live.client_alive("c")
-        live.client_gone("c")
-        live.said_goodbye("c")
+        live.receivers.client_alive("c")
+        live.receivers.client_gone("c")
+        live.receivers.said_goodbye("c")
         assert live.tick() is False
         lengths: list[float] = []
         while len(lengths) < 8:

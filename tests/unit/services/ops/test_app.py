@@ -247,7 +247,7 @@ def test_a_scrape_has_rocketmq_names_and_ours() -> None:
         for body in ("one", "two"):
             await stage.http.post("/api/messages", json={"topic": "t", "body": body})
         await stage.http.post("/api/messages", json={"topic": "t", "body": "later", "in_ms": 60_000})
-        [delivery] = await stage.live.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, 0)
+        [delivery] = await stage.live.receivers.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, 0)
         await stage.live.call(stage.live.core.receiving.ack, "g", "t", delivery.receipt_handle)
         stage.metrics.observe("SendMessage", "OK", 0.004)
         stage.metrics.observe("SendMessage", "ILLEGAL_TOPIC", 0.001)

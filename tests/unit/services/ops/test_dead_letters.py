@@ -27,7 +27,7 @@ async def call(desk: Desk, method: str, path: str, body: object = None, status: 
 
 async def take(desk: Desk, group: str, topic: str) -> list[Any]:
     """Lease what there is."""
-    return list(await desk.live.receive(group, topic, EVERYTHING, 32, 60_000, "c1", False, 0))
+    return list(await desk.live.receivers.receive(group, topic, EVERYTHING, 32, 60_000, "c1", False, 0))
 
 
 async def give_up(desk: Desk, topic: str, *keys: str, group: str = "g", tag: str = "") -> None:

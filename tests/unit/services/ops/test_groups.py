@@ -35,7 +35,7 @@ async def send(desk: Desk, topic: str, *keys: str) -> None:
 
 async def take(desk: Desk, group: str, topic: str, count: int = 32, client_id: str = "c1") -> list[str]:
     """Lease up to `count` messages; returns their receipt handles."""
-    taken = await desk.live.receive(group, topic, EVERYTHING, count, 60_000, client_id, False, 0)
+    taken = await desk.live.receivers.receive(group, topic, EVERYTHING, count, 60_000, client_id, False, 0)
     return [one.receipt_handle for one in taken]
 
 

@@ -79,7 +79,7 @@ def test_messages_of_a_key_and_whether_some_were_left_out(at_desk: AtDesk, shown
 def test_dead_letters_are_looked_at_in_pieces_and_all_of_them(at_desk: AtDesk, shown: int) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk, 4, 1)
-        for one in await desk.live.receive("g", "t", EVERYTHING, 32, 60_000, "c", False, 0):
+        for one in await desk.live.receivers.receive("g", "t", EVERYTHING, 32, 60_000, "c", False, 0):
             await desk.live.call(
                 desk.live.core.receiving.forward_to_dead_letter, "g", "t", one.receipt_handle
             )

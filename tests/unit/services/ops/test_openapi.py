@@ -136,7 +136,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
         task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
         half = await desk.send_half("t", "order-9")
         desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
-        for delivery in await desk.live.receive("g", "t", EVERYTHING, 3, 60_000, "c", False, 0):
+        for delivery in await desk.live.receivers.receive("g", "t", EVERYTHING, 3, 60_000, "c", False, 0):
             await desk.live.call(
                 desk.live.core.receiving.forward_to_dead_letter, "g", "t", delivery.receipt_handle
             )

@@ -163,7 +163,7 @@ def test_verbs_answer_with_the_truth_whatever_names_the_timer(at_desk: Any, name
         for verb, more in (("cancel", {}), ("move", {"to": "1h"}), ("fire", {})):
             late = await desk.post(f"/{verb}", name | more, 409)
             assert late == fired | {"verdict": "TOO_LATE", "message_id": late["message_id"]}
-        (found,) = await desk.live.receive("g", "t", EVERYTHING, 10, 20_000, "c", False, 0)
+        (found,) = await desk.live.receivers.receive("g", "t", EVERYTHING, 10, 20_000, "c", False, 0)
         assert found.message.message_id == receipt["message_id"]
         assert (await desk.get("/one", 410, **name))["verdict"] == "TOO_LATE"
 
@@ -418,7 +418,9 @@ def test_what_fired_before_its_turn_is_too_late_and_counted(at_desk: Any) -> Non
         ended = await desk.get(f"/tasks/{task['id']}")
         delivered = 0
         for topic in ("even", "third"):
-            while found := await desk.live.receive("g", topic, EVERYTHING, 32, 20_000, "c", False, 0):
+            while found := await desk.live.receivers.receive(
+                "g", topic, EVERYTHING, 32, 20_000, "c", False, 0
+            ):
                 delivered += len(found)
         assert ended["by_verdict"].get("CANCELLED", 0) + delivered == 900
 

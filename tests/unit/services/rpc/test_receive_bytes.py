@@ -104,15 +104,15 @@ def test_what_clients_do_not_read_is_bounded_in_all(play: Any, monkeypatch: pyte
     async def scenario(front: Any) -> None:
         await send(front, 4)
         unread = [await opened(front) for _ in range(2)]
-        assert front.live.unread_bytes == 2 * len(BODY)
+        assert front.live.receivers.unread_bytes == 2 * len(BODY)
         [refused] = await front.receive("t")
         assert refused.status.code == Code.TOO_MANY_REQUESTS
         assert "TW-226" in refused.status.message
         await unread[0].aclose()
-        assert front.live.unread_bytes == len(BODY)
+        assert front.live.receivers.unread_bytes == len(BODY)
         assert len(ids(await front.receive("t"))) == 1
         await unread[1].aclose()
-        assert front.live.unread_bytes == 0
+        assert front.live.receivers.unread_bytes == 0
 
     play(scenario)
 

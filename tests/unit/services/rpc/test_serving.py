@@ -135,7 +135,7 @@ async def a_stage() -> AsyncIterator[Stage]:
             async with aio.insecure_channel(stage.address, UNBOUNDED) as stage.channel:
                 yield stage
         finally:
-            stage.live.release_receivers()
+            stage.live.receivers.close()
             stage.sessions.close()
             await stage.port.leave(1.0)
             await stage.live.close()
@@ -231,12 +231,12 @@ def test_a_caller_that_goes_before_it_has_all_gives_its_leases_back(play: Play, 
         )
         while not any(one.calls.http2.waiting_bytes for one in stage.shared.connections):
             await asyncio.sleep(0.005)
-        assert stage.live.unread_bytes == 20
+        assert stage.live.receivers.unread_bytes == 20
         if goes is None:
             writer.close()
         else:
             writer.write(goes)
-        while stage.live.unread_bytes:
+        while stage.live.receivers.unread_bytes:
             await asyncio.sleep(0.005)
         replies = [reply async for reply in stage.receive(group="h")]
         assert sum(one.HasField("message") for one in replies) == 20
@@ -538,7 +538,7 @@ def test_a_server_that_stops_answers_what_is_under_way(play: Play) -> None:
             await asyncio.sleep(0.01)
         leaving = asyncio.ensure_future(stage.port.leave(5.0))
         await asyncio.sleep(0)
-        stage.live.release_receivers()
+        stage.live.receivers.close()
         assert (await reading).status.code == wire.MESSAGE_NOT_FOUND
         await leaving
         assert not stage.shared.connections

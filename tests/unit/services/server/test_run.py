@@ -104,7 +104,7 @@ def test_a_poll_that_waits_when_the_broker_stops_is_answered() -> None:
             async with httpx.AsyncClient(timeout=30) as client:
                 async with serving_http(bound, make_app(live, Metrics(live, [])), None, live):
                     poll = asyncio.create_task(client.get(url))
-                    while not live._long_polls._waiting:
+                    while not live.receivers._long_polls._waiting:
                         await asyncio.sleep(0)
                 answer = await poll
             await live.close()

@@ -1,0 +1,142 @@
+"""Receivers of a live broker: long polls, leases shown once they are durable, clients that keep theirs.
+
+receive --> lease in the core --> nothing: wait in line (`long_polls`), lease again
+                              --> something: wait until it is durable --> shown
+                                                                      --> its caller has gone: given back
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from contextlib import suppress
+from typing import Any
+
+from commitlog import limits
+from commitlog.limits import RECEIVE_BATCH_MAX
+from consumequeue.filter import Filter
+from services.broker.broker import Broker
+from services.broker.group_values import Received
+from services.broker.lite_subscribing import Subscribed
+from services.broker.values import Delivery, Subscriber, WakeUpKey
+from services.live.clock import Clock
+from services.live.durability import Answers
+from services.live.errors import AnswersUnread, BrokerBroken, StoreUnwell
+from services.live.long_polls import LongPolls
+from tidewheel.errors import TidewheelError
+
+
+class Receivers:
+    """What receivers may ask; `core`, `decide` and `call` are those of the live broker."""
+
+    def __init__(
+        self,
+        core: Callable[[], Broker],
+        decide: Callable[..., Any],
+        call: Callable[..., Coroutine[Any, Any, Any]],
+        clock: Clock,
+        answers: Answers,
+    ) -> None:
+        self._core, self._decide, self._call = core, decide, call
+        self._clock, self._answers, self._loop = clock, answers, asyncio.get_running_loop()
+        self._long_polls = LongPolls()
+        self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
+        self.unread_bytes = 0
+        """Of messages in answers to receives that their clients have not read yet."""
+
+    async def receive(
+        self,
+        group: str,
+        topic: str,
+        wanted: Filter,
+        batch_size: int,
+        invisible_ms: int,
+        client_id: str,
+        auto_renew: bool,
+        wait_seconds: float,
+        attempt_id: str = "",
+    ) -> list[Delivery]:
+        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none.
+
+        `attempt_id` is what the caller calls this receive, and again one whose answer it did not get.
+        """
+        wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
+
+        def lease(now_ms: int) -> Received:
+            self.refuse_unread()
+            return self._core().receiving.receive(*wish, now_ms, attempt_id)
+
+        ends, line = self._loop.time() + wait_seconds, (group, wanted)
+        received = self._decide(lease)
+        key = self._core().lite.wake_up_key(group, topic, client_id)
+        try:
+            while not received.deliveries and await self._may_look_again(key, line, received, ends):
+                received = self._decide(lease)
+        except asyncio.CancelledError:  # a notification that this one may have had is another's now
+            self._long_polls.notify_next(key, line)
+            raise
+        if received.is_unfinished or len(received.deliveries) >= min(batch_size, RECEIVE_BATCH_MAX):
+            self._long_polls.notify_next(key, line)
+        await self._show(group, topic, received)
+        return self._clock.outward(received.deliveries)
+
+    def refuse_unread(self) -> None:
+        """Raise `AnswersUnread` while answers wait to be read that have as many bytes as they may."""
+        if self.unread_bytes >= limits.ANSWERS_BYTES_MAX:
+            raise AnswersUnread(
+                f"{self.unread_bytes} bytes of messages wait to be read; {limits.ANSWERS_BYTES_MAX} may. "
+                "Read them, or ask for fewer messages at once."
+            )
+
+    async def arrival(self, topic: str, seconds: float) -> bool:
+        """Wait until something arrives in `topic`; False when the time is up."""
+        return await self._long_polls.wait(topic, seconds)
+
+    def close(self) -> None:
+        """End every long poll, now and from now on."""
+        self._long_polls.close()
+
+    def release(self, group: str, topic: str, receipt_handle: str) -> None:
+        """Take a delivery back that its consumer never heard of."""
+        self._decide(self._core().receiving.release, group, topic, receipt_handle)
+        self._long_polls.notify(topic)
+
+    def client_alive(self, client_id: str) -> None:
+        """Renew the leases that are renewed for this client; a core that is void has none."""
+        with suppress(StoreUnwell, BrokerBroken):
+            self._decide(self._core().receiving.client_alive, client_id)
+
+    def client_gone(self, client_id: str) -> None:
+        """Give up the leases of a client that has left; a core that is void has none."""
+        with suppress(StoreUnwell, BrokerBroken):
+            self._decide(self._core().receiving.client_gone, client_id)
+
+    def subscribe(
+        self, verb: Callable[..., Subscribed], subscriber: Subscriber, *arguments: object
+    ) -> Coroutine[Any, Any, Subscribed]:
+        """Call a verb on subscriptions to lite topics; who waits to receive looks again."""
+        subscribed = self._call(verb, subscriber, *arguments)
+        self._long_polls.notify(subscriber)
+        return subscribed
+
+    def said_goodbye(self, client_id: str) -> None:
+        """Forget what a client subscribed to that has left for good."""
+        with suppress(StoreUnwell, BrokerBroken):
+            self._decide(self._core().lite.said_goodbye, client_id)
+
+    async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:
+        """Whether a receive that found nothing may look again, now or when something has arrived."""
+        if received.is_unfinished:
+            await asyncio.sleep(0)
+            return self._loop.time() < ends
+        return await self._long_polls.wait(key, ends - self._loop.time(), line)
+
+    async def _show(self, group: str, topic: str, received: Received) -> None:
+        """Return once what was leased may be shown; who is no longer there to see it gives it back."""
+        try:
+            await self._answers.reach(received.durable_at)
+        except BaseException:
+            for delivery in received.deliveries:
+                with suppress(TidewheelError):
+                    self.release(group, topic, delivery.receipt_handle)
+            raise
