@@ -2,10 +2,31 @@
 
     ... known to `GroupOffsets` ...|next_offset ... never given out since the start ...
 
-Below `next_offset` each offset that is not done is leased to a consumer until `visible_ms`, ready (its lease
-ended without an acknowledgement, or its message group's turn has come) and given out before anything fresh,
-lowest first, or parked behind its message group (`message_groups.py`). A lease is known by its generation,
-which is never used twice.
+A message on its way through a group; `offsets.py` keeps what of it is durable:
+
+    now      event                                            then
+    fresh    a receive comes to it, nothing holds it          leased
+    fresh    a receive comes to it, its message group is out  parked
+    fresh    the filter does not want it, or it is damaged    done
+    leased   acknowledged, or given up                        done
+    leased   its lease ended, without a message group         ready
+    leased   its lease ended, in a message group              parked, before the later ones
+    parked   its message group has nothing leased: its turn   ready
+    ready    a receive takes it, lowest first, before fresh   leased
+
+Below `next_offset` each offset that is not done is leased to a consumer until `visible_ms`, ready, or parked.
+A lease is known by its generation, which is never used twice.
+
+Message groups. One that has nothing leased and nothing waiting is not known here at all:
+
+    free ---- a message is leased ----> closed ---- the last lease ended ----> its lowest message has the turn
+     ^                                    ^                                          |            |
+     +------ nothing of it waits ---------|------------------------------------------+            |
+                                          +------------------ it is leased -----------------------+
+
+- One that is closed or has the turn holds the later ones of its messages back: they are parked.
+- Only the message that has the turn is given out, and behind it, in the same receive, as many more as a run
+  may have (`services.broker.leases`).
 
 Nothing of this is durable. It is derived from the offsets: at a start only the leases that are records stand,
 and everything else that is not done is fresh. Whatever finishes a message or ends a lease changes the offsets
@@ -22,12 +43,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from commitlog import limits
 from consumequeue.attempts import Attempts
 from consumequeue.lease_records import LeaseEntry
-from consumequeue.message_groups import MessageGroups
 from consumequeue.offsets import GroupOffsets
 
 
@@ -240,3 +260,87 @@ def _lease(entry: LeaseEntry) -> Lease:
         attempt_id=entry.attempt_id,
         leased_ms=entry.leased_ms,
     )
+
+
+@dataclass(slots=True)
+class MessageGroup:
+    """One message group: how many of its messages are leased, and which wait."""
+
+    in_flight: int = 0
+    waiting: list[int] = field(default_factory=list)
+
+
+class MessageGroups:
+    """All message groups that are not free."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, MessageGroup] = {}
+        self._turns: dict[int, str] = {}
+        self.parked_count = 0
+        """How many messages wait without having the turn."""
+
+    def is_free(self, name: str, offset: int) -> bool:
+        """Whether a candidate may be leased: nothing of its message group is, or comes before it."""
+        return name not in self._groups or offset in self._turns
+
+    def next_parked(self, name: str) -> int | None:
+        """The lowest message of a message group that is parked: the next of a run."""
+        group = self._groups.get(name)
+        return group.waiting[0] if group and group.waiting else None
+
+    def park(self, name: str, offset: int) -> None:
+        """A message waits for its message group."""
+        heapq.heappush(self._groups[name].waiting, offset)
+        self.parked_count += 1
+
+    def unpark(self, name: str, offset: int) -> None:
+        """A message that waits without having the turn no longer does; costs a look at all that wait."""
+        waiting = self._groups[name].waiting
+        waiting.remove(offset)
+        heapq.heapify(waiting)
+        self.parked_count -= 1
+
+    def leased(self, name: str, offset: int) -> None:
+        """A message is in a consumer's hands."""
+        group = self._groups.setdefault(name, MessageGroup())
+        group.in_flight += 1
+        self._turns.pop(offset, None)
+        if group.waiting and group.waiting[0] == offset:
+            heapq.heappop(group.waiting)
+            self.parked_count -= 1
+
+    def returned(self, name: str, offset: int) -> int | None:
+        """A lease ended without acknowledgement; what has the turn now, None while others are leased."""
+        self.park(name, offset)
+        return self.done(name)
+
+    def done(self, name: str) -> int | None:
+        """A lease has ended; the offset that has the turn now, None if none has."""
+        group = self._groups[name]
+        group.in_flight -= 1
+        return self._next_turn(name, group)
+
+    def passed(self, offset: int) -> int | None:
+        """A message is not given out at all; if it had the turn, the offset that has it now."""
+        name = self._turns.pop(offset, None)
+        return None if name is None else self._next_turn(name, self._groups[name])
+
+    def cut(self, offset: int) -> list[int]:
+        """Forgets the messages below `offset` that wait; returns the offsets that have the turn for that."""
+        for group in self._groups.values():
+            left = sorted(one for one in group.waiting if one >= offset)
+            self.parked_count -= len(group.waiting) - len(left)
+            group.waiting = left
+        turns = [self.passed(turn) for turn in list(self._turns) if turn < offset]
+        return [turn for turn in turns if turn is not None]
+
+    def _next_turn(self, name: str, group: MessageGroup) -> int | None:
+        if group.in_flight:
+            return None
+        if not group.waiting:
+            del self._groups[name]
+            return None
+        self.parked_count -= 1
+        turn = heapq.heappop(group.waiting)
+        self._turns[turn] = name
+        return turn

@@ -1,21 +1,128 @@
-"""Every lease by its generation, so that it can end by time, by answer, or with its client.
+"""A lease: how a message becomes its consumer's for a time, and how that ends.
 
-Most leases live in memory: after a restart, what was not acknowledged is given out again. Those on messages
-of a message group are records, too (`consumequeue.lease_records`), and stand again after a restart.
-Generations begin anew above all earlier ones at each start, since they grow from the clock.
+    receive --> `Lending.lease` --> stands until `visible_ms` --> acknowledged: done
+                                        ^        |            --> runs out: an attempt that failed
+                                        +--------+            --> released, unheard: no attempt
+                          renewed while its client is heard from, or set to another time by its consumer
+
+Every lease is known by its generation, so that it can end by time, by answer, or with its client. Most live
+in memory: after a restart, what was not acknowledged is given out again. Those on messages of a message group
+are records, too (`consumequeue.lease_records`), and stand again after a restart. Generations begin anew above
+all earlier ones at each start, since they grow from the clock.
+
+Of a message group a receive takes one message, or a run of as many as the group's policy allows. What was not
+acknowledged of a run comes again before anything later (`ReceiveState.may_join_run`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
-from commitlog import limits
+from commitlog import limits, properties
+from commitlog.bulk import Integers
+from commitlog.record import COMPRESSED, INNER_BATCH, Record
+from consumequeue import receipts
 from consumequeue.attempts import Cause, Failure
-from consumequeue.in_flight import Lease
-from services.broker.groups import GroupQueue
+from consumequeue.entry import Entry
+from consumequeue.filter import Filter
+from consumequeue.in_flight import InFlight, Lease
+from services.broker.group_values import GroupPolicy
+from services.broker.groups import GroupQueue, Groups
+from services.broker.reading import readable
 from services.broker.scheduler import Purpose, Scheduler
+from services.broker.store import Store
+from services.broker.values import Delivery
+
+_FOR_GROUP: Final = properties.FOR_GROUP.encode()
+_MESSAGE_GROUP: Final = properties.MESSAGE_GROUP.encode()
+_SPECIAL: Final = COMPRESSED | INNER_BATCH
+
+
+@dataclass(slots=True)
+class ReceiveState:
+    """One receive while it looks: what it asks for, what it has leased, and how much it has looked at.
+
+    `is_renewed`: the broker keeps the leases for the client.
+    """
+
+    group: str
+    topic: str
+    filter: Filter
+    tags_codes: Integers | None
+    count_max: int
+    invisible_ms: int
+    client_id: str
+    is_renewed: bool
+    attempt_id: str
+    policy: GroupPolicy
+    now_ms: int
+    deliveries: list[Delivery] = field(default_factory=list)
+    leases: list[tuple[GroupQueue, Lease]] = field(default_factory=list)
+    """What it has leased, to be scheduled at its end."""
+    near: dict[int, Record | None] = field(default_factory=dict)
+    """Records that it has read, by log offset, and is about to come upon."""
+    runs: Counter[str] = field(default_factory=Counter)
+    again: set[str] = field(default_factory=set)
+    """Message groups whose run comes again: some of it was given out before, and not acknowledged."""
+    scanned: int = 0
+    durable_at: int = 0
+    is_crowded: bool = False
+    body_bytes: int = 0
+    is_full: bool = False
+    """Whether the next message would make the answer larger than it may be."""
+
+    def wants(self, record: Record) -> bool:
+        """Whether the filter lets a record through, and it was not redriven for another group."""
+        if _FOR_GROUP in record.properties:
+            for_group = properties.value_of(record.properties, properties.FOR_GROUP)
+            if for_group not in ("", self.group):
+                return False
+        return self.filter.matches(record.properties)
+
+    def admits(self, record_bytes: int) -> bool:
+        """Whether the next message may go into the answer; the first may, whatever it has."""
+        self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
+        return not self.is_full
+
+    def is_plain(self, record: Record) -> bool:
+        """Whether it wants a record that is given out as it is, and of no message group."""
+        stored = record.properties
+        is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
+        return not is_special and self.filter.matches(stored)
+
+    def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
+        """A leased message goes into the answer."""
+        self.deliveries.append(Delivery(record, attempt, lease.handle, lease.visible_ms))
+        self.body_bytes += len(record.body)
+
+    @property
+    def left_count(self) -> int:
+        """How many more messages it may take, or look at."""
+        return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
+
+    @property
+    def scan_budget_spent(self) -> bool:
+        """Whether it has looked at as much as one call may."""
+        return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is to look no further."""
+        return self.is_full or self.left_count <= 0
+
+    def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
+        """Whether it may take this message of a message group, too, of which it has begun a run.
+
+        What was not acknowledged of a run comes again before anything later: such a run is joined only by
+        what was given out before. As `ConsumerOrderInfoManager` of RocketMQ, but what is done stays done.
+        """
+        if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
+            return False
+        return message_group not in self.again or flight.offsets.was_given(queue_offset)
+
 
 _GENERATIONS_PER_MS: Final = 1 << 16
 
@@ -118,3 +225,69 @@ def failure_of(lease: Lease, now_ms: int) -> Failure | None:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED
     return Failure(now_ms, cause, lease.consumer)
+
+
+class Lending:
+    """Leases messages to consumers."""
+
+    def __init__(self, store: Store, groups: Groups, leases: Leases, broker_name: str) -> None:
+        self._log, self._groups, self._leases, self._broker_name = store.log, groups, leases, broker_name
+
+    def lease(
+        self,
+        key: GroupQueue,
+        flight: InFlight,
+        give: Callable[[Lease], None],
+        record: Record,
+        message_group: str,
+        state: ReceiveState,
+    ) -> None:
+        """Leases a message to a receive; `give` takes it out of the queue."""
+        offset = record.queue_offset
+        attempt = flight.offsets.attempts(offset).made + 1
+        lease = self._new_lease(key, record, message_group, state)
+        give(lease)
+        if message_group:
+            state.runs[message_group] += 1
+            if flight.offsets.was_given(offset):
+                state.again.add(message_group)
+            state.durable_at = self._groups.keep_lease(key, lease, attempt, state.now_ms)
+        state.deliver(readable(record), attempt, lease)
+
+    def lease_run(
+        self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
+    ) -> None:
+        """Leases fresh messages that are near, as many as are wanted and were never given out.
+
+        None of a message group, which are leased one at a time, and none whose body is to be unpacked.
+        """
+        run: list[Lease] = []
+        try:
+            for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.next_offset):
+                record = state.near.get(physical_offset)
+                if record is None or record.queue_offset != offset or not state.is_plain(record):
+                    break
+                if flight.offsets.was_given(offset) or not state.admits(record_bytes):
+                    break
+                lease = self._new_lease(key, record, "", state)
+                run.append(lease)
+                state.deliver(record, 1, lease)
+        finally:  # what was leased before a filter failed stands
+            state.scanned += len(run)
+            flight.lease_run(run)
+
+    def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
+        """A new lease of a receive on a message."""
+        offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
+        visible_ms, generation = now_ms + invisible_ms, self._leases.next_generation()
+        handle = receipts.encode(
+            key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._log.epoch,
+            self._broker_name,
+        )  # fmt: skip
+        lease = Lease(
+            generation, offset, visible_ms, state.client_id if state.is_renewed else "",
+            visible_ms + limits.AUTO_RENEW_MS_MAX, state.client_id, message_group, False, False, False,
+            state.attempt_id, now_ms, handle,
+        )  # fmt: skip
+        state.leases.append((key, lease))
+        return lease

@@ -19,7 +19,7 @@ from consumequeue.offsets import GroupOffsets
 from services.broker.burying import USED_UP
 from services.broker.dead_letters import DeadLetters
 from services.broker.groups import GroupQueue, Groups
-from services.broker.lending import Lending, ReceiveState
+from services.broker.leases import Lending, ReceiveState
 from services.broker.lite_subscriptions import LiteSubscriptions, Subscription
 from services.broker.lite_topics import LiteTopics, queue_of
 from services.broker.reading import Reading
