@@ -5,14 +5,24 @@ decided when a record is appended, in one thread, so that there is always one an
 the moment the record that says so is appended and applied, and whoever is told waits until it is durable.
 
     where it is                           how long                         memory
-    unarmed: appended, not durable        until its flush                  its record
+    unarmed: `Unarmed`, not durable       until its flush                  its record
     far: `timingwheel.partitions`         until seconds before it is due   16 bytes, none after a checkpoint
-    near: `services.broker.near`          until delivered                  an entry each
+    near: `Near`, a wheel                 until delivered                  an entry each
     ended: `services.broker.timer_ends`   `timer_history_ms`               none after a checkpoint
 
 `services.broker.timer_delivery` takes what is due; this file is the verbs and what their records do.
 `Timers.apply` alone changes names, ends and counts, and takes out what has ended; `publish` arms. Where a
 timer waits (sort key, watermark) is this core's own and follows its clock; that it waits is the log's.
+
+A timer's *sort key* is (sort_ms, timer_offset); `sort_ms` is its due time, nearly always. All timers are
+delivered in the order of their sort keys, and that of the last one, the watermark, tells a restart what is
+done (`timingwheel.partitions`). So a timer that is set when its time is already past gets the time of the
+watermark instead, never an earlier one.
+
+After the clock was set back, the watermark lies in the future. Timers set then are delivered at their own
+time, but are sorted on disk at the watermark; `Near.deviating` remembers their `sort_ms` until they end. It
+follows this broker's own clock: another broker with the same log, or this one after a restart, may choose
+another. So records name timers by their due times, and sort keys are asked of here.
 """
 
 from __future__ import annotations
@@ -31,14 +41,13 @@ from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import FIRE, TIMER_TOPIC, End, Ending, endings
-from commitlog.limits import UNREADABLE_TIMERS_KEPT_MAX
+from commitlog.limits import CLOCK_BACK_MS_MIN, UNREADABLE_TIMERS_KEPT_MAX
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
 from services.broker import recall, timer_records
 from services.broker.copies import Appended
 from services.broker.errors import IllegalDeliveryTime, InvalidRecallHandle, TooManyTimers
-from services.broker.near import Near
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Placed, Store
@@ -46,10 +55,12 @@ from services.broker.timer_ends import Named, NameWords, TimerEnd, TimerEnds, na
 from services.broker.timer_files import TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
-from services.broker.unarmed import Unarmed
 from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
 from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
+from timingwheel.wheel import Wheel
+
+_NOWHERE: Final = 1 << 62
 
 _VERDICTS: Final = {
     End.DELIVERED: Verdict.TOO_LATE,
@@ -453,3 +464,92 @@ def pending_timer(timer: Record) -> PendingTimer:
         stored_ms=timer.store_ms,
         message=message,
     )
+
+
+class Near:
+    """The wheel of the timers that are due soon."""
+
+    def __init__(self) -> None:
+        self._wheel = Wheel(0)
+        self._seen_ms = 0
+        self.deviating: dict[int, int] = {}
+
+    def __contains__(self, timer_offset: int) -> bool:
+        return timer_offset in self._wheel
+
+    def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
+        """Choose the `sort_ms` of a new timer: its due time, but `free_ms` at least."""
+        sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
+        if sort_ms != due_ms:
+            self.deviating[timer_offset] = sort_ms
+        return sort_ms
+
+    def sort_ms(self, timer_offset: int, due_ms: int) -> int:
+        """Return the `sort_ms` of a timer that waits."""
+        return self.deviating.get(timer_offset, due_ms)
+
+    def put(self, timer_offset: int, due_ms: int) -> None:
+        """Sets a timer, for its own time or at once."""
+        self._wheel.schedule(timer_offset, due_ms)
+
+    def end(self, timer_offset: int, due_ms: int) -> int:
+        """Forget a timer, if the wheel has it; return its `sort_ms`."""
+        self._wheel.cancel(timer_offset)
+        return self.deviating.pop(timer_offset, due_ms)
+
+    def take(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
+        """Up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""
+        return self._wheel.advance(until_ms, count_max)
+
+    def next_due_ms(self) -> int | None:
+        """When the next one may be due."""
+        return self._wheel.next_due_ms()
+
+    def follow(self, now_ms: int) -> int:
+        """Learns the time; returns by how much the clock was set back since the last look."""
+        back_ms = self._seen_ms - now_ms
+        if back_ms > CLOCK_BACK_MS_MIN:
+            self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
+        self._seen_ms = now_ms
+        return max(0, back_ms)
+
+    def freeze(self) -> Any:
+        """What a snapshot keeps: the rest is in the partitions."""
+        return list(self.deviating.items())
+
+    def thaw(self, frozen: Any) -> None:
+        """Takes a snapshot's part over."""
+        self.deviating = dict(frozen)
+
+
+class Unarmed:
+    """The timers that wait for their flush."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, tuple[Record | bytes, int]] = {}
+
+    @property
+    def first_offset(self) -> int:
+        """No timer before this is among these."""
+        return next(iter(self._records), _NOWHERE)
+
+    def __contains__(self, timer_offset: int) -> bool:
+        return timer_offset in self._records
+
+    def add(self, timer_offset: int, timer: Record | bytes, due_ms: int) -> None:
+        """A timer record was appended: here it is, or its bytes."""
+        self._records[timer_offset] = timer, due_ms
+
+    def record(self, timer_offset: int) -> Record | None:
+        """The record of a timer that waits."""
+        timer, _ = self._records.get(timer_offset, (None, 0))
+        return records.decode(timer) if isinstance(timer, bytes) else timer
+
+    def drop(self, timer_offset: int) -> bool:
+        """A timer has ended; False if it is not among these."""
+        return self._records.pop(timer_offset, None) is not None
+
+    def take(self, timer_offset: int) -> int | None:
+        """A timer is durable: when it is due; None if it has ended."""
+        _, due_ms = self._records.pop(timer_offset, (None, None))
+        return due_ms
