@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Final
 
 from commitlog import limits
-from services.broker.schedule import Missed, Schedule
+from services.broker.schedule_values import Missed, Schedule
 
 
 def given_up_until(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:

@@ -40,7 +40,7 @@ from commitlog.record import TYPE_SYSTEM, Record
 from services.broker import missed
 from services.broker.errors import IllegalSchedule, ScheduleNotFound
 from services.broker.housekeeping import Housekeeping
-from services.broker.schedule import (
+from services.broker.schedule_values import (
     Occurrence,
     Schedule,
     ScheduleState,

@@ -24,7 +24,7 @@ from services.broker import verb_properties
 from services.broker.access import User
 from services.broker.group_values import DeadLetter, DeadLetterPage, From, GroupView, QueueView, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart
-from services.broker.schedule import Occurrence, Schedule, ScheduleView
+from services.broker.schedule_values import Occurrence, Schedule, ScheduleView
 from services.broker.values import (
     Delivery,
     HalfFilter,

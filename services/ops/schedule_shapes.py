@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker.schedule import Missed, Occurrence, Schedule, ScheduleView
+from services.broker.schedule_values import Missed, Occurrence, Schedule, ScheduleView
 from services.ops.queries import LIMIT_MAX, Nothing
 from tidewheel.errors import ClientMistake
 

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from services.broker.errors import ScheduleNotFound
-from services.broker.schedule import ScheduleView
+from services.broker.schedule_values import ScheduleView
 from services.broker.schedules import preview
 from services.live.live_broker import LiveBroker
 from services.ops.queries import asked

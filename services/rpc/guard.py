@@ -28,7 +28,7 @@ from services.auth.signature import Reason, Refused, check, parse
 from services.live.access import LiveAccess
 from services.live.client_metrics import Key
 from services.rpc.caller import Asked, Caller
-from services.rpc.exports import OPENCENSUS, OTLP
+from services.rpc.metrics_export import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.replies import Decided
 from services.rpc.service import Prompt, Rpc, Streaming, Unary

@@ -14,11 +14,11 @@ from typing import Any, Final
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.auth.rights import WILD, Kind, Need, Verb
 from services.broker import verb_properties
-from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.generated import admin_pb2
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.definition_pb2 import Resource
 from services.rpc.messages import stored_properties
+from services.rpc.metrics_export import OPENCENSUS, OTLP
 from services.rpc.names import stored_name
 from services.rpc.service import ADMIN
 

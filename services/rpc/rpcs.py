@@ -6,15 +6,15 @@ from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.rpc.admin import admin_table
 from services.rpc.clients import Clients
-from services.rpc.consuming import Consuming
 from services.rpc.endpoints import Advertised
-from services.rpc.exports import Exports, allow_all
 from services.rpc.guard import Guard, guarded
-from services.rpc.lite_consuming import LiteConsuming
+from services.rpc.lite_receiving import LiteConsuming
+from services.rpc.metrics_export import Exports, allow_all
 from services.rpc.producers import Producers
-from services.rpc.producing import Producing
 from services.rpc.questions import Questions
+from services.rpc.receiving import Consuming
 from services.rpc.routing import Routing
+from services.rpc.sending import Producing
 from services.rpc.service import Rpc, table
 from services.rpc.sessions import Sessions
 from services.rpc.settings import nowhere

@@ -20,13 +20,13 @@ from services.front.grpc_wire import Refused
 from services.live.errors import unread
 from services.rpc.caller import Asked, Caller
 from services.rpc.clients import Clients
-from services.rpc.consuming import Consuming
 from services.rpc.generated import service_pb2 as wire
 from services.rpc.generated.definition_pb2 import Code, Status
-from services.rpc.lite_consuming import LiteConsuming
-from services.rpc.producing import Producing
+from services.rpc.lite_receiving import LiteConsuming
+from services.rpc.receiving import Consuming
 from services.rpc.replies import Decided
 from services.rpc.routing import Routing
+from services.rpc.sending import Producing
 from services.rpc.statuses import BUG, CLIENT_ID_REQUIRED, OK, refusal
 from tidewheel.errors import TidewheelError
 

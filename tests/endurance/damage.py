@@ -27,7 +27,7 @@ from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.schedule import Schedule
+from services.broker.schedule_values import Schedule
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,

@@ -18,11 +18,11 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
 
 from services.rpc.admin import METHODS as ADMIN_METHODS
-from services.rpc.exports import OTLP
 from services.rpc.generated import admin_pb2 as admin
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.metrics_export import OTLP
 from services.rpc.service import ADMIN
 from tests.endurance.conftest import METADATA, SERVICE, BrokerProcess
 from tests.endurance.hostile import hostile, nonsense

@@ -17,8 +17,8 @@ from services.broker.group_values import GroupPolicy, Start
 from services.broker.values import Resolution, SendReceipt
 from services.live.check_log import CheckLog
 from services.rpc.caller import Caller
-from services.rpc.consuming import remember
 from services.rpc.handover import Lent
+from services.rpc.receiving import remember
 from services.rpc.sessions import Sessions
 from tests.unit.services.broker.test_receiving import NOW_MS, Bench
 from tidewheel.errors import TidewheelError

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from commitlog import limits
 from services.broker.missed import given_up_until
-from services.broker.schedule import Missed, Schedule
+from services.broker.schedule_values import Missed, Schedule
 
 NOW_MS = 1_763_700_000_000
 CRONS = ("* * * * * *", "*/7 * * * *", "* 3 * * *", "*/5 * 1 * * *", "0,1,2,50 4 * * *", "0 0 1 * *")

@@ -25,7 +25,7 @@ from services.broker.errors import (
     ScheduleNotFound,
     TopicNotFound,
 )
-from services.broker.schedule import Missed, Schedule, ScheduleState, freeze_schedule, thaw_schedule
+from services.broker.schedule_values import Missed, Schedule, ScheduleState, freeze_schedule, thaw_schedule
 from services.broker.schedules import preview
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Retire, Wake

@@ -15,7 +15,7 @@ from services.broker.broker import Broker
 from services.broker.errors import IllegalSchedule
 from services.broker.lite_subscribing import LiteStart
 from services.broker.may_be_lost import MAY_BE_LOST
-from services.broker.schedule import Schedule
+from services.broker.schedule_values import Schedule
 from services.broker.settings import BrokerSettings
 from services.broker.values import Damaged, Effect, Retire, Subscriber
 from tests.memory_disk import MemoryDisk

@@ -10,9 +10,9 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from commitlog.message import MessageType
 from services.broker.group_values import Start
 from services.rpc.caller import Caller
-from services.rpc.exports import OTLP
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated import service_pb2 as service
+from services.rpc.metrics_export import OTLP
 
 SEND, CACHED = "rocketmq_send_cost_time", "rocketmq_consumer_cached_messages"
 BOUNDS = (1, 5, 10, 20, 50, 200, 500)

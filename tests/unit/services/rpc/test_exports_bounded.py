@@ -12,8 +12,8 @@ import pytest
 from commitlog import limits
 from services.live import client_metrics
 from services.rpc.caller import Caller
-from services.rpc.exports import EXPORT_BYTES_MAX, EXPORT_SERIES_MAX, OPENCENSUS, OTLP
 from services.rpc.generated import service_pb2 as service
+from services.rpc.metrics_export import EXPORT_BYTES_MAX, EXPORT_SERIES_MAX, OPENCENSUS, OTLP
 from services.rpc.service import CallRefused
 from tests.endurance.hostile import hostile
 from tests.unit.services.rpc.exporting import (

@@ -20,11 +20,11 @@ from services.auth.vault import KEY_BYTES
 from services.rpc.admin import METHODS
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
-from services.rpc.exports import OPENCENSUS, OTLP
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.guard import Guard
+from services.rpc.metrics_export import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.rpcs import all_rpcs
 from services.rpc.service import ADMIN, Streaming

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from consumequeue.errors import InvalidReceiptHandle
 from services.broker.errors import KeyPending
 from services.broker.values import SendReceipt
-from services.rpc.consuming import acknowledged_reply
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
-from services.rpc.producing import sent_reply, stored_result
+from services.rpc.receiving import acknowledged_reply
+from services.rpc.sending import sent_reply, stored_result
 from services.rpc.statuses import OK
 from tidewheel.errors import IllegalTopic
 

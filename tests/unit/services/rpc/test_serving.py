@@ -33,10 +33,10 @@ from services.ops.metrics import Metrics
 from services.process.event_loop import new_event_loop
 from services.rpc import sessions
 from services.rpc.endpoints import Advertised
-from services.rpc.exports import EXPORT_BYTES_MAX, OPENCENSUS, OTLP
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.health import Health, standard_rpcs
+from services.rpc.metrics_export import EXPORT_BYTES_MAX, OPENCENSUS, OTLP
 from services.rpc.rpcs import all_rpcs
 from services.rpc.service import NAME
 from services.rpc.serving import Serving

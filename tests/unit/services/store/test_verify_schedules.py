@@ -10,7 +10,7 @@ import pytest
 from commitlog import snapshot
 from commitlog.snapshot import Snapshot
 from services.broker.broker import Broker
-from services.broker.schedule import Missed, Schedule
+from services.broker.schedule_values import Missed, Schedule
 from services.broker.settings import BrokerSettings
 from services.store.dump import log_lines
 from services.store.opening import look_at

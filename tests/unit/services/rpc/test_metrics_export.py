@@ -15,11 +15,11 @@ from services.auth.rights import Kind, Verb
 from services.broker.group_values import Start
 from services.live.client_metrics import Key, Spread
 from services.rpc.caller import Caller
-from services.rpc.exports import OPENCENSUS
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.metrics_export import OPENCENSUS
 from services.rpc.service import CallRefused
 from tests.unit.services.rpc.exporting import (
     CACHED,

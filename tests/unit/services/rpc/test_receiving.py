@@ -9,10 +9,10 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from services.rpc.caller import Caller
-from services.rpc.consuming import poll_seconds
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.receiving import poll_seconds
 from services.rpc.sessions import Session
 
 GROUP, TOPIC = wire.Resource(name="g"), wire.Resource(name="t")

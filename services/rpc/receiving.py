@@ -30,7 +30,7 @@ from services.rpc.generated.service_pb2 import (
     ReceiveMessageResponse,
 )
 from services.rpc.handover import Lent, give_back, lent
-from services.rpc.lite_consuming import refuse_strangers
+from services.rpc.lite_receiving import refuse_strangers
 from services.rpc.messages import span_ms, timestamp
 from services.rpc.names import stored_name
 from services.rpc.replies import Decided, check_count, varint

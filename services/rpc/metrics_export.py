@@ -26,7 +26,7 @@ from services.live.client_metrics import ClientMetrics, Key, Reported
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
-from services.rpc.exported import Exported, of_opencensus, of_otlp
+from services.rpc.export_formats import Exported, of_opencensus, of_otlp
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated.definition_pb2 import Metric, Resource, Settings
 from services.rpc.names import stored_name

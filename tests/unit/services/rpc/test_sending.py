@@ -14,7 +14,7 @@ from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.producing import refuse_if_not_cancelled
+from services.rpc.sending import refuse_if_not_cancelled
 from tidewheel.errors import TidewheelError
 
 NOW_MS = 1_763_700_000_000
