@@ -8,7 +8,6 @@ look for them: some of its client libraries show a status' number only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Final
 
 from consumequeue.errors import IllegalFilter, InvalidReceiptHandle
@@ -110,13 +109,11 @@ def refusal(error: TidewheelError) -> Status:
     return Status(code=code, message=f"{error.code} {error} ({words})")
 
 
-@cache
 def code_of(kind: type[TidewheelError]) -> Code:
     """Return the status code of a kind of error."""
     return next(CODES[one] for one in kind.__mro__ if one in CODES)
 
 
-@cache
 def name_of(kind: type[TidewheelError]) -> str:
     """Return the name of the status code of a kind of error, as rocketmq-apis has it."""
     return Code.Name(code_of(kind))
