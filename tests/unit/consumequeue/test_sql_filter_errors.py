@@ -11,6 +11,7 @@ from commitlog import limits
 from consumequeue.errors import IllegalFilter
 from consumequeue.filter import parse_tags
 from consumequeue.sql_filter import parse_sql
+from services.rpc.statuses import name_of
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "sql_filters.json").read_text())
 REFUSED = [(row[0], row[1]) for row in VECTORS["refused"]]
@@ -21,7 +22,7 @@ def test_a_wrong_expression_is_refused_with_its_place(expression: str, why: str)
     with pytest.raises(IllegalFilter) as refused:
         parse_sql(expression)
     assert why in str(refused.value)
-    assert refused.value.status == "ILLEGAL_FILTER_EXPRESSION"
+    assert name_of(type(refused.value)) == "ILLEGAL_FILTER_EXPRESSION"
 
 
 @pytest.mark.parametrize(

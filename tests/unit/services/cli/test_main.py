@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 
+from services.cli import commands
 from services.cli import main as command
 from services.process.errors import PortTaken
 
@@ -26,7 +27,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise PortTaken("127.0.0.1:8081 belongs to pid 7. Use --listen.")
 
-    monkeypatch.setitem(command.COMMANDS, "refuse", command.Entry("refusing", "Refuse."))
+    monkeypatch.setitem(commands.COMMANDS, "refuse", commands.Entry("refusing", "Refuse."))
     monkeypatch.setitem(sys.modules, "refusing", SimpleNamespace(app=app))
 
 

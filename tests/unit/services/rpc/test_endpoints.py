@@ -33,10 +33,10 @@ def facade(endpoints: Endpoints) -> str:
 )
 def test_the_next_boot_and_the_next_turn_are_new_to_the_client(asked: Endpoints) -> None:
     first, next_boot = (Advertised("127.0.0.1", 8081, boot) for boot in (6, 7))
-    told = facade(first.endpoints(asked, turn=0))
-    assert told != facade(next_boot.endpoints(asked, turn=0))
-    assert told != facade(first.endpoints(asked, turn=1))
-    assert told == facade(next_boot.endpoints(asked, turn=1))
+    told = facade(first.endpoints(asked, redials=0))
+    assert told != facade(next_boot.endpoints(asked, redials=0))
+    assert told != facade(first.endpoints(asked, redials=1))
+    assert told == facade(next_boot.endpoints(asked, redials=1))
 
 
 def test_a_client_that_redials_by_itself_is_told_the_same_by_every_boot() -> None:

@@ -16,6 +16,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.replies import Decided
 from services.rpc.service import Prompt, one_by_one
+from services.rpc.statuses import name_of
 from services.rpc.turns import Call, Gathering, Turns
 from tidewheel.errors import TidewheelError
 
@@ -95,7 +96,7 @@ def test_what_was_to_be_done_with_a_reply_is_not_done_when_the_disk_failed() -> 
     )
     call.then = lambda: done.append("x")
     call.refuse(TidewheelError("the disk failed"))
-    assert told == [TidewheelError.status]
+    assert told == [name_of(TidewheelError)]
     assert done == []
 
 

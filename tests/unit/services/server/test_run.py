@@ -30,7 +30,7 @@ def test_a_broker_serves_without_the_library_of_grpc(tmp_path: Path) -> None:
     serving_once = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from services import run\n"
+        "from services.server import run\n"
         "from services.settings.config import Address, ServeSettings, load\n"
         "nowhere = Address('127.0.0.1', 0)\n"
         "where = dict(store=Path(sys.argv[1]), listen=nowhere, http=nowhere)\n"

@@ -27,7 +27,7 @@ from services.settings.setting import About, declared, settings_of
 from services.settings.sources import FILE_VARIABLE, KUBERNETES, OTHER_VARIABLES
 from tidewheel.errors import ConfigurationError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SOURCES = {"", ".py", ".md", ".go", ".java", ".js", ".rs", ".toml"}
 
 

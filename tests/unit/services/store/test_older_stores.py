@@ -15,13 +15,18 @@ import pytest
 from commitlog import store_format
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
 from services.broker.values import HalfFilter, TimerFilter, TimerName, TimerVerdict
 from services.store.opening import look_at
 from services.store.verify import verify
-from tests.stores.make import SETTINGS
+from txn.checkback import CheckBackPolicy
 
 STORES = Path(__file__).parents[3] / "stores"
 VERSIONS = ["102b719"]
+SETTINGS = BrokerSettings(
+    segment_bytes=1 << 15, check_back=CheckBackPolicy(immunity_ms=1_000, interval_ms=1_000, count_max=2)
+)
+"""As `make.py` has them, which imports what its version had."""
 NAMES = [*(f"deadline-{number}" for number in range(8)), "soon"]
 
 
