@@ -12,6 +12,9 @@ FILTER is any of topic (where they came from), key, tag, reason, from, until. Sp
 that they are past: from 2h ago, until 30m ago. OFFSET is a dead letter's place among its group's dead
 letters, which it keeps. A dead letter that goes back to its own topic is for the group that gave it up alone,
 keeps its message id, and has all of its attempts again.
+
+Cost: the list of groups reads the oldest dead letter of each. A filter has no index: a page reads on until it
+is full, or has read `DEAD_LETTERS_LOOKED_AT_MAX`; a task reads all (`services.live.dead_letters`).
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@
 A group is made by its first receive, too. Where a group starts, or a reset goes, is written as `earliest`,
 `latest`, `offset:1200`, or a moment: messages stored since then come again. A span says that it is past: 30m
 ago.
+
+Cost: a look at every queue of a group, and a list of groups looks at every queue of all in one turn of the
+loop, whether or not it shows them.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Connections(Protocol):
 
     @property
     def table_count(self) -> int:
-        """The number whose client uses a table of header fields (HPACK), which takes longer to read."""
+        """The number of connections that use a table of header fields (HPACK), which takes longer to read."""
 
 
 class Metrics(Collector):

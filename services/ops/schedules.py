@@ -214,6 +214,7 @@ class SchedulesApi:
     async def page(self, request: Request) -> JSONResponse:
         """List schedules, without their bodies."""
         query = asked(SchedulesQuery, request)
+        # one more than asked for tells whether there is a next page
         page = self._live.query(self._live.core.schedules.page, query.after, query.limit + 1)
         shapes = [schedule_shape(view, with_body=False) for view in page[: query.limit]]
         after = shapes[-1]["name"] if len(page) > query.limit else None

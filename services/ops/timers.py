@@ -18,6 +18,9 @@ from now (in 30m, or just 30m); they go out as milliseconds since 1970, in strin
 A verdict comes with 200 when it is as was asked (CANCELLED, MOVED, FIRED, or cancelled ALREADY), with 409
 when that is impossible (TOO_LATE; to move or fire what ended ALREADY), with 404 when there is no such timer
 that anybody remembers (NEVER_SET, FORGOTTEN). To look at a timer that has ended is 410.
+
+Cost: a look at many is cut into pieces (`services.live.timer_queries`); a batch waits for one flush, and each
+of its timers is set or refused for itself.
 """
 
 from __future__ import annotations
@@ -505,7 +508,7 @@ def at_most_ms(late: Lateness, share: float) -> int:
 
 
 class TimersApi:
-    """The handlers of `/api/timers` without its tasks."""
+    """The handlers of `/api/timers`, without its tasks."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
@@ -546,6 +549,7 @@ class TimersApi:
             "count": core.damage_count,
             "rebuilt": core.statistics.timers_rebuilt,
             "unreadable": len(lost),
+            # core.damage has the newest last, lost the newest first
             "damage": [damaged_shape(one) for one in list(core.damage)[: -limit - 1 : -1]],
             "timers": [lost_timer_shape(one, self._live.clock.offset_ms) for one in lost[:limit]],
         }
